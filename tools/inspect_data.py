@@ -110,7 +110,7 @@ def _counts(task: Any, rows: Any) -> dict[str, int]:
     """The labels, or choices by their numbers, with their rows; scores are one range."""
     if task.head == "regression":
         return {f"scores from {rows.targets.min():g} to {rows.targets.max():g}": len(rows)}
-    labels = list(getattr(task.options, "labels", ())) or [str(number) for number in range(max(map(len, rows.choices or [()])))]
+    labels = list(task.labels) or [str(number) for number in range(max(map(len, rows.choices or [()])))]
     totals = rows.targets.sum(axis=0) if task.head == "multi_label" else np.bincount(rows.targets, minlength=len(labels))
     return {label: int(total) for label, total in zip(labels, totals)}
 

@@ -291,5 +291,4 @@ def check_held_out(train: LabelledTexts, held_out: LabelledTexts, refuse: Callab
     seen = set(train.pairs())
     same = sum(pair in seen for pair in held_out.pairs())
     if same >= SAME_SHARE * len(held_out):
-        refuse(f"{held_out.path}: expected held-out data, but {same} of its {len(held_out)} rows are in the training data "
-               f"{train.path} too")
+        refuse(f"{held_out.path}: expected held-out data, but {same} of its {len(held_out)} rows are in the training data {train.path} too")

@@ -113,8 +113,7 @@ def file_features(path: str) -> tuple[Feature, ...]:
     raise ValueError(f"{path}: expected records with {wanted}, got {lengths}")
 
 
-def read_batches(path: str, features: Sequence[Feature], size: int = 1024,
-                 every: int = 1) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+def read_batches(path: str, features: Sequence[Feature], size: int = 1024, every: int = 1) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Yields (number of the first record, arrays [B,length] by feature name) of each batch of a file.
 
     With `every`, of records 0, every, 2 * every, ... alone. Raises ValueError, naming the file and the number of the record,

@@ -374,8 +374,7 @@ class ExampleSource:
             varies = key in self.sequence_keys and len(self.buckets) != 1
             return tf.TensorSpec((rows, *value.shape[1:-1], None) if varies else (rows, *value.shape[1:]), value.dtype)
 
-        return prefetched(tf.data.Dataset.from_generator(
-            batches, output_signature={key: spec(key, value) for key, value in first.items()}))
+        return prefetched(tf.data.Dataset.from_generator(batches, output_signature={key: spec(key, value) for key, value in first.items()}))
 
 
 def incomplete(rows: Sequence[object], texts: Sequence[int] | np.ndarray) -> set[int]:

@@ -130,8 +130,7 @@ def read_entity_texts(path: str, encoding: str = "", always: bool = False) -> En
     rows = span_forms.span_rows(path, encoding)
     if rows is None:
         return None
-    of_text = not (is_folder(path) or path.endswith(ANNOTATIONS)) and all(
-        isinstance(row, Mapping) and "text" in row for row in rows.values)
+    of_text = not (is_folder(path) or path.endswith(ANNOTATIONS)) and all(isinstance(row, Mapping) and "text" in row for row in rows.values)
     try:
         form = span_forms.common_form(rows)
         pairs = [(rows.values[number], record[0]) for number, record in span_forms.records(rows) if record is not None]

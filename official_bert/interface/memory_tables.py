@@ -67,8 +67,7 @@ def _of_datasets(data: Any, name: str) -> list[dict]:
         raise ValueError(f"{name}: expected one split, got a dict of {', '.join(data.column_names)}")
     features = data.features or {}  # a stream may not know them
     names = {key: feature.names for key, feature in features.items() if hasattr(feature, "names")}
-    names_within = {key: feature.feature.names for key, feature in features.items()
-                    if hasattr(getattr(feature, "feature", None), "names")}
+    names_within = {key: feature.feature.names for key, feature in features.items() if hasattr(getattr(feature, "feature", None), "names")}
 
     def readable(key: str, value: Any) -> Any:
         if key in names and isinstance(value, int):

@@ -42,15 +42,13 @@ class AccessRules:
     def for_server(cls, bound_to: str, *, hosts: Sequence[str] = (), origins: Sequence[str] = (),
                    tokens: Sequence[str] = ()) -> "AccessRules":
         """Returns the rules of a server that listens on an address: names are checked on loopback, or if any are given."""
-        return cls(any_host=not hosts and not is_local(bound_to), hosts=tuple(hosts), origins=tuple(origins),
-                   tokens=tuple(tokens))
+        return cls(any_host=not hosts and not is_local(bound_to), hosts=tuple(hosts), origins=tuple(origins), tokens=tuple(tokens))
 
     def check_host(self, host: str | None) -> None:
         """Checks a `Host` header. None, from HTTP/1.0, passes: no browser leaves it out."""
         name = _host_name(host or "")
         if host is not None and not (self.any_host or is_local(name) or name in map(str.lower, self.hosts)):
-            raise RequestError("PERMISSION_DENIED", f"Host {host[:80]!r}: expected a name of this machine or one of "
-                                                    "--allowed_hosts")
+            raise RequestError("PERMISSION_DENIED", f"Host {host[:80]!r}: expected a name of this machine or one of --allowed_hosts")
 
     def check_origin(self, origin: str | None, host: str | None) -> None:
         """Checks an `Origin` header: none, the server itself as `Host` names it, or an allowed site."""

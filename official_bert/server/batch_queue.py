@@ -44,8 +44,7 @@ class BatchingParameters:
                              f"{self.batch_timeout_micros} and {self.max_execution_batch_size}")
         sizes = self.allowed_batch_sizes
         if sizes and (list(sizes) != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] != self.max_batch_size):
-            raise ValueError(f"allowed_batch_sizes: expected increasing sizes, the last of them {self.max_batch_size}, "
-                             f"got {list(sizes)}")
+            raise ValueError(f"allowed_batch_sizes: expected increasing sizes, the last of them {self.max_batch_size}, got {list(sizes)}")
 
     @property
     def largest(self) -> int:

@@ -165,8 +165,7 @@ class ModelManager:
     def statuses(self, name: str, number: int | None = None) -> list[Version]:
         """Returns what is known of a model's versions, highest first. Raises RequestError NOT_FOUND."""
         with self._changed:
-            entries = [dataclasses.replace(entry) for entry in self._versions.get(name, {}).values()
-                     if number in (None, entry.number)]
+            entries = [dataclasses.replace(entry) for entry in self._versions.get(name, {}).values() if number in (None, entry.number)]
         if not entries:
             raise RequestError("NOT_FOUND", f"Could not find any versions of model {name}" if number is None else
                                f"Could not find version {number} of model {name}")
@@ -175,8 +174,7 @@ class ModelManager:
     def waiting(self) -> list[str]:
         """Returns the names of models without a version that answers."""
         with self._changed:
-            return [name for name, versions in self._versions.items()
-                    if not any(entry.state == "AVAILABLE" for entry in versions.values())]
+            return [name for name, versions in self._versions.items() if not any(entry.state == "AVAILABLE" for entry in versions.values())]
 
     def errors(self) -> list[str]:
         """Returns a line for each model without a version that answers, with the reason."""

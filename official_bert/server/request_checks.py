@@ -50,8 +50,7 @@ def check_declared(shapes: Mapping[str, tuple[str, tuple[int, ...]]], limits: Li
             raise invalid(f"input {name!r}: expected rows of a length whose square is at most {limits.max_batch_squares}, "
                           f"got the shape {list(shape)}")
         if dtype != "string" and width > limits.max_batch_elements:
-            raise invalid(f"input {name!r}: expected rows of at most {limits.max_batch_elements} elements, "
-                          f"got the shape {list(shape)}")
+            raise invalid(f"input {name!r}: expected rows of at most {limits.max_batch_elements} elements, got the shape {list(shape)}")
 
 
 def row_extent(dtype: str, shape: tuple[int, ...], longest: int = 1) -> tuple[int, int]:
@@ -97,8 +96,7 @@ def check_inputs(signature: Any, inputs: Arrays, limits: Limits) -> None:
     for name, spec in signature.inputs.items():
         _check_shape(name, inputs[name], spec)
         if spec.has_rows and inputs[name].ndim and len(inputs[name]) > limits.max_request_rows:
-            raise invalid(f"input {name!r}: expected at most {limits.max_request_rows} rows in a request, "
-                          f"got {len(inputs[name])}")
+            raise invalid(f"input {name!r}: expected at most {limits.max_request_rows} rows in a request, got {len(inputs[name])}")
     if have_rows(signature, inputs):
         _check_rows(inputs)
 

@@ -35,8 +35,7 @@ class ModelAddress:
     def of(cls, spec: Any) -> "ModelAddress":
         """Reads a `ModelSpec`."""
         kind = spec.WhichOneof("version_choice")
-        return cls(spec.name, spec.version.value if kind == "version" else None,
-                   spec.version_label if kind == "version_label" else None)
+        return cls(spec.name, spec.version.value if kind == "version" else None, spec.version_label if kind == "version_label" else None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +102,7 @@ class RequestHandler:
             known = admission.name if admission.name in self.manager.models else "(unknown)"
             self.metrics.request_done(known, status, api, entrypoint, time.perf_counter() - started)
 
-    async def predict(self, address: ModelAddress, read: Callable[[Servable], Awaitable[Reading]],
-                      deadline: float | None = None) -> Answer:
+    async def predict(self, address: ModelAddress, read: Callable[[Servable], Awaitable[Reading]], deadline: float | None = None) -> Answer:
         """Runs the signature that a request names; `read` gives the request.
 
         Raises RequestError, DEADLINE_EXCEEDED or RESOURCE_EXHAUSTED if there is no answer by `deadline` (of `time.monotonic`).

@@ -130,8 +130,7 @@ def learn_pieces(counts: Mapping[str, float], size: int, min_frequency: int = 2,
                          "(--character_coverage)")
     scale = min(1.0, MOST_WORDS / max(1, sum(words.values())))
     if true_counts is not None or scale < 1:
-        words = {word: count for word, count in words.items()
-                 if (true_counts or counts)[word] >= min_frequency and count * scale >= 0.5}
+        words = {word: count for word, count in words.items() if (true_counts or counts)[word] >= min_frequency and count * scale >= 0.5}
     whole = {word: max(1, round(count * scale)) for word, count in words.items()}
     private = {char: chr(PRIVATE_START + index) for index, char in enumerate(continuing)}
     merges = _learn_merges(_encoded_words(whole, private), starts + list(private.values()), size, max(1, round(min_frequency * scale)))

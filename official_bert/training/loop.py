@@ -45,8 +45,7 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
     chief = distribution.is_chief(strategy)
     tell = (lambda line: report(original_paths(line))) if chief else lambda _: None
     publish = work.push if chief else lambda: None
-    with (run.locked() if chief else contextlib.nullcontext(),
-          distribution.lost_workers_told(strategy, lambda: "before the first step")):
+    with (run.locked() if chief else contextlib.nullcontext(), distribution.lost_workers_told(strategy, lambda: "before the first step")):
         plan = beginning.open_data(task, files, run, strategy, init_checkpoint, steps)
         profile.check(plan.last)
         try:

@@ -94,8 +94,7 @@ class ReadDocuments(beam.DoFn):
         with self.text.vocab_file() as vocab_file:
             description = token_store.describe([copy], vocab_file, self.text.do_lower_case, self.text.on_bad_text, True)
         try:
-            return token_store.build_store(os.path.join(folder, "store"), description, self.tokenizer,
-                                           may_be_empty=True)
+            return token_store.build_store(os.path.join(folder, "store"), description, self.tokenizer, may_be_empty=True)
         except ValueError as error:
             raise ValueError(str(error).replace(copy, path)) from None
 
@@ -158,8 +157,7 @@ def publish(path: str, destination: str) -> None:
     """Copies a file to any file system; the name appears only when the file is complete."""
     beside = f"{destination}.tmp.{uuid.uuid4().hex}"
     try:
-        with open(path, "rb") as source, FileSystems.create(
-                beside, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+        with open(path, "rb") as source, FileSystems.create(beside, compression_type=CompressionTypes.UNCOMPRESSED) as file:
             shutil.copyfileobj(source, file, 1 << 20)
         if FileSystems.exists(destination):
             FileSystems.delete([destination])

@@ -34,8 +34,7 @@ def sample_keys(examples: tf.Tensor, seed: int) -> tf.Tensor:
 class DynamicMasking:
     """Masks batches of records without masks; B rows of S tokens, W = S + 1 words at most, P predictions at most."""
 
-    def __init__(self, config: MaskingConfig, facts: VocabularyFacts, max_seq_length: int,
-                 max_predictions_per_seq: int, seed: int):
+    def __init__(self, config: MaskingConfig, facts: VocabularyFacts, max_seq_length: int, max_predictions_per_seq: int, seed: int):
         self.config, self.facts, self.seed = config, facts, seed
         self.max_seq_length, self.max_predictions_per_seq = max_seq_length, max_predictions_per_seq
         self.budgets = config.budgets(max_seq_length, max_predictions_per_seq).astype(np.int32)

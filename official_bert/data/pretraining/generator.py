@@ -54,8 +54,7 @@ class Counts:
     unpaired_examples: list[list[int]] = dataclasses.field(default_factory=list)
 
     def __add__(self, other: "Counts") -> "Counts":
-        parts: dict[str, Any] = {field.name: getattr(self, field.name) + getattr(other, field.name)
-                                 for field in dataclasses.fields(self)}
+        parts: dict[str, Any] = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in dataclasses.fields(self)}
         for name in ("truncated_examples", "unpaired_examples"):
             parts[name] = parts[name][:kernels.MOST_EXAMPLES]
         return Counts(**parts)
@@ -209,8 +208,7 @@ class Generator:
             flush_to_disk(path)
         return instances.counts
 
-    def _write_shards(self, work: WorkFolder, output_files: Sequence[str], encoder: RowEncoder, compress: bool,
-                      num_workers: int) -> Counts:
+    def _write_shards(self, work: WorkFolder, output_files: Sequence[str], encoder: RowEncoder, compress: bool, num_workers: int) -> Counts:
         """Writes each file from its own documents, several files at the same time."""
         shares, lock, failed = [0.0] * len(output_files), threading.Lock(), threading.Event()
 
@@ -227,8 +225,7 @@ class Generator:
             if facts is None:
                 tell(shard, 0)
                 documents = shard_documents(self.store.file_starts, shard, len(output_files))
-                counts = self.write_shard(documents, shard, work.path_of(_part(shard)), encoder, compress,
-                                          lambda share: tell(shard, share))
+                counts = self.write_shard(documents, shard, work.path_of(_part(shard)), encoder, compress, lambda share: tell(shard, share))
                 work.finish(_part(shard), facts := dataclasses.asdict(counts))
             tell(shard, 1)
             return Counts(**facts)
@@ -283,8 +280,7 @@ class Generator:
 
     def _count(self, sampler: InstanceSampler, instances: int, second_labels: int, tokens: int) -> Counts:
         state = sampler.position.tolist()
-        examples = [self.store.tokens[first:end].tolist()
-                    for first, end in zip(state[kernels.EXAMPLES::2], state[kernels.EXAMPLES + 1::2])]
+        examples = [self.store.tokens[first:end].tolist() for first, end in zip(state[kernels.EXAMPLES::2], state[kernels.EXAMPLES + 1::2])]
         cut, unpaired = examples[:kernels.MOST_EXAMPLES], examples[kernels.MOST_EXAMPLES:]
         return Counts(instances, second_labels, tokens, state[kernels.RANDOM], state[kernels.TRUNCATED],
                       state[kernels.UNPAIRED], list(filter(None, cut)), list(filter(None, unpaired)))

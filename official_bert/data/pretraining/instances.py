@@ -124,8 +124,7 @@ class InstanceSampler:
         """Fills `rows` again and again and yields the filled part; the next block overwrites it."""
         count = 0
         while self.position[kernels.PASS] < self.plan.dupe_factor:
-            made = kernels.make_rows(self.plan, self._tables, self.corpus, self._stream.words, self.position,
-                                     rows[count:])
+            made = kernels.make_rows(self.plan, self._tables, self.corpus, self._stream.words, self.position, rows[count:])
             count += made
             if count == len(rows):
                 yield rows

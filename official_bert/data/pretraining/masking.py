@@ -63,8 +63,7 @@ class MaskingConfig:
 
         At least one; halves are rounded to the even number, as Python 3 rounds.
         """
-        return np.array([min(max_predictions_per_seq, max(1, round(length * self.rate)))
-                         for length in range(max_seq_length + 1)], np.int64)
+        return np.array([min(max_predictions_per_seq, max(1, round(length * self.rate))) for length in range(max_seq_length + 1)], np.int64)
 
     def doubts(self, max_seq_length: int, max_predictions_per_seq: int) -> list[str]:
         """Says that `max_predictions_per_seq` leaves full instances with clearly fewer predictions than `rate` asks for."""

@@ -75,8 +75,7 @@ class RowEncoder:
     def __init__(self, config: InstanceConfig, facts: VocabularyFacts):
         self._plan, self._continues_word = config.plan(facts), facts.continues_word
         self._encoder = records.make_example_encoder(features_of(config))
-        self._columns = np.array([self._encoder.columns[name].start if name in self._encoder.columns else -1
-                                  for name in COLUMNS], np.int64)
+        self._columns = np.array([self._encoder.columns[name].start if name in self._encoder.columns else -1 for name in COLUMNS], np.int64)
         self.block = max(16, VALUES_AT_A_TIME // self._encoder.width)  # records to encode at a time
         self.least_bytes = self._encoder.width  # of a record: one byte per value
 
@@ -121,8 +120,7 @@ class OutputFile:
     def __exit__(self, kind, error, traceback) -> None:
         with self._named_errors(), self._file:
             if kind is None and self._compress:
-                self._file.write(LAST_BLOCK + self._crc.to_bytes(4, "little")
-                                 + (self._size % 2**32).to_bytes(4, "little"))
+                self._file.write(LAST_BLOCK + self._crc.to_bytes(4, "little") + (self._size % 2**32).to_bytes(4, "little"))
 
     def write(self, part: FilePart) -> None:
         """Appends a part."""

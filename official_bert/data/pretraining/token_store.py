@@ -84,8 +84,7 @@ def describe(input_files: Sequence[str], vocab_file: str, do_lower_case: bool, o
              files_end_documents: bool, units: TextUnits | None = None) -> dict:
     """Returns everything that a store depends on; a kept store with an equal description can be used again."""
     vocab_hash = loading.digest(vocab_file)
-    files = [{"path": absolute(path), "bytes": size_of(path), "modified": modified(path)}
-             for path in input_files]
+    files = [{"path": absolute(path), "bytes": size_of(path), "modified": modified(path)} for path in input_files]
     return {"format": FORMAT, "vocab_sha256": vocab_hash, "do_lower_case": do_lower_case, "on_bad_text": on_bad_text,
             "files_end_documents": files_end_documents, "files": files, "units": units.described if units else ""}
 

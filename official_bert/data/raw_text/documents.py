@@ -76,8 +76,7 @@ def _check_documents(path: str, lines: Iterable[str]) -> None:
         raise ValueError(f"{path}: expected a format of --format, got {found}")
 
 
-def read_documents(path: str, form: Format = "auto", text_key: str = "text",
-                   bad: containers.BadText | None = None) -> Iterator[Document]:
+def read_documents(path: str, form: Format = "auto", text_key: str = "text", bad: containers.BadText | None = None) -> Iterator[Document]:
     """Gives the documents of one file.
 
     Each WikiExtractor article, JSON line and table row is a document. So is a whole file of plain text or a book (cut after some

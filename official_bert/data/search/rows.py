@@ -44,8 +44,7 @@ def read_rows(path: Source, columns: SearchColumns, empty: EmptyText, how: Table
     for labels of which none is positive.
     """
     wanted = [columns.text, columns.text_pair, *columns.negatives, *columns.teacher, *([columns.label] if columns.label else [])]
-    table = labelled_texts.without_empty(how.read_table(path, wanted), (columns.text, columns.text_pair),
-                                         empty, warn)
+    table = labelled_texts.without_empty(how.read_table(path, wanted), (columns.text, columns.text_pair), empty, warn)
     if columns.label:
         return _grouped(table, columns, warn)
     first, second = (labelled_texts.texts(table, name) for name in (columns.text, columns.text_pair))

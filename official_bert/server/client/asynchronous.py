@@ -270,8 +270,7 @@ class AsyncGrpcClient(AsyncModelClient):
         stubs = {"PredictionService": prediction_service_pb2_grpc.PredictionServiceStub,
                  "ModelService": model_service_pb2_grpc.ModelServiceStub}
         channel = self._connect()
-        return await persist(lambda left: self._once(channel, getattr(stubs[service](channel), method), request, left),
-                             self.patience)
+        return await persist(lambda left: self._once(channel, getattr(stubs[service](channel), method), request, left), self.patience)
 
     async def _once(self, channel: Any, method: Any, request: Any, left: float) -> Any:
         """Sends a request once, on a connection that stands: then a broken one means that the request may have run."""

@@ -20,8 +20,7 @@ class ServingError(OSError):
     `retry_after`: the seconds that the server asks for.
     """
 
-    def __init__(self, code: str, message: str, *, is_refused: bool = False, is_lost: bool = False,
-                 retry_after: float | None = None):
+    def __init__(self, code: str, message: str, *, is_refused: bool = False, is_lost: bool = False, retry_after: float | None = None):
         super().__init__(f"{code}: {message}")
         self.code, self.message = code, message
         self.is_refused, self.is_lost, self.retry_after = is_refused, is_lost, retry_after

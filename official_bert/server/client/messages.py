@@ -27,8 +27,7 @@ def to_json(value: Any) -> Any:
 def from_json(value: Any) -> Any:
     """Turns TF Serving's JSON into values: b64 into bytes."""
     if isinstance(value, dict):
-        return base64.b64decode(value["b64"]) if value.keys() == {"b64"} else {
-            name: from_json(item) for name, item in value.items()}
+        return base64.b64decode(value["b64"]) if value.keys() == {"b64"} else {name: from_json(item) for name, item in value.items()}
     return [from_json(item) for item in value] if isinstance(value, list) else value
 
 
@@ -67,8 +66,7 @@ def _column(name: str, values: Sequence[Any], inputs: Mapping[str, str]) -> Any:
     try:
         proto = tf.make_tensor_proto(lists, dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"rows: {name}: expected values of one type and length in a batch: "
-                         f"{str(error).splitlines()[0]}") from None
+        raise ValueError(f"rows: {name}: expected values of one type and length in a batch: {str(error).splitlines()[0]}") from None
     if dtype is not None and (dtype.is_integer or dtype.is_floating):
         _check_range(name, np.asarray(lists), dtype)
     return proto

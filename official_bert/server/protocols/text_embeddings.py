@@ -48,8 +48,7 @@ class TextEmbeddings(Translation):
             answer = await self.predict(ModelAddress(name), reading, deadline)
             if not reading.more["truncate"]:
                 check_whole(answer, CUT)
-            return await self.respond(request, answer.outputs[ids].size,
-                                      lambda: sparse_json(answer.outputs[ids], answer.outputs[weights]))
+            return await self.respond(request, answer.outputs[ids].size, lambda: sparse_json(answer.outputs[ids], answer.outputs[weights]))
 
     async def _rerank(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         async with self.reading(request, "Rerank", "rerank", deadline) as (reading, admission):

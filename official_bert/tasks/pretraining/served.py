@@ -28,8 +28,7 @@ class ServedFillMask(ServedModel):
     reads = ("top_k", "max_positions")
     ids_inputs = {**ID_INPUTS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
 
-    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, top_k: int = 5,
-                 max_positions: int = 128):
+    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, top_k: int = 5, max_positions: int = 128):
         super().__init__(model, tokenizer, max_seq_length)
         self.max_positions = self.longest["masked_lm_positions"] = max_positions
         self.top_k = min(top_k, len(tokenizer.vocab))
@@ -75,14 +74,12 @@ class ServedFillMask(ServedModel):
             return self.tokenizer.tokenize(text)
         parts = tf.strings.split(text, MASK)                                          # [B,(M+1)]
         ids = self.tokenizer.tokenize(parts.values)
-        ends_text = tf.scatter_nd(parts.row_splits[1:, None] - 1, tf.ones_like(parts.row_splits[1:]),
-                                  tf.shape(parts.values, tf.int64))
+        ends_text = tf.scatter_nd(parts.row_splits[1:, None] - 1, tf.ones_like(parts.row_splits[1:]), tf.shape(parts.values, tf.int64))
         masks = tf.RaggedTensor.from_row_lengths(
             tf.fill([tf.size(ends_text) - tf.size(parts.row_splits) + 1], self.special["MASK"]), 1 - ends_text,
             validate=False)
         joined = tf.concat([ids, masks], axis=1)
-        return tf.RaggedTensor.from_row_splits(joined.values, tf.gather(joined.row_splits, parts.row_splits),
-                                               validate=False)
+        return tf.RaggedTensor.from_row_splits(joined.values, tf.gather(joined.row_splits, parts.row_splits), validate=False)
 
     @staticmethod
     def lacks_question(row, answer):

@@ -68,8 +68,7 @@ class ServedSpans(ServedWindows):
         layout = graph_packing.lay_out(first, second, self.template)
         logits = self.answer_rows(layout.features())
         shown = _at_tokens(graph_packing.max_context(windows, lengths), layout, second)
-        spans = best_span_of_rows(logits, tf.cast(layout.input_mask, tf.bool), shown, layout.in_b, self.n_best_size,
-                           self.max_answer_length)
+        spans = best_span_of_rows(logits, tf.cast(layout.input_mask, tf.bool), shown, layout.in_b, self.n_best_size, self.max_answer_length)
         best = best_of_questions(spans, windows.text, tf.size(lengths))
         null_score = tf.math.unsorted_segment_min(
             tf.cast(logits["start_logits"][:, 0], tf.float64) + tf.cast(logits["end_logits"][:, 0], tf.float64),

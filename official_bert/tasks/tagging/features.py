@@ -55,8 +55,7 @@ class TaggingFeatureMaker:
 
     def make(self, texts: Sequence[Sequence[str]]) -> list[TaggingFeature]:
         """Makes the rows of every text, a list of words, in order. A word that normalises to nothing is one [UNK]."""
-        return [feature for number, words in enumerate(texts) for feature in self.windows(
-            number, [self._word_ids(word) for word in words])]
+        return [feature for number, words in enumerate(texts) for feature in self.windows(number, [self._word_ids(word) for word in words])]
 
     def windows(self, number: int, words: Sequence[Sequence[int]]) -> list[TaggingFeature]:
         """Makes the rows of text `number`, given as the ids of each word's pieces."""

@@ -322,7 +322,8 @@ class TextSets:
 
     def _by_set(self, predictions: Predictions) -> list[tuple[TextSet, np.ndarray, np.ndarray]]:
         """Each set with the numbers of its predicted rows, in order, and their logits [N,K]."""
-        rows = _by_text(self.source.in_order(predictions), getattr(self.source.examples, "texts", None))
+        examples = self.source.examples
+        rows = _by_text(self.source.in_order(predictions), examples.texts if isinstance(examples, TextFeatures) else None)
         numbers = np.array([number for number, row in enumerate(rows) if row is not None])
         logits = np.stack([row["logits"] for row in rows if row is not None])
         ends = np.cumsum([0, *(len(text_set.data) for text_set in self.sets)])

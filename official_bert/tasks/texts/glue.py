@@ -65,8 +65,7 @@ class Task(TextClassification):
         return self.dataset.metrics
 
     def _reader(self, files: DataFiles) -> glue_files.Reader:
-        return glue_files.Reader(self.options.dataset, files.data_dir, self.options.language, self.options.train_language,
-                                 logging.warning)
+        return glue_files.Reader(self.options.dataset, files.data_dir, self.options.language, self.options.train_language, logging.warning)
 
     def data(self, files):
         return self._reader(files).data(files.train_file, files.eval_file)

@@ -56,8 +56,7 @@ class Profile:
 class Watcher:
     """Writes metrics of training and evaluation; silent (`enabled=False`) on workers other than the chief."""
 
-    def __init__(self, run: RunFolder, total_steps: int, enabled: bool = True, log_file: str = LOG_FILE,
-                 board_folder: str = BOARD_FOLDER):
+    def __init__(self, run: RunFolder, total_steps: int, enabled: bool = True, log_file: str = LOG_FILE, board_folder: str = BOARD_FOLDER):
         self.run, self.total_steps, self.enabled, self.share = run, total_steps, enabled, 0.0  # no total: the end is a time
         if enabled:
             path = run.file(log_file)
@@ -74,8 +73,7 @@ class Watcher:
         parts += [f"{metrics['skipped']:.0f} skipped"] if metrics["skipped"] else []
         self.say(f"step {step}{of}  {'  '.join(parts)}  lr {metrics['learning_rate']:.3g}  "
                  f"|g| {metrics['gradient_norm']:.3g}  {metrics['sequences_per_second']:.1f} seq/s  "
-                 f"{metrics['tokens_per_second']:.0f} tokens/s  {metrics['model_flops_per_second'] / 1e9:.4g} GFLOP/s  "
-                 f"{end}")
+                 f"{metrics['tokens_per_second']:.0f} tokens/s  {metrics['model_flops_per_second'] / 1e9:.4g} GFLOP/s  {end}")
         self._write("train", step, metrics)
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -112,8 +112,7 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     to_backbone(stored).save_to_preset(folder)
     if stored.vocab is not None:
         to_tokenizer(stored).save_to_preset(folder)
-    heads = {name: np.ascontiguousarray(weight)
-             for name, weight in stored.weights.items() if TABLE.theirs(name) is None}
+    heads = {name: np.ascontiguousarray(weight) for name, weight in stored.weights.items() if TABLE.theirs(name) is None}
     if heads:
         labels = ["choice"] if stored.head == "choice" else list(stored.labels)
         save_file(heads, os.path.join(folder, HEADS_FILE), metadata={"labels": json.dumps(labels), "kind": stored.kind})

@@ -155,8 +155,7 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     if stored.head == "replaced":
         raise ValueError(f"{stored.origin}: a run that tells replaced tokens has a generator that goes on learning, and none is "
                          "converted to ours; --leave_out='replaced.*' converts the encoder")
-    variables = {name: tf.Variable(in_our_shape(name, weight, config.num_attention_heads))
-                 for name, weight in stored.weights.items()}
+    variables = {name: tf.Variable(in_our_shape(name, weight, config.num_attention_heads)) for name, weight in stored.weights.items()}
     tf.train.Checkpoint(weights=variables).save(os.path.join(folder, CHECKPOINT))
     RunFolder(folder).write_config(config_of(stored))
     stored_models.write_vocab(stored, folder)

@@ -137,8 +137,7 @@ class Health(health_pb2_grpc.HealthServicer):
 
 
 @contextlib.asynccontextmanager
-async def answering(handler: RequestHandler, context: Any, api: str,
-                     request: Any = None) -> AsyncIterator[tuple[Admission, float | None]]:
+async def answering(handler: RequestHandler, context: Any, api: str, request: Any = None) -> AsyncIterator[tuple[Admission, float | None]]:
     """Counts a request, and gives the time (of `time.monotonic`) until which its client waits.
 
     What goes wrong in it becomes a gRPC status, never a broken server. After the deadline that is always DEADLINE_EXCEEDED: the

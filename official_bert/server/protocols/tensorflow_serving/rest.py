@@ -103,15 +103,13 @@ class RestService:
     async def _predict(self, request: web.BaseRequest, match: re.Match, deadline: float | None) -> web.StreamResponse:
         address, method = _address(match), match["method"].lower()
         body = await self.connections.read_body(request)
-        with (self.connections.working(request),
-              self.handler.admitted(address.name, method.capitalize(), "REST", deadline)):
+        with (self.connections.working(request), self.handler.admitted(address.name, method.capitalize(), "REST", deadline)):
             if method != "predict":
                 raise RequestError("UNIMPLEMENTED", f"{method}: not served here; send the same Examples to :predict with "
                                                     '"signature_name": "examples"')
             if "gzip" in request.headers.get("Content-Encoding", ""):  # TF Serving ignores other encodings
                 body = await asyncio.to_thread(unpack, body, self.handler.limits.max_request_bytes)
-            answer = await self.handler.predict(
-                address, lambda servable: self.handler.reader.rest(body, servable.input_specs), deadline)
+            answer = await self.handler.predict(address, lambda servable: self.handler.reader.rest(body, servable.input_specs), deadline)
             most = self.handler.limits.max_answer_bytes
             if not answer.is_large:
                 return _json(rest_json.format_outputs(answer.outputs, answer.is_rows, most))
@@ -150,8 +148,7 @@ def _metadata_json(response: Any, labels: list[str]) -> bytes:
 
 
 def _proto_json(message: Any) -> bytes:
-    return json_format.MessageToJson(message, preserving_proto_field_name=True,
-                                     always_print_fields_with_no_presence=True).encode("utf-8")
+    return json_format.MessageToJson(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True).encode("utf-8")
 
 
 def _json(body: bytes) -> web.Response:

@@ -162,8 +162,7 @@ def _is_binary(value: Any) -> bool:
 
 def _type_error(value: Any, dtype: str, name: str):
     kinds = {str: "String", bool: "Bool", int: "Number", float: "Number", list: "Array", dict: "Object"}
-    return invalid(f"input {name!r}: JSON Value: {_shown(value)} Type: {kinds.get(type(value), 'Null')} "
-                   f"is not of expected type: {dtype}")
+    return invalid(f"input {name!r}: JSON Value: {_shown(value)} Type: {kinds.get(type(value), 'Null')} is not of expected type: {dtype}")
 
 
 def _shown(value: Any) -> str:
