@@ -39,6 +39,7 @@ SHORT_WORD = 3  # letters: mostly grammar
 SHOWN_WORDS, NEIGHBOURS = 15, 6
 MEASURED_SENTENCES, LONGEST = 100, 64  # of the averages of attention; tokens
 HEADS_A_PICTURE = 4
+OTHER_ATTENTION = ("relative_buckets", "position_buckets", "rotary", "window", "layer_groups")  # fields of relatives of BERT
 DOCUMENTS, SENTENCES_A_DOCUMENT = 8, 40  # of the plane
 
 
@@ -206,6 +207,7 @@ def main(_) -> None:
     from official_bert.models.pretrainer import Pretrainer
     from official_bert.models.run_folder import RunFolder
     from official_bert.reports.page import as_lines, write_report
+    from official_bert.text.subwords import tokenizer_files
     from official_bert.text.tokenization import FullTokenizer
     if RunFolder(FLAGS.output_dir).has_begun:
         raise ValueError(f"--output_dir={FLAGS.output_dir}: expected a folder for this page, got a run, whose own report it would replace")
@@ -214,10 +216,14 @@ def main(_) -> None:
         raise ValueError(f"--model={FLAGS.model}: expected a model with the masked-LM head, got a {type(model).__name__}")
     if model.encoder.settings["attention"] != "bidirectional":
         raise ValueError(f"--model={FLAGS.model}: expected a model that reads both sides of a blank, got one that reads from left to right")
+    if parts := [key for key in OTHER_ATTENTION if model.encoder.settings[key]] + ["norm"] * (model.encoder.settings["norm"] == "pre"):
+        raise ValueError(f"--model={FLAGS.model}: expected BERT's attention, whose maps this draws, got a model with {', '.join(parts)}")
     documents = read_documents(FLAGS.input_file)
     sentences = [line for document in documents for line in document]
     fill = official_bert.Predictor(FLAGS.model, vocab_file=FLAGS.vocab_file, top_k=GUESSES)
     assert fill.config is not None  # only an exported model has none, and that was refused
+    if tokenizer_files.is_subwords(fill.config.tokenizer.vocab_file):
+        raise ValueError(f"--model={FLAGS.model}: expected a list of WordPieces, whose words this compares, got another tokenizer")
     tokenizer = FullTokenizer(fill.config.tokenizer.vocab_file, fill.config.tokenizer.do_lower_case)
     encoder = official_bert.load_encoder(FLAGS.model, return_layers=True)
     pieces = [tokenizer.tokenize(line) for line in sentences]

@@ -109,3 +109,17 @@ def test_a_page_is_made_of_a_model_and_a_text(tmp_path, golden):
                        ("--input_file=nowhere.txt", "nowhere.txt")):
         done = run_here(*arguments, wrong)
         assert done.returncode == 1 and why in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+def test_a_model_with_another_attention_or_other_tokens_is_refused(tmp_path, monkeypatch, root):
+    monkeypatch.chdir(root)
+    (tmp_path / "text.txt").write_text(TEXT)
+    stored = made_checkpoints.stored_small("pretraining", relative_buckets=32)
+    formats.write(stored, "ours", str(tmp_path / "distances"))
+    made_checkpoints.write_relative(tmp_path / "roberta", "roberta")
+    for name, told in (("distances", "expected BERT's attention, whose maps this draws, got a model with relative_buckets"),
+                       ("roberta", "expected a list of WordPieces, whose words this compares, got another tokenizer")):
+        done = run_here("tools/look_inside.py", f"--model={tmp_path / name}", f"--input_file={tmp_path}/text.txt",
+                        f"--output_dir={tmp_path}/out")
+        assert done.returncode == 1 and told in done.stderr and not (tmp_path / "out").exists(), done.stderr
