@@ -209,6 +209,10 @@ class TaskBase(abc.ABC):
         """The tokenizer of `config.tokenizer`."""
         return loading.load(self.config.tokenizer.vocab_file, self.config.tokenizer.do_lower_case)
 
+    def with_config(self, config: Config) -> Self:
+        """Returns the task with another configuration."""
+        return type(self)(config)
+
     def with_options(self, **values: Any) -> Self:
         """Returns the task with values found in the data (`labels=[...]`) in its options, and so in the saved config."""
         options = to_dict(dataclasses.replace(self.options, **values))

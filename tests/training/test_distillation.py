@@ -75,8 +75,14 @@ def of_passages(tmp_path):
         text=lambda word, number: f"{word} {number}", text_pair=text, no=lambda word, number: ["road", "king"][:1 + number % 2])
 
 
-KINDS = [of_classes, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (
-    of_tags, of_pairs, of_several_labels, of_scores, of_choices, of_spans, of_similarity, of_passages))]
+def of_glue(tmp_path):
+    (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + "".join(
+        f"{text(word, number)}\t{number % 2}\n" for number, word in enumerate(WORDS * 2)))
+    return "glue", {"dataset": "sst2"}, str(tmp_path / "train.tsv")
+
+
+KINDS = [of_glue, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (
+    of_classes, of_tags, of_pairs, of_several_labels, of_scores, of_choices, of_spans, of_similarity, of_passages))]
 
 
 def configured(task, options, model=None, **training):

@@ -36,11 +36,10 @@ def taught(kind: type[TaskBase]) -> type[TaskBase]:
     return type(kind.__name__, (base, kind), {"kind": kind, "__module__": kind.__module__, "__doc__": kind.__doc__})
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Taught(TaskBase):
     """The part that all tasks with a teacher have in common. `teacher` is None where nothing is trained."""
 
-    teacher: Teacher | None = None
+    teacher: Teacher | None = None  # no field: tasks may be made of a configuration in a way of their own
     kind: ClassVar[type[TaskBase]]  # the task without a teacher
 
     @property
@@ -71,7 +70,16 @@ class Taught(TaskBase):
 
     def with_teacher(self) -> Self:
         """Returns the task with its teacher, loaded unless it has it. Raises ValueError for one from which the student cannot learn."""
-        return self if self.teacher else dataclasses.replace(self, teacher=self._load())
+        return self if self.teacher else self._taught_by(self._load())
+
+    def with_config(self, config):
+        """Also with the teacher, if there is one."""
+        return super().with_config(config)._taught_by(self.teacher)
+
+    def _taught_by(self, teacher: Teacher | None) -> Self:
+        task = type(self)(self.config)
+        object.__setattr__(task, "teacher", teacher)
+        return task
 
     def _load(self) -> Teacher:
         raise NotImplementedError
@@ -129,7 +137,7 @@ class TaughtTask(Taught):
             return resolved
         labelled, source = resolved.task, resolved.train
         assert isinstance(labelled, TaughtTask) and isinstance(source, ExampleSource)
-        task = dataclasses.replace(labelled, teacher=self.teacher).with_teacher()
+        task = labelled._taught_by(self.teacher).with_teacher()
         teacher = task.teacher
         assert teacher is not None
         rows = source if teacher.reads_rows else task._rows_of_teacher(teacher, source, files, steps)
@@ -221,7 +229,8 @@ class TaughtText(Taught):
         resolved: Resolved = super().read(files, steps, model)  # type: ignore[safe-super]
         if not steps.train:
             return resolved
-        task = dataclasses.replace(resolved.task, teacher=self.with_teacher().teacher)  # type: ignore[call-arg]
+        assert isinstance(resolved.task, TaughtText)
+        task = resolved.task._taught_by(self.with_teacher().teacher)
         note = f"teacher {self.config.training.teacher}: what it says is computed at each step ({', '.join(self.distillation.of_teacher)})"
         return dataclasses.replace(resolved, task=task, notes=(*resolved.notes, note))
 

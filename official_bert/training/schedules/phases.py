@@ -66,7 +66,7 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
             raise ValueError(f"config.phases[{number}].steps: expected at least 1, got {phase.steps}")
         first, model = (phases[-1].last, phases[0].resolved.model) if phases else (0, None)
         before = phases[0].resolved.task if phases else task  # a teacher that it has loaded is that of all phases
-        resolved = dataclasses.replace(before, config=phase_config(config, phase)).resolve(files, steps, model)
+        resolved = before.with_config(phase_config(config, phase)).resolve(files, steps, model)
         assert resolved.train is not None
         follows = (earlier.follows_in(resolved.train) for earlier in reversed(phases))
         start = next((batch for batch in follows if batch is not None), 0)
