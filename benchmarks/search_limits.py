@@ -23,6 +23,7 @@ from step_contenders import resident
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("only", "groups", ["groups", "neighbours"], "What is measured.")
 flags.DEFINE_string("config", "configs/model/small.yaml", "The model's YAML.")
+flags.DEFINE_multi_string("set", [], "Overrides of it.")
 flags.DEFINE_integer("max_seq_length", 64, "Tokens of a text.")
 flags.DEFINE_list("settings", ["32:0", "256:0", "256:32", "4096:32"], "Rows of the group, and texts encoded at once (0: all).")
 flags.DEFINE_integer("queries", 100_000, "Vectors that search.")
@@ -43,7 +44,7 @@ def measure_group(rows: int, texts_at_once: int) -> None:
     from official_bert.training.trainer import Trainer
     config = load_config(FLAGS.config, overrides=[
         "task=retrieval", f"training.batch_size={rows}", f"options.group_size={rows}", f"options.max_seq_length={FLAGS.max_seq_length}",
-        f"options.texts_at_once={texts_at_once}"])
+        f"options.texts_at_once={texts_at_once}", *FLAGS.set])
     task = load_task(config)
     trainer = Trainer(task, task.build_model(), make_strategy(Placement()), 1000)
     shape = (rows, 2, FLAGS.max_seq_length)
@@ -62,7 +63,8 @@ def measure_groups() -> None:
     first = None
     for setting in FLAGS.settings:
         done = subprocess.run([sys.executable, __file__, f"--config={FLAGS.config}", f"--max_seq_length={FLAGS.max_seq_length}",
-                               f"--setting={setting}"], check=False, capture_output=True, text=True)
+                               f"--setting={setting}", *(f"--set={text}" for text in FLAGS.set)], check=False, capture_output=True,
+                              text=True)
         if done.returncode:
             sys.exit(f"error: {setting}: {done.stderr.strip().splitlines()[-1]}")
         memory, seconds = json.loads(done.stdout.strip().splitlines()[-1]).values()
