@@ -4,6 +4,7 @@
 """
 
 import copy
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -45,8 +46,9 @@ class GraphByteBpe(GraphSubwords):
         self.resources = [self._pairs]
         self._inner: GraphByteBpe | None = None  # for texts in NFC, where it looks for the other added tokens
         if host.composes:
-            joins = np.array([composition.joins(chr(code)) for code in range(0x110000)]).reshape(-1, PAGE)
-            pages, page_of = np.unique(joins, axis=0, return_inverse=True)
+            joins = np.zeros(0x110000, np.bool_)
+            joins[[code for code in itertools.chain(*byte_bpe.CHARACTERS) if composition.joins(chr(code))]] = True
+            pages, page_of = np.unique(joins.reshape(-1, PAGE), axis=0, return_inverse=True)
             with tf.init_scope():
                 self._inner_pages = tf.constant(pages.reshape(-1))
                 self._inner_page_of = tf.constant(page_of.reshape(-1).astype(np.int32) * PAGE)
