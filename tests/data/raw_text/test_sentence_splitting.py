@@ -41,7 +41,7 @@ def test_unpaired_marks_stay_with_their_sentence(text, sentences):
 def test_nothing_is_lost_or_longer_than_the_limit_whatever_the_text():
     draw = random.Random(3)
     letters = ["ab", "Zé.", *"!?“”‘’()[]«»\"'`,;\u0301", "他。」「", "ไท", "ก", "\ud7ff", "\U0001f600"]
-    for _ in range(300):
+    for _ in range(120):
         text = "".join(draw.choice(letters) + draw.choice(["", " ", ""]) for _ in range(draw.randrange(3000)))
         sentences = split_sentences(text)
         assert squeezed("".join(sentences)) == squeezed(text)

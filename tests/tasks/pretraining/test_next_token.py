@@ -61,6 +61,7 @@ def test_the_loss_is_that_of_every_next_real_token(tmp_path):
     assert found.task.loss_names == ("next_token",) and set(found.task.counters(outputs, batch)) == {"next_token_accuracy"}
 
 
+@pytest.mark.slow  # the weights of its loss are tested above, the sums of micro-batches in test_step
 def test_parts_of_a_batch_learn_as_the_whole_one_does(tmp_path):
     path, found = write_records(tmp_path / "train", 64), {}
     for parts in (1, 4):

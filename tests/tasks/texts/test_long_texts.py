@@ -86,7 +86,7 @@ def test_a_text_gets_the_same_answer_from_the_run_and_from_what_is_exported(kind
         # By hand: ten tokens a window, five apart.
         task, model = restore_for_inference(str(tmp_path))
         special = [[task.tokenizer.special_id(name)] for name in ("[CLS]", "[SEP]")]
-        for row, answer in zip(rows, answers):
+        for row, answer in [*zip(rows, answers)][::3]:  # of every length
             tokens = task.tokenizer.convert_tokens_to_ids(task.tokenizer.tokenize(row["text"]))
             starts = [start for start in range(0, max(len(tokens), 1), 5) if start == 0 or start + 5 < len(tokens)]
             logits = []
