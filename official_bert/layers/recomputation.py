@@ -19,9 +19,9 @@ def recomputed(function: Callable, weights: Sequence, sites: Sequence, *tensors)
         site.assign(seed + ops.convert_to_tensor([0, 1], dtype=seed.dtype))  # as the generator itself does
 
     def run(*values):
-        given, values_of_weights = values[:len(tensors)], values[len(tensors):]
+        inputs, values_of_weights = values[:len(tensors)], values[len(tensors):]
         with keras.StatelessScope(state_mapping=[*zip(weights, values_of_weights), *zip(sites, seeds)]):
-            return function(*given)
+            return function(*inputs)
     return keras.remat(run)(*tensors, *[ops.convert_to_tensor(weight.value) for weight in weights])
 
 
@@ -50,8 +50,8 @@ def recomputed_in_chunks(function: Callable, weights: Sequence, sites: Sequence,
         learned = [name for name, value in part.items() if keras.backend.is_float_dtype(keras.backend.standardize_dtype(value.dtype))]
 
         def run(*values):
-            given, values_of = dict(zip(learned, values)), values[len(learned):]
+            inputs, values_of = dict(zip(learned, values)), values[len(learned):]
             with keras.StatelessScope(state_mapping=[*zip(weights, values_of), *zip(sites, own)]):
-                return function(part | given)
+                return function(part | inputs)
         return keras.remat(run)(*(part[name] for name in learned), *values_of_weights)
     return ops.reshape(in_turn(run_chunk, chunks, (size, width)), (-1, width))[:count]

@@ -14,9 +14,9 @@ def read() -> str:
 def _policy(html: str) -> str:
     """Returns a content security policy that lets only the page's own script and style run."""
     def digest(tag: str) -> str:
-        found = re.search(f"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
-        assert found is not None, tag
-        return "'sha256-" + base64.b64encode(hashlib.sha256(found[1].encode("utf-8")).digest()).decode("ascii") + "'"
+        match = re.search(f"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+        assert match is not None, tag
+        return "'sha256-" + base64.b64encode(hashlib.sha256(match[1].encode("utf-8")).digest()).decode("ascii") + "'"
 
     return (f"default-src 'none'; connect-src 'self'; script-src {digest('script')}; style-src {digest('style')}; "
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")

@@ -12,11 +12,11 @@ Claim = tuple[tf.Tensor, str, Sequence[Any]]  # whether it holds [] bool, what w
 
 def in_range(expected: str, values: tf.Tensor, least: int, most: tf.Tensor | int, unit: str = "") -> Claim:
     """Returns the claim that all `values` lie from `least` to `most`; the lowest and the highest are what came."""
-    told = f"{expected} {least} to {most if isinstance(most, int) else 'its length - 1'} {unit}".rstrip()
+    claim = f"{expected} {least} to {most if isinstance(most, int) else 'its length - 1'} {unit}".rstrip()
     if not values.shape.rank:
-        return (values >= least) & (values <= most), told, [values]
+        return (values >= least) & (values <= most), claim, [values]
     lowest, highest = tf.reduce_min(values), tf.reduce_max(values)  # of no values: the type's highest and lowest, which pass
-    return (lowest >= least) & (highest <= most), told, [lowest, "to", highest]
+    return (lowest >= least) & (highest <= most), claim, [lowest, "to", highest]
 
 
 def same_rows(inputs: Mapping[str, tf.Tensor]) -> list[Claim]:

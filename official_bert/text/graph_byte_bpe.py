@@ -152,9 +152,9 @@ class GraphByteBpe(GraphSubwords):
         join = (rank < NEVER) & free_right & tf.gather(free_left, run) & tf.equal((place - run) % 2, 0)
         padded = tf.concat([join, [False]], 0)[:tf.size(ids)]
         ids = tf.where(padded, tf.gather(self._products, tf.where(padded, tf.concat([rank, [0]], 0)[:tf.size(ids)], 0)), ids)
-        kept = tf.concat([[True], ~join], 0)[:tf.size(ids)]
+        remains = tf.concat([[True], ~join], 0)[:tf.size(ids)]
         open_ = tf.gather(lowest < NEVER, words)
-        done, rest = (tf.where(kept & part)[:, 0] for part in (~open_, open_))
+        done, rest = (tf.where(remains & part)[:, 0] for part in (~open_, open_))
         finished = tf.tensor_scatter_nd_update(finished, tf.gather(places, done)[:, None], tf.gather(ids, done))
         return tf.gather(ids, rest), tf.gather(words, rest), tf.gather(places, rest), finished
 

@@ -173,9 +173,9 @@ class Run:
         stopping = bool(self.trainer.stop_agreed.numpy()) if self.trainer.several_workers else self.signals.terminated
         if step % self.settings.log_every == 0 or step == phase.last or stopping:
             self.log.write(step, self.trainer.step.names, phase.resolved.task.config.training.batch_size)
-        kept = bool(self.settings.keep_every) and step % self.settings.keep_every == 0
-        kept |= self.clock.limited and self.evaluations.is_due(step)  # which may take longer than the time that is left
-        if step % self.settings.save_every == 0 or kept or step == phase.last or stopping or self.signals.save_wanted:
+        is_kept = bool(self.settings.keep_every) and step % self.settings.keep_every == 0
+        is_kept |= self.clock.limited and self.evaluations.is_due(step)  # which may take longer than the time that is left
+        if step % self.settings.save_every == 0 or is_kept or step == phase.last or stopping or self.signals.save_wanted:
             self.signals.save_wanted = False
             self.save()
         if stopping:

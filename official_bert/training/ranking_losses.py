@@ -110,10 +110,10 @@ def pairwise(scores: tf.Tensor, labels: tf.Tensor, present: tf.Tensor, weights: 
 
 def listwise(scores: tf.Tensor, labels: tf.Tensor, present: tf.Tensor, weights: tf.Tensor) -> Fraction:
     """Cross-entropy of the softmax of a row's scores with its labels, scaled to the sum 1 (ListNet, Cao et al. 2007, with linear gains)."""
-    wanted = tf.where(present, tf.cast(labels, tf.float32), 0.0)
-    wanted = tf.math.divide_no_nan(wanted, tf.reduce_sum(wanted, axis=-1, keepdims=True))
+    shares = tf.where(present, tf.cast(labels, tf.float32), 0.0)
+    shares = tf.math.divide_no_nan(shares, tf.reduce_sum(shares, axis=-1, keepdims=True))
     logs = tf.nn.log_softmax(tf.where(present, scores, ABSENT))
-    return _weighted(-tf.reduce_sum(tf.where(present, wanted * logs, 0.0), axis=-1), weights)
+    return _weighted(-tf.reduce_sum(tf.where(present, shares * logs, 0.0), axis=-1), weights)
 
 
 def _numbers(texts: tf.Tensor, group_size: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

@@ -172,17 +172,17 @@ def match_files(patterns: str) -> list[str]:
 
     Those of this machine are found as without Beam, which finds neither the files of a folder nor those of a glob without a folder.
     """
-    found: list[str] = []
+    paths: list[str] = []
     for name in filter(None, patterns.split(",")):
         if not is_remote(name):
-            found += find_files(name, "--input_file", repeats=True)
+            paths += find_files(name, "--input_file", repeats=True)
             continue
         wanted = shard_names(name)
         for pattern, result in zip(wanted, FileSystems.match(wanted)):
             if not result.metadata_list:
                 raise ValueError(f"--input_file: no file matches {pattern!r}")
-            found += sorted(metadata.path for metadata in result.metadata_list)
-    return found
+            paths += sorted(metadata.path for metadata in result.metadata_list)
+    return paths
 
 
 def generate(input_files: Sequence[str], output_files: Sequence[str], vocab_file: str, do_lower_case: bool,
@@ -207,10 +207,10 @@ def generate(input_files: Sequence[str], output_files: Sequence[str], vocab_file
          | "Write" >> beam.ParDo(WriteShard(output_files, config, facts, seed, compress, do_lower_case)))
     result = pipeline.run()
     result.wait_until_finish()
-    found = {counter.key.metric.name: counter.result for counter in
+    counters = {counter.key.metric.name: counter.result for counter in
              result.metrics().query(MetricsFilter().with_namespace(WriteShard))["counters"]}
-    if not found.get("tokens"):
+    if not counters.get("tokens"):
         raise token_store.no_text(input_files)
-    counts = Counts(**{name: found.get(f"records.{name}", 0) for name in RECORDS})
-    poor = [name.removeprefix(POOR_SHARD).split(":") for name in found if name.startswith(POOR_SHARD)]
-    return {name: found[name] for name in CORPUS} | {"counts": counts}, {int(shard): kind for shard, kind in poor}
+    counts = Counts(**{name: counters.get(f"records.{name}", 0) for name in RECORDS})
+    poor = [name.removeprefix(POOR_SHARD).split(":") for name in counters if name.startswith(POOR_SHARD)]
+    return {name: counters[name] for name in CORPUS} | {"counts": counts}, {int(shard): kind for shard, kind in poor}

@@ -53,14 +53,14 @@ class DynamicMasking:
         candidates = (input_mask == 1) & ~special                                          # [B,S]
         budgets = tf.gather(self.budgets, tf.reduce_sum(input_mask, axis=1))              # [B]
         rows = _rows(examples, self.seed)
-        kept = {name: batch[name] for name in ("input_mask", "segment_ids", "next_sentence_labels")}
+        copied = {name: batch[name] for name in ("input_mask", "segment_ids", "next_sentence_labels")}
         if self.config.strategy == "token_draws":
-            return kept | self._draw_tokens(rows, ids, candidates & (ids != self.facts.mask_id), budgets)
+            return copied | self._draw_tokens(rows, ids, candidates & (ids != self.facts.mask_id), budgets)
         if self.config.strategy == "token":
             chosen, draws = self._choose_tokens(rows, candidates, budgets)
         else:
             chosen, draws = self._choose_words(rows, batch, candidates, budgets)
-        return kept | {"input_ids": self._corrupt(rows, ids, chosen, draws)} | self._predictions(ids, chosen)
+        return copied | {"input_ids": self._corrupt(rows, ids, chosen, draws)} | self._predictions(ids, chosen)
 
     def _choose_tokens(self, rows, candidates, budgets):
         """Returns (chosen [B,S], the number of the draw that decides each token's replacement [B,S])."""

@@ -118,14 +118,14 @@ class GraphReader:
 
 def _window(entry: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Reads the records of a window: their bytes and numbers, in order."""
-    found = tf.io.parse_single_example(entry, {
+    window = tf.io.parse_single_example(entry, {
         name: tf.io.FixedLenSequenceFeature([], kind, allow_missing=True) for name, kind in FEATURES.items()})
-    runs = tf.data.Dataset.from_tensor_slices((found["paths"], found["offsets"], found["counts"]))
+    runs = tf.data.Dataset.from_tensor_slices((window["paths"], window["offsets"], window["counts"]))
     records = runs.interleave(_run, cycle_length=16, block_length=LONGEST_RUN, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    serialized = records.batch(tf.size(found["order"], tf.int64)).get_single_element()
-    before = tf.cumsum(found["counts"], exclusive=True)
-    numbers = tf.repeat(found["numbers"] - before, found["counts"]) + tf.range(tf.size(found["order"], tf.int64))
-    return tf.gather(serialized, found["order"]), tf.gather(numbers, found["order"])
+    serialized = records.batch(tf.size(window["order"], tf.int64)).get_single_element()
+    before = tf.cumsum(window["counts"], exclusive=True)
+    numbers = tf.repeat(window["numbers"] - before, window["counts"]) + tf.range(tf.size(window["order"], tf.int64))
+    return tf.gather(serialized, window["order"]), tf.gather(numbers, window["order"])
 
 
 def _run(path: tf.Tensor, offset: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:

@@ -46,9 +46,9 @@ def files_of(judgements: Source) -> list[Source]:
         return [judgements]
     folder = folder_of(judgements)
     home = folder_of(folder)
-    found = [os.path.join(home, name) for name in (QUERIES_FILE, CORPUS_FILE)]
+    companions = [os.path.join(home, name) for name in (QUERIES_FILE, CORPUS_FILE)]
     in_place = judgements.endswith(".tsv") and os.path.basename(folder) == JUDGEMENTS_FOLDER
-    return [judgements, *found] if in_place and any(map(is_file, found)) else [judgements]
+    return [judgements, *companions] if in_place and any(map(is_file, companions)) else [judgements]
 
 
 def is_collection(path: Source) -> bool:

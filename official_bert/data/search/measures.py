@@ -26,10 +26,10 @@ def measure(rankings: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, i
     ranked = {str(query): {str(passage): float(-place) for place, passage in enumerate(ranking[:DEPTH])}
               for query, ranking in enumerate(rankings)}
     try:
-        found = _by_trec_eval(judged, ranked)
+        scores = _by_trec_eval(judged, ranked)
     except ImportError:  # on Linux for aarch64
-        found = _by_ranx(judged, ranked)
-    return [found[query] for query in ranked]
+        scores = _by_ranx(judged, ranked)
+    return [scores[query] for query in ranked]
 
 
 def _by_trec_eval(judged: Judgements, ranked: Runs) -> dict[str, dict[str, float]]:

@@ -101,15 +101,15 @@ def _teacher_scores(table: Table, columns: SearchColumns, negatives: Sequence[Se
     rows = []
     for row in range(len(table)):
         values = [value for name in columns.teacher for value in listed(table.columns[name][row])]
-        wanted = 1 + (len(negatives[row]) if negatives else 0)
+        count = 1 + (len(negatives[row]) if negatives else 0)
         try:
             scores = [float(value) for value in values]
         except (TypeError, ValueError, OverflowError):
             scores = []
-        if len(scores) < wanted or not all(abs(score) <= labelled_texts.LARGEST_SCORE for score in scores):  # nor NaN
-            raise ValueError(f"{table.place(row)}: columns {', '.join(columns.teacher)}: expected {wanted} numbers, one for the positive "
+        if len(scores) < count or not all(abs(score) <= labelled_texts.LARGEST_SCORE for score in scores):  # nor NaN
+            raise ValueError(f"{table.place(row)}: columns {', '.join(columns.teacher)}: expected {count} numbers, one for the positive "
                              f"and one for each negative, got {str(values)[:60]}")
-        rows.append(scores[:wanted])
+        rows.append(scores[:count])
     scores_of_rows = np.zeros((len(rows), max(map(len, rows))), np.float32)
     for target, scores in zip(scores_of_rows, rows):
         target[:len(scores)] = scores

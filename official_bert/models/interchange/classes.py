@@ -26,9 +26,9 @@ def named(labels: Sequence[str]) -> bool:
 def places(labels: Sequence[str], names: Sequence[str]) -> list[int] | None:
     """Returns the place of each of the `names` in `labels`, ignoring case, `_` and `-`; None if they are not the same classes."""
     for key in (str, _plain):
-        found = {key(label): place for place, label in enumerate(labels)}
-        if len(found) == len(labels) == len(names) and set(found) == set(map(key, names)):
-            return [found[key(label)] for label in names]
+        place_of = {key(label): place for place, label in enumerate(labels)}
+        if len(place_of) == len(labels) == len(names) and set(place_of) == set(map(key, names)):
+            return [place_of[key(label)] for label in names]
     return None
 
 

@@ -272,8 +272,8 @@ def outputs(model: keras.Model, inputs: Mapping[str, np.ndarray]) -> dict[str, n
     """Computes all outputs of a model, those of its encoder included."""
     rows = {name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")}
     encoder = encoder_within(model)
-    found = {name: encoder(rows)[name] for name in ("sequence_output", "pooled_output")}
+    values = {name: encoder(rows)[name] for name in ("sequence_output", "pooled_output")}
     if model is not encoder:
         more = {name: value[:, None] for name, value in rows.items()} if isinstance(model, ChoiceClassifier) else dict(inputs)
-        found |= model(more)
-    return {name: np.asarray(value) for name, value in found.items()}
+        values |= model(more)
+    return {name: np.asarray(value) for name, value in values.items()}

@@ -38,11 +38,11 @@ def check_numbers(served: ServedModel, engine: PortableModel, where: str, remedy
     largest = 0.0
     for rows, length in ((1, 3), (ROWS, min(LONGEST, served.max_seq_length)), (2, served.max_seq_length)):
         inputs = random_rows(served, rows, length)
-        wanted = {name: value.numpy() for name, value in reference(**{name: tf.constant(value) for name, value in inputs.items()}).items()}
-        found = engine(inputs)
-        for name in set(wanted) & set(found):
-            real = _compared(served, name, inputs, wanted)
-            difference = np.abs(found[name][real] - wanted[name][real]) / np.maximum(1, np.abs(wanted[name][real]))
+        expected = {key: value.numpy() for key, value in reference(**{name: tf.constant(value) for name, value in inputs.items()}).items()}
+        computed = engine(inputs)
+        for name in set(expected) & set(computed):
+            real = _compared(served, name, inputs, expected)
+            difference = np.abs(computed[name][real] - expected[name][real]) / np.maximum(1, np.abs(expected[name][real]))
             largest = max(largest, float(difference.max(initial=0)))
             if not largest <= BOUND:  # NaN is not
                 raise ValueError(f"{where}: expected the numbers of the SavedModel within {BOUND:g}, got {name} with a difference of "
@@ -89,11 +89,11 @@ def check_answers(served: ServedModel, engine: PortableModel, description: Mappi
         after = _answers(served, texts.rows)
     finally:
         served.engine = None
-    loss, told = _loss(before, after, texts.labels)
+    loss, finding = _loss(before, after, texts.labels)
     if not loss <= texts.most_loss:
-        raise ValueError(f"{where}: expected a loss of at most {texts.most_loss:g} on --check_file, got {loss:.4f}: {told}; "
+        raise ValueError(f"{where}: expected a loss of at most {texts.most_loss:g} on --check_file, got {loss:.4f}: {finding}; "
                          "nothing was written")
-    return told
+    return finding
 
 
 def _answers(served: ServedModel, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -68,7 +68,7 @@ def to_litert(dense: Dense, where: str, *_: Any, weights: tf.DType = tf.float32)
 
     Raises ValueError, naming `where`, for an operation that is not built in, with its layer.
     """
-    with tempfile.TemporaryDirectory() as folder, hidden_output() as told:
+    with tempfile.TemporaryDirectory() as folder, hidden_output() as log:
         dense.save(folder)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
@@ -79,8 +79,8 @@ def to_litert(dense: Dense, where: str, *_: Any, weights: tf.DType = tf.float32)
         try:
             return converter.convert()
         except Exception as error:  # ConverterError is in a private module
-            told.seek(0)
-            message = f"{told.read()}\n{error}"
+            log.seek(0)
+            message = f"{log.read()}\n{error}"
             # The line that names an operation which is not built in, or else the first that names one.
             line = next((line for line in message.splitlines() if "op is neither" in line), message)
             if place := re.search(r'fused\["(\w+):", "([\w/.]+)@', line):

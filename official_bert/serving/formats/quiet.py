@@ -18,9 +18,9 @@ def hidden_output() -> Iterator[IO[str]]:
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as file:
         sys.stdout.flush()
         sys.stderr.flush()
-        kept = {number: os.dup(number) for number in (1, 2)}
+        copies = {number: os.dup(number) for number in (1, 2)}
         try:
-            for number in kept:
+            for number in copies:
                 os.dup2(file.fileno(), number)
             for name in loggers:
                 logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -28,6 +28,6 @@ def hidden_output() -> Iterator[IO[str]]:
         finally:
             for name, level in loggers.items():
                 logging.getLogger(name).setLevel(level)
-            for number, copy in kept.items():
+            for number, copy in copies.items():
                 os.dup2(copy, number)
                 os.close(copy)

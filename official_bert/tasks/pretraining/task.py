@@ -154,13 +154,13 @@ class Task(TaskBase):
 
     def counters(self, outputs, batch):
         """Accuracies of words, sentences and replaced tokens, and precision and recall of these."""
-        found = {f"{name}_accuracy": losses.accuracy(*part) for name, part in self._predicted(outputs, batch).items()}
+        measured = {f"{name}_accuracy": losses.accuracy(*part) for name, part in self._predicted(outputs, batch).items()}
         if self._tells_replaced:
             called = tf.cast(outputs["replaced_logits"] > 0, tf.float32) * _token_weights(batch)
             replaced = tf.cast(outputs["replaced"], tf.float32) * _token_weights(batch)
             both = tf.reduce_sum(called * replaced)
-            found |= {"replaced_precision": (both, tf.reduce_sum(called)), "replaced_recall": (both, tf.reduce_sum(replaced))}
-        return found
+            measured |= {"replaced_precision": (both, tf.reduce_sum(called)), "replaced_recall": (both, tf.reduce_sum(replaced))}
+        return measured
 
     def flops(self, batch):
         """Those of the encoder and its heads, and of the generator."""

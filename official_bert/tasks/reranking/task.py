@@ -183,13 +183,13 @@ class Task(TaskBase):
         if not is_collection(path):
             columns = dataclasses.replace(options.columns, most_negatives=0)
             return read_candidates(path, columns, options.empty_text, options, logging.warning)
-        found = read_collection(str(path), options.unknown_ids, logging.warning, options)
+        collection = read_collection(str(path), options.unknown_ids, logging.warning, options)
         candidates = []
-        numbers = nearest_by_words(found.queries, found.passages, options.candidates)[1].tolist()
-        for query, ranking, grades in zip(found.queries, numbers, found.relevant):
+        numbers = nearest_by_words(collection.queries, collection.passages, options.candidates)[1].tolist()
+        for query, ranking, grades in zip(collection.queries, numbers, collection.relevant):
             places = {place: grades[number] for place, number in enumerate(ranking) if number in grades}
             missed = [grade for number, grade in grades.items() if number not in ranking]
-            candidates.append(Candidates(query, [found.passages[number] for number in ranking], places, missed))
+            candidates.append(Candidates(query, [collection.passages[number] for number in ranking], places, missed))
         return candidates
 
     def _training_source(self, data: LabelledTexts, files: DataFiles) -> ExampleSource:
@@ -245,13 +245,13 @@ class Ranked:
 
     def _rankings(self, predictions: Predictions) -> list[list[int]]:
         """The places of each query's passages by falling scores; of equal scores, an answer stands last."""
-        found = self.source.in_order(predictions)
-        if any(row is None for row in found):
+        rows = self.source.in_order(predictions)
+        if any(row is None for row in rows):
             raise ValueError("config.training.eval_steps: expected 0, because all passages of a query are ranked")
-        scores = iter(float(row["score"]) for row in found)  # type: ignore[index]
-        each = [[next(scores) for _ in one.passages] for one in self.candidates]
-        return [sorted(range(len(row)), key=lambda place: (-row[place], place in one.grades, place))
-                for one, row in zip(self.candidates, each)]
+        scores = iter(float(row["score"]) for row in rows)  # type: ignore[index]
+        each = [[next(scores) for _ in candidates.passages] for candidates in self.candidates]
+        return [sorted(range(len(row)), key=lambda place: (-row[place], place in candidates.grades, place))
+                for candidates, row in zip(self.candidates, each)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -69,9 +69,9 @@ class Pairs:
 
     def _vectors(self, predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
         """The numbers of the predicted rows, in order, and their vectors [N,2,D]."""
-        found = self.source.in_order(predictions)
-        rows = np.array([number for number, row in enumerate(found) if row is not None])
-        return rows, np.stack([found[row]["embedding"] for row in rows])  # type: ignore[index]
+        answers = self.source.in_order(predictions)
+        rows = np.array([number for number, row in enumerate(answers) if row is not None])
+        return rows, np.stack([answers[row]["embedding"] for row in rows])  # type: ignore[index]
 
 
 @dataclasses.dataclass(frozen=True)

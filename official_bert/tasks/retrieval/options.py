@@ -76,9 +76,9 @@ class Options(SplitOptions, TableOptions):
                              f"{'scores' if self.loss_name in OF_SCORES else 'pairs or texts'} beside it, got {self.train_on}")
         if self.train_on == "texts" and self.loss_name not in OF_GROUPS:
             raise ValueError(f"config.options.loss: {self.loss_name}: expected contrastive beside options.train_on: texts")
-        wanted = "options.train_on: pairs" if self.train_on == "scores" else "a loss that reads it"
-        check_used(self, ["temperature"], wanted, self.loss_name not in ("cosine", "triplet"))
-        check_used(self, ["group_size"], wanted, self.in_groups)
+        reader = "options.train_on: pairs" if self.train_on == "scores" else "a loss that reads it"
+        check_used(self, ["temperature"], reader, self.loss_name not in ("cosine", "triplet"))
+        check_used(self, ["group_size"], reader, self.in_groups)
         check_used(self, ["margin"], "options.loss: triplet", self.loss_name == "triplet")
         check_used(self, ["teacher_columns"], f"options.loss: {' or '.join(OF_A_TEACHER)}", self.loss_name in OF_A_TEACHER)
 

@@ -85,9 +85,9 @@ class Task(TaskBase):
         """The share of rows whose own second text is the nearest of the group."""
         if not self._has_groups or "text_numbers" not in batch:
             return {}
-        found = ranking_losses.group_logits(outputs["embedding"], batch["text_numbers"], batch["example_weights"],
+        logits_and_labels = ranking_losses.group_logits(outputs["embedding"], batch["text_numbers"], batch["example_weights"],
                                             self.options.group_size, self.options.temperature)
-        return {"accuracy": losses.accuracy(*found, batch["example_weights"])}
+        return {"accuracy": losses.accuracy(*logits_and_labels, batch["example_weights"])}
 
     def predictions(self, outputs, batch):
         return {"embedding": outputs["embedding"]}
@@ -194,10 +194,10 @@ class Task(TaskBase):
 
     def _check_groups(self, key: str, micro_batches: int) -> None:
         """Raises ValueError for a batch whose part for a micro-batch of a replica would cut a group."""
-        given, size = getattr(self.config.training, key), self.options.group_size
-        if (rows := check_batch(key, given, tf.distribute.get_strategy(), micro_batches)) % size:
+        batch, size = getattr(self.config.training, key), self.options.group_size
+        if (rows := check_batch(key, batch, tf.distribute.get_strategy(), micro_batches)) % size:
             raise ValueError(f"config.training.{key}: expected whole groups of options.group_size = {size} rows in each micro-batch of "
-                             f"each replica, got {rows} rows there ({given} in the batch)")
+                             f"each replica, got {rows} rows there ({batch} in the batch)")
 
     def _read_pairs(self, path: Source, scored: bool, empty: labelled_texts.EmptyText | None = None) -> LabelledTexts:
         """Reads pairs, with their scores or without."""

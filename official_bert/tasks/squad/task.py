@@ -83,13 +83,13 @@ class Task(TaskBase):
         """The mean of the losses of start and end, over the real tokens of a row; {} for windows to predict."""
         if "start_positions" not in batch:
             return {}
-        found = {}
+        fractions = {}
         for name in ("start", "end"):
             # Padding is never an answer, whatever its logits, so that the loss does not depend on the batch's other rows.
             logits = tf.where(tf.cast(batch["input_mask"], tf.bool), outputs[f"{name}_logits"], tf.float32.min)
             total, weight = losses.cross_entropy(logits, batch[f"{name}_positions"], batch["example_weights"])
-            found[name] = (0.5 * total, weight)
-        return found
+            fractions[name] = (0.5 * total, weight)
+        return fractions
 
     def batch_spec(self, batch_size):
         """Rows of full length with their answers."""

@@ -147,19 +147,19 @@ def _form_of_pairs(processor: Mapping[str, Any], special: Mapping[str, str], whe
     if kind == "TemplateProcessing":
         pair = [(one.get("SpecialToken") or one.get("Sequence")) for one in processor.get("pair") or ()]
         ids = [str(one.get("id")) for one in pair]
-        wanted = [[special["[CLS]"], "A", *[special["[SEP]"]] * count, "B", special["[SEP]"]] for count in (1, 2)]
-        if ids not in wanted:
-            raise ValueError(f"{where}: {names.JSON_FILE}: post_processor: expected rows {' '.join(wanted[0])} or {' '.join(wanted[1])}, "
+        forms = [[special["[CLS]"], "A", *[special["[SEP]"]] * count, "B", special["[SEP]"]] for count in (1, 2)]
+        if ids not in forms:
+            raise ValueError(f"{where}: {names.JSON_FILE}: post_processor: expected rows {' '.join(forms[0])} or {' '.join(forms[1])}, "
                              f"got {' '.join(ids)}")
-        return wanted.index(ids) + 1, int(pair[ids.index("B")].get("type_id", 0))
+        return forms.index(ids) + 1, int(pair[ids.index("B")].get("type_id", 0))
     usual = {"RobertaProcessing": (2, 0), "BertProcessing": (1, 1)}
     return usual.get(str(kind), (2, 0) if special is ROBERTA else (1, 1))
 
 
 def _added(files: Mapping[str, bytes], config: Mapping[str, Any], where: str) -> list[AddedToken]:
     """Returns the tokens that were added to a tokenizer, as far as its files give their ids."""
-    found = {str(content): AddedToken(str(content), int(index)) for content, index in _mapping(files, names.ADDED_FILE, where).items()}
+    tokens = {str(content): AddedToken(str(content), int(index)) for content, index in _mapping(files, names.ADDED_FILE, where).items()}
     for index, token in (config.get("added_tokens_decoder") or {}).items():
-        found[token["content"]] = AddedToken(token["content"], int(index), *(
+        tokens[token["content"]] = AddedToken(token["content"], int(index), *(
             bool(token.get(key)) for key in ("single_word", "lstrip", "rstrip")))
-    return list(found.values())
+    return list(tokens.values())

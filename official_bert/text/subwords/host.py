@@ -91,13 +91,13 @@ class SentencePieceTokenizer(SubwordTokenizer):
 
     def encode_all(self, texts):
         """Returns the ids of each text."""
-        found = []
+        rows = []
         for text in map(_readable, texts):
             ids: list[int] = []
             for part in self._finder.split(text):
                 ids += [part.token.id] if part.token else self.ids[self._library.encode(text[part.start:part.end])].tolist()
-            found.append(ids)
-        return found
+            rows.append(ids)
+        return rows
 
 
 class LibraryTokenizer(SubwordTokenizer):

@@ -24,15 +24,15 @@ def tokens_to_keep(tokenizer: Tokenizer, used: Collection[str], characters: bool
 
     With `characters`, those of a single character stay too, by which other words can be spelled.
     """
-    kept = {*used, *tokenizer.special.values()} & set(tokenizer.vocab)
+    tokens = {*used, *tokenizer.special.values()} & set(tokenizer.vocab)
     if isinstance(tokenizer, SubwordTokenizer):
-        kept |= {token.content for token in tokenizer.added} & set(tokenizer.vocab)
+        tokens |= {token.content for token in tokenizer.added} & set(tokenizer.vocab)
     if characters:
-        kept |= {token for token in tokenizer.vocab if len(token.removeprefix("##").removeprefix(WORD_START)) <= 1}
+        tokens |= {token for token in tokenizer.vocab if len(token.removeprefix("##").removeprefix(WORD_START)) <= 1}
     if tokenizer.kind == "byte_bpe":
-        parts = {token[start:end] for token in kept for start in range(len(token)) for end in range(start + 1, len(token) + 1)}
-        kept |= {*byte_letters(), *parts} & set(tokenizer.vocab)
-    return kept
+        parts = {token[start:end] for token in tokens for start in range(len(token)) for end in range(start + 1, len(token) + 1)}
+        tokens |= {*byte_letters(), *parts} & set(tokenizer.vocab)
+    return tokens
 
 
 def pruned(tokenizer: SubwordTokenizer, kept: Collection[str]) -> dict[str, bytes]:
@@ -100,9 +100,9 @@ def _pruned_model(model: Mapping[str, Any], kept: Collection[str]) -> dict[str, 
 def _renumbered(files: dict[str, bytes], where: str) -> dict[str, bytes]:
     """Gives added tokens the ids behind the vocabulary, or those that they have there, in every file that tells them."""
     config = json.loads(files.get(tokenizer_files.CONFIG_FILE, b"{}"))
-    told = dict(config.get(DECODER) or {})
-    told |= {str(index): {"content": token} for token, index in json.loads(files.pop(tokenizer_files.ADDED_FILE, b"{}")).items()
-             if token not in {entry["content"] for entry in told.values()}}
+    decoder = dict(config.get(DECODER) or {})
+    decoder |= {str(index): {"content": token} for token, index in json.loads(files.pop(tokenizer_files.ADDED_FILE, b"{}")).items()
+             if token not in {entry["content"] for entry in decoder.values()}}
     files[tokenizer_files.CONFIG_FILE] = _as_json({**config, DECODER: {}})
     if tokenizer_files.JSON_FILE in files:
         settings = json.loads(files[tokenizer_files.JSON_FILE])
@@ -116,8 +116,8 @@ def _renumbered(files: dict[str, bytes], where: str) -> dict[str, bytes]:
         files[tokenizer_files.JSON_FILE] = _as_json(settings)
     else:
         ids = dict(loading.of_files(files, where).vocab)
-    numbered = {str(ids.setdefault(token["content"], max(ids.values()) + 1)): token for token in told.values()}
-    files[tokenizer_files.CONFIG_FILE] = _as_json({**config, DECODER: numbered} if told else config)
+    numbered = {str(ids.setdefault(token["content"], max(ids.values()) + 1)): token for token in decoder.values()}
+    files[tokenizer_files.CONFIG_FILE] = _as_json({**config, DECODER: numbered} if decoder else config)
     return files
 
 

@@ -168,18 +168,18 @@ class TaughtTask(Taught):
 
     def _keeps(self, teacher: Teacher, size: int, rows: int) -> tuple[bool, str]:
         """Whether answers of `size` bytes are kept, and a line about it. Raises ValueError if that cannot be as it is asked for."""
-        wanted, most = self.distillation.keep, self.distillation.kept_gigabytes
+        choice, most = self.distillation.keep, self.distillation.kept_gigabytes
         fits = size <= most * GIGABYTE
-        told = f"teacher {self.config.training.teacher}: its answers to {rows:,} rows"
-        if wanted == "kept" and not fits:
+        account = f"teacher {self.config.training.teacher}: its answers to {rows:,} rows"
+        if choice == "kept" and not fits:
             raise ValueError(f"{SETTINGS}.kept_gigabytes: expected room for {size / GIGABYTE:.2f} GB of answers to {rows:,} rows, got "
                              f"{most:g}; keep: computed computes them at each step instead")
-        if wanted == "kept" or (wanted == "auto" and fits):
-            return True, f"{told} are computed once and kept: {_shown(size)}"
+        if choice == "kept" or (choice == "auto" and fits):
+            return True, f"{account} are computed once and kept: {_shown(size)}"
         if not teacher.reads_rows:
             raise ValueError(f"{SETTINGS}.keep: expected kept answers ({_shown(size)}, kept_gigabytes {most:g}), because the teacher has "
-                             f"another vocabulary than the student and reads rows of its own, got {wanted}")
-        return False, f"{told} are computed at each step" + ("" if fits else f" ({_shown(size)}: more than kept_gigabytes {most:g})")
+                             f"another vocabulary than the student and reads rows of its own, got {choice}")
+        return False, f"{account} are computed at each step" + ("" if fits else f" ({_shown(size)}: more than kept_gigabytes {most:g})")
 
 
 class TaughtText(Taught):

@@ -75,9 +75,9 @@ def tf1_sizes(weights: Mapping[str, np.ndarray], given: ModelConfig | None, wher
     if missing := [TF1_TABLE.theirs(name) for name in needed if name not in weights]:
         raise ValueError(f"{where}: missing: {', '.join(map(str, missing))}")
     words, positions, segments, query, inner = (weights[name].shape for name in needed)
-    told = {key: getattr(given, key) for key in OF_CONFIG} if given is not None and given.hidden_size == query[0] else \
+    head_sizes = {key: getattr(given, key) for key in OF_CONFIG} if given is not None and given.hidden_size == query[0] else \
         {"num_attention_heads": max(1, query[0] // 64)}
     return ModelConfig(vocab_size=words[0], hidden_size=query[0], embedding_size=0 if words[1] == query[0] else words[1],
                        num_hidden_layers=len({name.partition("/")[0] for name in weights if name.startswith("layer_")}),
                        intermediate_size=inner[1], max_position_embeddings=positions[0],
-                       type_vocab_size=segments[0], hidden_act="gelu_erf", pooler_act="gelu_erf", masked_lm_act="gelu_erf", **told)
+                       type_vocab_size=segments[0], hidden_act="gelu_erf", pooler_act="gelu_erf", masked_lm_act="gelu_erf", **head_sizes)

@@ -40,10 +40,10 @@ def parts(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def base_of(values: Mapping[str, Any], kind: str, key: str) -> float:
     """Returns the base of rotary positions of layers of a kind. Raises ValueError for positions of another kind than the usual."""
-    given = dict((values.get("rope_parameters") or {}).get(kind) or {})
-    if given.pop("rope_type", "default") != "default" or set(given) - {"rope_theta"}:
+    rope = dict((values.get("rope_parameters") or {}).get(kind) or {})
+    if rope.pop("rope_type", "default") != "default" or set(rope) - {"rope_theta"}:
         raise ValueError(f"rope_parameters.{kind}: expected rope_type default and rope_theta, got {values['rope_parameters'][kind]}")
-    base = given.get("rope_theta", values[key] if values[key] is not None else values["global_rope_theta"])
+    base = rope.get("rope_theta", values[key] if values[key] is not None else values["global_rope_theta"])
     if not isinstance(base, int | float) or base <= 1:
         raise ValueError(f"{key}: expected a number above 1, got {base!r}")
     return float(base)
@@ -69,25 +69,25 @@ def their_parts(config: ModelConfig) -> dict[str, Any]:
 
 def unpack(tensors: dict[str, np.ndarray], _: ModelConfig) -> dict[str, np.ndarray]:
     """Cuts the product of queries, keys and values in three."""
-    found: dict[str, np.ndarray] = {}
+    unpacked: dict[str, np.ndarray] = {}
     for name, tensor in tensors.items():
         if match := FUSED.fullmatch(name):
-            found |= dict(zip((f"{match[1]}{part}.weight" for part in "qkv"), np.split(tensor, 3)))
+            unpacked |= dict(zip((f"{match[1]}{part}.weight" for part in "qkv"), np.split(tensor, 3)))
         else:
-            found[name] = tensor
-    return found
+            unpacked[name] = tensor
+    return unpacked
 
 
 def pack(tensors: dict[str, np.ndarray], _: ModelConfig) -> dict[str, np.ndarray]:
     """The reverse of `unpack`."""
-    found = {}
+    packed = {}
     for name, tensor in tensors.items():
         if name.endswith(".attn.q.weight"):
             stem = name.removesuffix("q.weight")
-            found[f"{stem}Wqkv.weight"] = np.concatenate([tensors[f"{stem}{part}.weight"] for part in "qkv"])
+            packed[f"{stem}Wqkv.weight"] = np.concatenate([tensors[f"{stem}{part}.weight"] for part in "qkv"])
         elif not name.endswith((".attn.k.weight", ".attn.v.weight")):
-            found[name] = tensor
-    return found
+            packed[name] = tensor
+    return packed
 
 
 MODERNBERT = Member(

@@ -99,10 +99,10 @@ def read_do_lower_case(folder: str) -> bool | None:
     fast = _normalizer(fast_path) if os.path.exists(fast_path) else {}
     generic = _tokenizer_class(folder) in GENERIC and os.path.exists(fast_path)  # has tokenizer.json's switches alone
     values = stored_models.read_mapping(path) if os.path.exists(path) and not generic else {}
-    told = values.get("do_lower_case") is not None
-    lower = values["do_lower_case"] if told else fast.get("lowercase")
+    is_told = values.get("do_lower_case") is not None
+    lower = values["do_lower_case"] if is_told else fast.get("lowercase")
     _check_switches(values, lower, path)
-    if not told:
+    if not is_told:
         _check_switches(fast, lower, fast_path)
     return None if lower is None else bool(lower)
 
@@ -125,9 +125,9 @@ def _normalizer(path: str) -> dict[str, Any]:
     """Returns the switches in `tokenizer.json`. Raises ValueError if they are not those of a BERT tokenizer."""
     values = stored_models.read_mapping(path)
     for key, kind in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer"), ("model", "WordPiece")):
-        found = (values.get(key) or {}).get("type", kind)
-        if found != kind:
-            raise ValueError(f"{path}: {key}: expected {kind}, got {found}")
+        part = (values.get(key) or {}).get("type", kind)
+        if part != kind:
+            raise ValueError(f"{path}: {key}: expected {kind}, got {part}")
     return values.get("normalizer") or {}
 
 

@@ -122,9 +122,9 @@ def write(stored: StoredModel, folder: str) -> list[str]:
 def outputs(folder: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Computes sequence and pooled output of our inputs with keras-hub itself."""
     backbone = keras_hub.models.BertBackbone.from_preset(folder)
-    found = backbone({"token_ids": inputs["input_ids"], "segment_ids": inputs["segment_ids"],
+    values = backbone({"token_ids": inputs["input_ids"], "segment_ids": inputs["segment_ids"],
                       "padding_mask": inputs["input_mask"]}, training=False)
-    return {name: np.asarray(value) for name, value in found.items()}
+    return {name: np.asarray(value) for name, value in values.items()}
 
 
 def _read_heads(path: str) -> tuple[dict[str, np.ndarray], list[str], Kind]:

@@ -108,9 +108,9 @@ def _read_electra(prefix: str, reader, names: Sequence[str], wants_generator: bo
     weights, unknown = _weights_of(prefix, reader, own, electra.TF1_TABLE, electra.tf1_row)
     if "replaced/output_weights" in weights:
         weights["replaced/output_weights"] = weights["replaced/output_weights"].T  # a kernel there
-    config = electra.tf1_sizes(weights, given := stored_models.read_config(folder), prefix)
+    config = electra.tf1_sizes(weights, sizes := stored_models.read_config(folder), prefix)
     vocab, notes = stored_models.read_vocab(folder), []
-    if given is None or given.hidden_size != config.hidden_size:
+    if sizes is None or sizes.hidden_size != config.hidden_size:
         notes.append("attention heads are taken to have 64 numbers each")
     if both and not is_generator:
         notes.append("the generator beside it is not read; convert_checkpoint --head=pretraining reads it")

@@ -57,14 +57,14 @@ def read_rest(body: bytes, limits: Limits, header: int | None = None) -> Reading
     _check_all_strings(arrays, limits)
     parameters, outputs = _parameters(request), _list(request, "outputs")
     by_default = parameters.get("binary_data_output", False) is True
-    wanted = {_text(entry, "name"): _parameters(entry).get("binary_data", by_default) is True for entry in outputs}
-    if len(wanted) < len(outputs):
+    as_binary = {_text(entry, "name"): _parameters(entry).get("binary_data", by_default) is True for entry in outputs}
+    if len(as_binary) < len(outputs):
         raise invalid("'outputs': expected each name once")
     identity = request.get("id", "")
     if not isinstance(identity, str):
         raise invalid("'id': expected a string")
-    return Reading(signature="", inputs=arrays, wanted=tuple(wanted), more={
-        "id": identity, "binary": [name for name, is_binary in wanted.items() if is_binary], "all_binary": by_default and not wanted})
+    return Reading(signature="", inputs=arrays, wanted=tuple(as_binary), more={
+        "id": identity, "binary": [name for name, is_binary in as_binary.items() if is_binary], "all_binary": by_default and not as_binary})
 
 
 def read_grpc(data: bytes, limits: Limits) -> Reading:
@@ -197,10 +197,10 @@ def format_answer(head: Mapping[str, Any], outputs: Arrays, binary: Sequence[str
 
 def datatype_of(name: str, array: np.ndarray) -> str:
     """Returns the protocol's name of an output's type. Raises RequestError for one that it lacks."""
-    found = "string" if array.dtype == object else array.dtype.name
-    if found not in DATATYPES:
-        raise RequestError("UNIMPLEMENTED", f"output {name!r}: this protocol has no {found}; leave it out of 'outputs'")
-    return DATATYPES[found][0]
+    kind = "string" if array.dtype == object else array.dtype.name
+    if kind not in DATATYPES:
+        raise RequestError("UNIMPLEMENTED", f"output {name!r}: this protocol has no {kind}; leave it out of 'outputs'")
+    return DATATYPES[kind][0]
 
 
 def _check_all_strings(arrays: Arrays, limits: Limits) -> None:

@@ -120,15 +120,15 @@ class Health(health_pb2_grpc.HealthServicer):
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Tells the state of a service now and whenever it changes; ends if the server stops."""
         states = health_pb2.HealthCheckResponse
-        told = None
+        last_status = None
         while True:
             is_last = self.handler.is_draining
             status = self._status() if request.service in self.SERVICES else states.SERVICE_UNKNOWN
-            if status != told:
+            if status != last_status:
                 yield states(status=status)
             if is_last:
                 return
-            told = status
+            last_status = status
             await asyncio.sleep(WATCH_SECONDS)
 
     def _status(self) -> Any:
