@@ -23,7 +23,7 @@ TINY = ModelConfig(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_atten
                    max_position_embeddings=16, initializer_range=0.3, hidden_act="gelu_erf", pooler_act="gelu_erf",
                    masked_lm_act="gelu_erf", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 SMALLER = generator_config(TINY, 0.5, 0.5)
-SHARING = ("shared", "disentangled", "separate")
+SHARING = ("disentangled", pytest.param("shared", marks=pytest.mark.slow), pytest.param("separate", marks=pytest.mark.slow))
 BATCH = {"input_ids": [[2, 4, 8, 4, 9, 3, 0, 0], [2, 7, 4, 4, 11, 12, 13, 3]],
          "input_mask": [[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8], "segment_ids": [[0] * 8, [0, 0, 0, 0, 1, 1, 1, 1]],
          "masked_lm_positions": [[1, 3, 3, 4], [2, 3, 5, 0]], "masked_lm_ids": [[7, 6, 6, 9], [10, 8, 12, 0]],

@@ -32,7 +32,7 @@ def gelu(x):
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3)))
 
 
-@pytest.mark.parametrize("embedding_size", [0, 12])
+@pytest.mark.parametrize("embedding_size", [12, pytest.param(0, marks=pytest.mark.slow)])
 def test_words_are_predicted_from_the_rows_beside_their_span(small_config, embedding_size):
     config = dataclasses.replace(small_config, vocab_size=50, embedding_size=embedding_size, hidden_dropout_prob=0.0)
     model = Pretrainer.make(config, {"next_sentence": False, "boundary": True})
