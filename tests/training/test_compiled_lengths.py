@@ -52,8 +52,8 @@ def test_a_run_compiled_for_every_length_trains_as_another(tmp_path, monkeypatch
     wanted = losses(tmp_path / "plain", train_file, accumulation_steps)
     compiled = []
     monkeypatch.setattr(step, "MANY_NUMBERS", 1)
-    plain = fused._run
-    monkeypatch.setattr(fused, "_run", lambda function, *rest, **more: compiled.append(function) or plain(function, *rest, **more))
+    plain = fused.run_compiled
+    monkeypatch.setattr(fused, "run_compiled", lambda function, *rest, **more: compiled.append(function) or plain(function, *rest, **more))
     found = losses(tmp_path / "compiled", train_file, accumulation_steps)
     assert len(wanted) == 8 and {fused._apply, fused._normalize, fused._softmax_gradient} <= set(compiled)
     np.testing.assert_allclose(found, wanted, rtol=0.02)
