@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from commands import run_here
 
 from official_bert.config import Config, inherited_and_own, merge
 from official_bert.tasks.loading import load_task
-from official_bert.tasks.pretraining.ablations import Plan, generator_flags, usually_masked
+from official_bert.tasks.pretraining.ablations import Plan, generator_flags, half_of, steps_of, usually_masked
 from official_bert.typed_values import build
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -71,6 +72,31 @@ def test_rows_of_the_budget_are_valid_and_measured_on_the_same_masks():
     measured = plan.pretraining("neighbours_masks_30")
     words = {"vocab_size": plan.scale.vocab_size}  # of the vocabulary, which a recipe does not name
     assert build(Config, merge(recipe, {"model": words, "training": {"precision": "bfloat16"}})) == build(Config, measured)
+
+
+def test_objectives_and_students_are_valid_and_have_the_same_time():
+    times = {"baseline": 80.0, "masked_lm_half": 80.0, "student_words": 40.0}
+    plan = Plan.read(str(ROOT), "wikipedia", "objectives.yaml", times)
+    for row, entry in plan.rows.items():
+        config = plan.pretraining(row)
+        load_task(build(Config, config))
+        assert not entry.beside or not (plan.rows[entry.beside].config or plan.rows[entry.beside].pretrained)
+        assert all(plan.rows[name].config for name in (entry.teacher, entry.task_teacher) if name)
+        for task in plan.tasks_of(row):
+            load_task(build(Config, plan.finetuning(row, task)))
+    assert [steps_of(plan.pretraining(row)) for row in times] == [30_000, 15_000, 60_000]
+    plan.check_times(["baseline", "random_weights", "student_words"])
+    with pytest.raises(ValueError, match="--step_times: expected the milliseconds of a step of spans"):
+        plan.check_times(["baseline", "spans"])
+    for row in ("small_alone", "student_words", "student_relations"):  # students are the small model
+        assert plan.pretraining(row)["model"] == plan.pretraining("small_alone")["model"]
+    assert plan.finetuning("small_random", "mrpc")["model"]["hidden_size"] == 192
+
+
+def test_halves_of_a_development_set_have_every_row_once():
+    table, words = "a\tb\n1\n2\n3\n", "x O\ny O\n\nz O\n\nw O\n"
+    assert [half_of(table, part, True) for part in ("first", "second")] == ["a\tb\n1\n3\n", "a\tb\n2\n"]
+    assert [half_of(words, part, False) for part in ("first", "second")] == ["x O\ny O\n\nw O\n", "z O\n"]
 
 
 def test_rows_differ_from_the_baseline_in_what_they_are_about_alone(plans):
@@ -171,6 +197,20 @@ def start(work_dir, *more):
 def without_times(path):
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [{key: value for key, value in row.items() if key != "minutes"} for row in rows]
+
+
+@pytest.mark.slow
+def test_students_have_their_teachers_and_gains(tmp_path):
+    done = subprocess.run([sys.executable, str(TOOL), "--suites_file=objectives.yaml", "--scale=smoke", "--suite=students", "--seeds=2",
+                           "--rows=student_both,small_random", "--num_workers=1", "--part=first", f"--work_dir={tmp_path}/work"],
+                          check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    config = yaml.safe_load((tmp_path / "work/rows/student_both/sst2-first.yaml").read_text())
+    assert "rows/baseline/sst2-first" in config["training"]["teacher"] and pathlib.Path(config["training"]["teacher"]).is_dir()
+    words = yaml.safe_load((tmp_path / "work/rows/student_words/pretraining.yaml").read_text())
+    assert words["training"]["teacher"].endswith("rows/baseline/pretraining")
+    table = (tmp_path / "work/report/tables.md").read_text()
+    assert "mean gain" in table and re.search(r"student of words and on the tasks.*[+-]\d+\.\d \|", table)
 
 
 @pytest.mark.slow

@@ -75,8 +75,10 @@ def table_of(suite: Sequence[str], plan: Plan, results: Mapping[str, dict], pape
     tasks = [task for task in plan.tasks if any(task in results[name]["tasks"] for name in rows)]
     shown = [name for name in paper["rows"] if name in rows]
     theirs = [f"paper: {column}" for column in paper["columns"]] if shown else []
-    head = ["row", "steps", "own held-out loss", "held-out MLM loss", *(_heading(task, plan) for task in tasks), *theirs]
+    gains = ["mean gain"] if any(plan.rows[name].beside for name in rows) else []
+    head = ["row", "steps", "own held-out loss", "held-out MLM loss", *(_heading(task, plan) for task in tasks), *gains, *theirs]
     return [head, *([results[name]["title"], *_losses(results[name]), *(_cell(results[name], task, plan) for task in tasks),
+                     *([gain_of(name, plan, results)] if gains else []),
                      *(map(str, paper["rows"].get(name, [""] * len(theirs))) if theirs else [])] for name in rows)]
 
 
@@ -93,6 +95,17 @@ def _losses(row: Mapping[str, Any]) -> list[str]:
 
 def _cell(row: Mapping[str, Any], task: str, plan: Plan) -> str:
     return str(estimate_of(row, task, plan)) if task in row["tasks"] else ""
+
+
+def gain_of(name: str, plan: Plan, results: Mapping[str, dict]) -> str:
+    """Returns the mean over tasks of a row's values less those of its architecture from random weights; "" if these are not there."""
+    beside = results.get(plan.rows[name].beside)
+    tasks = results[name]["tasks"].keys() & (beside["tasks"].keys() if beside else {})
+    if not tasks:
+        return ""
+    assert beside is not None
+    gains = [estimate_of(results[name], task, plan).mean - estimate_of(beside, task, plan).mean for task in tasks]
+    return f"{100 * statistics.fmean(gains):+.1f}"
 
 
 def estimate_of(row: Mapping[str, Any], task: str, plan: Plan) -> Estimate:

@@ -20,8 +20,6 @@ import hashlib
 import json
 import os
 import pathlib
-import random
-import re
 import signal
 import subprocess
 import sys
@@ -34,12 +32,14 @@ from absl import flags
 
 from official_bert.config import merge
 from official_bert.data.long_work import preflight
-from official_bert.files import absolute, read_json, read_log, written_whole
-from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, LOG_FILE, SEARCH_FILE, VOCAB_FILE
-from official_bert.tasks.pretraining.ablations import COMMON, Plan, TaskEntry, generator_flags, steps_of, usually_masked
+from official_bert.files import absolute, read_json, written_whole
+from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, VOCAB_FILE
+from official_bert.tasks.pretraining.ablation_results import best_of, curve_of, printed_metrics, remove_weights, values_of
+from official_bert.tasks.pretraining.ablations import COMMON, Plan, TaskEntry, generator_flags, half_of, some_rows, steps_of, usually_masked
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TELL_EVERY = 60.0  # seconds between lines about a running stage
+FIRST_SEEDS = {"first": 1, "second": 1001}  # of fine-tunings that are evaluated on a part
 END_SECONDS = 60.0  # that a stopped stage gets to end
 
 FLAGS = flags.FLAGS
@@ -52,6 +52,9 @@ flags.DEFINE_string("held_out_corpus", "", "Raw text to measure on.")
 flags.DEFINE_string("data", "", "The folder, on this machine, of the fine-tuning data: glue/SST-2, ..., wnut17.")
 flags.DEFINE_string("work_dir", None, "The folder, on this machine, of everything that is made.", required=True)
 flags.DEFINE_string("results", "", "The file, on this machine, of finished rows, a JSON line each (default: results.jsonl in --work_dir).")
+flags.DEFINE_string("step_times", "", "The milliseconds of a step of each row, for equal times: what benchmarks/step_times.py wrote.")
+flags.DEFINE_enum("part", "all", ("all", "first", "second"), "Evaluate on all of each development set, or on one half: choose rates and "
+                  "weights on the first; read the second (or the test part), with other seeds, once.")
 flags.DEFINE_integer("seeds", 3, "Fine-tunings of each task.", lower_bound=2)
 flags.DEFINE_integer("num_workers", os.cpu_count() or 1, "Threads of the data tools.")
 flags.DEFINE_bool("plan", False, "Only print the rows and which of them are finished.")
@@ -76,7 +79,8 @@ class Stages:
         marker, log = place / f"{name}.json", place / f"{name}.log"
         if config is not None:
             command = [*command, f"--config={place / f'{name}.yaml'}"]
-        stage = {"command": [self._portable(part) for part in command if not str(part).startswith("--num_workers")], "config": config}
+        stage = {"command": [self._portable(part) for part in command if not str(part).startswith("--num_workers")],
+                 "config": json.loads(self._portable(json.dumps(config)))}
         if marker.exists():
             stored = read_json(str(marker))
             if {key: stored.get(key) for key in stage} != json.loads(json.dumps(stage)):
@@ -150,35 +154,6 @@ def last_line(log: pathlib.Path) -> str:
     return lines[-1].strip()[:200] if lines else "nothing printed yet"
 
 
-def printed_metrics(log: pathlib.Path) -> dict[str, float]:
-    """Returns the `name = value` lines that a command printed."""
-    text = log.read_text(encoding="utf-8", errors="replace")
-    return {name: float(value) for name, value in re.findall(r"^(\w+) = (-?[\d.]+(?:e[-+]\d+)?)$", text, re.MULTILINE)}
-
-
-def curve_of(run: pathlib.Path) -> dict[str, Any]:
-    """Returns the held-out losses of words during a pre-training, [[step, loss], ...], and the last evaluation, from its log."""
-    evaluated = [row for row in read_log(str(run / LOG_FILE)) if {"eval/mlm_loss", "eval/next_token_loss"} & set(row)]
-    if not evaluated:
-        raise ValueError(f"{run / LOG_FILE}: holds no evaluation")
-    name = "eval/mlm_loss" if "eval/mlm_loss" in evaluated[-1] else "eval/next_token_loss"
-    curve = {row["step"]: round(row[name], 5) for row in evaluated}  # a step may be logged twice, after a kill
-    return {"curve": sorted(map(list, curve.items())),
-            "own": {key.removeprefix("eval/"): round(value, 5) for key, value in evaluated[-1].items() if key.startswith("eval/")}}
-
-
-def values_of(run: pathlib.Path, metric: str) -> list[float]:
-    """Returns a metric of each seed of a search."""
-    runs = read_json(str(run / SEARCH_FILE))["runs"]
-    return [round(one["metrics"][metric], 5) for _, one in sorted(runs.items(), key=lambda item: item[1]["config"]["seed"])]
-
-
-def remove_weights(run: pathlib.Path) -> None:
-    """Removes the checkpoints of fine-tunings."""
-    for path in run.glob(f"**/{CHECKPOINT}-*"):
-        path.unlink()
-
-
 @dataclasses.dataclass(frozen=True)
 class Suite:
     """Makes the rows of a plan."""
@@ -189,6 +164,7 @@ class Suite:
     data: pathlib.Path
     seeds: int
     num_workers: int
+    part: str = "all"
 
     @property
     def work_dir(self) -> pathlib.Path:
@@ -233,6 +209,8 @@ class Suite:
     def pretrain(self, row: str) -> tuple[pathlib.Path, dict]:
         """Pre-trains a row; returns the folder of the run, and its held-out losses."""
         config, run = self.plan.pretraining(row), self.work_dir / "rows" / row / "pretraining"
+        if teacher := self.plan.rows[row].teacher:
+            config = merge(config, {"training": {"teacher": str(self.pretrain(teacher)[0])}})
         result = self.stages.run(f"rows/{row}", "pretraining", [
             *module("run_pretraining"), f"--input_file={self.records(row, 'train')}", f"--eval_input_file={self.records(row, 'held_out')}",
             f"--vocab_file={self.vocabulary}", f"--output_dir={run}"], lambda _: curve_of(run), config)
@@ -252,25 +230,46 @@ class Suite:
 
     def finetune(self, row: str, task: str, weights: pathlib.Path | None) -> list[float]:
         """Fine-tunes a row on a task with several seeds; returns the metric of each."""
-        entry, run = self.plan.tasks[task], self.work_dir / "rows" / row / task
+        entry, config, name = self.plan.tasks[task], self.plan.finetuning(row, task), task + f"-{self.part}" * (self.part != "all")
+        run = self.work_dir / "rows" / row / name
+        if teacher := self.plan.rows[row].task_teacher:
+            self.finetune(teacher, task, self.weights_of(teacher))
+            config = merge(config, {"training": {"teacher": str(best_of(self.work_dir / "rows" / teacher / name))}})
+        if self.part in FIRST_SEEDS:
+            config = merge(config, {"seed": FIRST_SEEDS[self.part]})
         source = [f"--vocab_file={self.vocabulary}"] if weights is None else [f"--init_checkpoint={weights}"]
-        capped = [f"--train_file={self._capped(task, entry)}"] if entry.training_rows else []
-        result = self.stages.run(f"rows/{row}", task, [
-            *module("run_finetuning"), f"--data_dir={self.data / entry.data}", *capped, *source, f"--output_dir={run}",
+        result = self.stages.run(f"rows/{row}", name, [
+            *module("run_finetuning"), f"--data_dir={self.data / entry.data}", *self._files(task, entry), *source, f"--output_dir={run}",
             f"--seeds={self.seeds}", f"--cache_dir={self.work_dir / 'cache'}"],
-            lambda _: {"values": values_of(run, entry.metric)}, self.plan.finetuning(row, task))
+            lambda _: {"values": values_of(run, entry.metric)}, config)
         remove_weights(run)
         return result["values"]
 
-    def _capped(self, task: str, entry: TaskEntry) -> pathlib.Path:
-        """Writes some rows of a task's training file, the same ones for every row of the tables."""
-        path = self.work_dir / "data" / f"{task}.tsv"
+    def weights_of(self, row: str) -> pathlib.Path | None:
+        """The pre-trained weights of a row, made if they are not; None of one that begins at random."""
+        origin = self.plan.rows[row].pretrained or (row if self.plan.rows[row].config else "")
+        return self.pretrain(origin)[0] if origin else None
+
+    def _files(self, task: str, entry: TaskEntry) -> list[str]:
+        """Writes some rows of a task's training file, the same ones for every row of the tables, and a part of its development set."""
+        folder, chosen = self.data / entry.data, []
+        if entry.training_rows:
+            lines = (folder / "train.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+            chosen.append(f"--train_file={self._write(f'{task}.tsv', ''.join(some_rows(lines, entry.training_rows)))}")
+        if self.part == "second" and entry.final:
+            chosen.append(f"--eval_file={folder / entry.final}")
+        elif self.part != "all" and entry.dev:
+            text = half_of((folder / entry.dev).read_text(encoding="utf-8"), self.part, entry.dev.endswith(".tsv"))
+            chosen.append(f"--eval_file={self._write(f'{task}-{self.part}{pathlib.Path(entry.dev).suffix}', text)}")
+        return chosen
+
+    def _write(self, name: str, text: str) -> pathlib.Path:
+        """Writes a file of data unless it is there."""
+        path = self.work_dir / "data" / name
         if not path.exists():
-            header, *lines = (self.data / entry.data / "train.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
-            chosen = random.Random(1).sample(lines, min(entry.training_rows, len(lines)))
             path.parent.mkdir(parents=True, exist_ok=True)
             with written_whole(str(path)) as file:
-                file.writelines([header, *chosen])
+                file.write(text)
         return path
 
     def count(self, row: str) -> int:
@@ -340,7 +339,7 @@ def main(_) -> None:
     """Makes the rows that are not finished, one after another."""
     for flag in ("work_dir", "results", "data"):
         preflight.check_here(flag, FLAGS[flag].value)
-    plan = Plan.read(str(ROOT), FLAGS.scale, FLAGS.suites_file)
+    plan = Plan.read(str(ROOT), FLAGS.scale, FLAGS.suites_file, read_json(FLAGS.step_times)["step"] if FLAGS.step_times else None)
     work_dir = pathlib.Path(FLAGS.work_dir).resolve()
     results = pathlib.Path(FLAGS.results).resolve() if FLAGS.results else work_dir / "results.jsonl"
     names = plan.chosen(FLAGS.suite, FLAGS.rows)
@@ -349,12 +348,13 @@ def main(_) -> None:
         print("\n".join(f"{'finished' if name in done else '        '}  {name}: {plan.rows[name].title}" for name in names))
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: stopped by SIGTERM; the same command goes on"))
+    plan.check_times([name for name in names if name not in done])
     with locked(work_dir):
         todo = [name for name in names if name not in done]
         stages = Stages(work_dir)
         given = {name: str(FLAGS[name].value) for name in ("corpus", "held_out_corpus", "data")}
         corpus, data = sources(stages, given, any(map(plan.tasks_of, todo)), FLAGS.scale == "smoke")
-        suite = Suite(plan, stages, corpus, data, FLAGS.seeds, FLAGS.num_workers)
+        suite = Suite(plan, stages, corpus, data, FLAGS.seeds, FLAGS.num_workers, FLAGS.part)
         stages.left = len(corpus) + 1 + sum(map(suite.count, todo))
         suite.check_data(todo)
         suite.prepare()

@@ -183,6 +183,20 @@ def test_workers_stop_together_survive_a_loss_by_resuming_and_train_the_same(fol
 
 
 @pytest.mark.slow
+def test_the_time_of_workers_is_that_of_the_first_one(folder, records):
+    hours = 0.03
+    workers = Workers(folder, records, "hours", hours=hours, steps=0)
+    workers.start()
+    statuses, outputs = workers.wait()
+    assert statuses == [0, 0], outputs
+    rows = [json.loads(line) for line in (workers.output / "log.jsonl").read_text().splitlines()]
+    shares = [(row["step"], row["share"]) for row in rows if "share" in row]
+    assert shares == sorted(shares) and shares[-1][1] > 0.5 and rows[-1]["time_over"].startswith("after 0.03 hours")
+    saved = [row["time"] for row in rows if "time_over" in row]
+    assert saved[0] - rows[0]["time"] < hours * 3600
+
+
+@pytest.mark.slow
 def test_a_worker_that_cannot_begin_says_why_and_the_other_one_that_it_has_ended(folder, records):
     workers = Workers(folder, records, "unequal")
     workers.start(second=["--input_file=nowhere.tfrecord"])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ class Scale:
     precision: str = ""  # of pre-training; without it, the YAML's
     tasks: tuple[str, ...] = ()  # only these
     epochs: dict[str, float] = dataclasses.field(default_factory=dict)  # of tasks that need more or fewer than elsewhere
+    minutes: float = 0.0  # of each pre-training, whose steps are these / the time of one; 0: each has its own steps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,8 @@ class TaskEntry:
     metric: str
     config: dict
     training_rows: int = 0  # 0: all
+    dev: str = ""  # the file to evaluate on, of which one half chooses and the other one is read once; "": all of the task's own
+    final: str = ""  # read once instead of the second half
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +53,10 @@ class Row:
     at_share: float = 1.0  # the share of that pre-training's steps after which it takes the weights
     finetuning: dict = dataclasses.field(default_factory=dict)  # laid over each task's configuration
     tasks: str = "usual"
+    teacher: str = ""  # the row whose pre-trained model teaches its pre-training
+    task_teacher: str = ""  # the row whose fine-tuned models teach its fine-tunings
+    time_share: float = 1.0  # of the scale's minutes
+    beside: str = ""  # the row of the same architecture from random weights: what it adds to that is its gain
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,10 +81,11 @@ class Plan:
     rows: Mapping[str, Row]
     task_sets: Mapping[str, Sequence[str]]
     suites: Mapping[str, Sequence[str]]
+    milliseconds: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of a step of each row, measured by turns
 
     @classmethod
-    def read(cls, root: str, scale: str, suites_file: str = "suites.yaml") -> "Plan":
-        """Reads a file of tools/ablations.
+    def read(cls, root: str, scale: str, suites_file: str = "suites.yaml", milliseconds: Mapping[str, float] | None = None) -> "Plan":
+        """Reads a file of tools/ablations; `milliseconds` are those of a step of each row, for a scale of equal times.
 
         Raises ValueError for an unknown scale, for unknown and missing keys, values of another type, and names that stand nowhere.
         """
@@ -86,11 +95,19 @@ class Plan:
             raise ValueError(f"--scale: expected one of {', '.join(found.scales)}, got {scale}")
         for what, names, known in (("task_sets", [name for part in found.task_sets.values() for name in part], found.tasks),
                                    ("suites", [name for part in found.suites.values() for name in part], found.rows),
-                                   ("rows", [row.pretrained for row in found.rows.values() if row.pretrained], found.rows),
+                                   ("rows", [name for row in found.rows.values() for name in (
+                                       row.pretrained, row.teacher, row.task_teacher, row.beside) if name], found.rows),
                                    ("rows", [row.tasks for row in found.rows.values()], found.task_sets)):
             if unknown := sorted(set(names) - set(known)):
                 raise ValueError(f"{path}: {what}: expected names of {', '.join(known)}, got {', '.join(unknown)}")
-        return cls(root, scale, found.scales[scale], found.tasks, found.rows, found.task_sets, found.suites)
+        return cls(root, scale, found.scales[scale], found.tasks, found.rows, found.task_sets, found.suites, milliseconds or {})
+
+    def check_times(self, rows: Sequence[str]) -> None:
+        """Raises ValueError, naming the first, if the time of a step of a row is needed and not known."""
+        wanted = [row for row in rows if self.scale.minutes and self.rows[row].config]
+        if unknown := [row for row in wanted if not self.milliseconds.get(row, 0.0) > 0.0]:
+            raise ValueError(f"--step_times: expected the milliseconds of a step of {unknown[0]}, which benchmarks/step_times.py measures, "
+                             f"for {self.scale.minutes:g} minutes of pre-training, got none")
 
     def chosen(self, suite: str, only: Sequence[str]) -> list[str]:
         """Returns the names of a suite's rows, those of `only`, in the order of the file."""
@@ -115,6 +132,11 @@ class Plan:
         if entry.config not in ("", COMMON):
             own = inherited_and_own(os.path.join(self.root, "configs", "ablations", f"{entry.config}.yaml"))[1]
         values = merge(merge(merge(values, {"model": {"vocab_size": self.scale.vocab_size}}), own), entry.pretraining)
+        if self.scale.minutes and row in self.milliseconds:
+            steps = round(entry.time_share * self.scale.minutes * 60_000 / self.milliseconds[row])
+            values = merge(values, {"training": {"steps": steps, "eval_every": max(1, steps // 10)}})
+        if entry.teacher:
+            values = merge(values, {"training": {"teacher": entry.teacher}})  # a name, in whose place a path comes
         return merge(values, {"training": {"keep_every": steps_of(values) // 8}}) if entry.milestones else values
 
     def finetuning(self, row: str, task: str) -> dict:
@@ -124,9 +146,25 @@ class Plan:
         if task in self.scale.epochs:
             values = merge(values, {"training": {"epochs": self.scale.epochs[task]}})
         values = merge(values, entry.finetuning)
+        if entry.task_teacher:
+            values = merge(values, {"training": {"teacher": entry.task_teacher}})
         if entry.config or entry.pretrained:
             return values
         return merge({key: value for key, value in self.pretraining(row).items() if key in ("model", "tokenizer")}, values)
+
+
+def some_rows(lines: Sequence[str], count: int) -> list[str]:
+    """Returns the first of a table's lines and `count` of the others, the same ones each time."""
+    header, *rows = lines
+    return [header, *random.Random(1).sample(rows, min(count, len(rows)))]
+
+
+def half_of(text: str, part: str, has_header: bool) -> str:
+    """Returns the first or second half of an evaluation file: every other row of a table, every other sentence of columns of words."""
+    if not has_header:
+        return "\n\n".join(text.strip().split("\n\n")[int(part == "second")::2]) + "\n"
+    header, *rows = text.splitlines(keepends=True)
+    return "".join([header, *rows[int(part == "second")::2]])
 
 
 def steps_of(config: Mapping[str, Any]) -> int:

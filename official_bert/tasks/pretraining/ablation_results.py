@@ -1,0 +1,43 @@
+"""What `tools/run_ablations.py` reads of the runs that it has made."""
+
+import pathlib
+import re
+from typing import Any
+
+from official_bert.files import read_json, read_log
+from official_bert.models.run_folder import CHECKPOINT, LOG_FILE, SEARCH_FILE
+
+
+def printed_metrics(log: pathlib.Path) -> dict[str, float]:
+    """Returns the `name = value` lines that a command printed."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    return {name: float(value) for name, value in re.findall(r"^(\w+) = (-?[\d.]+(?:e[-+]\d+)?)$", text, re.MULTILINE)}
+
+
+def curve_of(run: pathlib.Path) -> dict[str, Any]:
+    """Returns the held-out losses of words during a pre-training, [[step, loss], ...], and the last evaluation, from its log."""
+    evaluated = [row for row in read_log(str(run / LOG_FILE)) if {"eval/mlm_loss", "eval/next_token_loss"} & set(row)]
+    if not evaluated:
+        raise ValueError(f"{run / LOG_FILE}: holds no evaluation")
+    name = "eval/mlm_loss" if "eval/mlm_loss" in evaluated[-1] else "eval/next_token_loss"
+    curve = {row["step"]: round(row[name], 5) for row in evaluated}  # a step may be logged twice, after a kill
+    return {"curve": sorted(map(list, curve.items())),
+            "own": {key.removeprefix("eval/"): round(value, 5) for key, value in evaluated[-1].items() if key.startswith("eval/")}}
+
+
+def values_of(run: pathlib.Path, metric: str) -> list[float]:
+    """Returns a metric of each seed of a search."""
+    runs = read_json(str(run / SEARCH_FILE))["runs"]
+    return [round(one["metrics"][metric], 5) for _, one in sorted(runs.items(), key=lambda item: item[1]["config"]["seed"])]
+
+
+def best_of(search: pathlib.Path) -> pathlib.Path:
+    """Returns the folder of the best run of a search."""
+    return search / read_json(str(search / SEARCH_FILE))["best"]
+
+
+def remove_weights(search: pathlib.Path) -> None:
+    """Removes the checkpoints of fine-tunings but those of the best one, which may teach."""
+    for path in search.glob(f"**/{CHECKPOINT}-*"):
+        if not path.is_relative_to(best_of(search)):
+            path.unlink()
