@@ -138,6 +138,9 @@ def read_model(settings: Settings):
         return stored_models.StoredModel(origin=settings.vocab_file, weights={}, table=ours.TABLE, config=model, vocab=list(vocab),
                                          do_lower_case=is_lower_case(settings, vocab))
     stored = formats.read(settings.init_checkpoint)
+    if stored.generator is not None:
+        print(f"{stored.origin}: its generator is left out, which would have to be resized with it")
+        stored = dataclasses.replace(stored, generator=None)
     if settings.bert_config_file:
         if run := RunFolder.holding(settings.init_checkpoint):
             raise ValueError(f"--bert_config_file={settings.bert_config_file}: expected none, because {run.path} has its own configuration")

@@ -22,11 +22,6 @@ INPUTS = ("input_ids", "input_mask", "segment_ids")
 ENCODER_PREFIXES = ("embeddings/", "layer_", "bilstm_", "pooler/", "relative_positions/", "final_LayerNorm/", "convolution/")
 
 
-def gather_rows(x, positions):
-    """Gathers the rows `positions` [B,P] of x [B,S,D] -> [B,P,D]."""
-    return ops.take_along_axis(x, ops.expand_dims(ops.cast(positions, "int32"), 2), axis=1)
-
-
 def last_real_places(input_mask):
     """Returns the place of the last real token of each row: input_mask [B,S] -> [B,1], 0 for a row without any."""
     places = ops.arange(ops.shape(input_mask)[1], dtype="int32")
@@ -135,7 +130,7 @@ class BertEncoder(keras.Model):
             x = x if positions is None else self.gather_rows(x, positions)
         else:
             first = cls_positions is None and self.settings["attention"] == "bidirectional"
-            pooled = x[:, :1] if first else self.gather_rows(x, pooled_places)             # [B,1 or K,D]
+            pooled = x[:, :1] if first else self.gather_rows(x, pooled_places)        # [B,1 or K,D]
         if cls_positions is None and not self.bilstms:
             pooled = pooled[:, 0]                                                     # [B,D]
         outputs = {"sequence_output": x, "pooled_output": self.pooler(pooled), "embedding_output": embedded}
@@ -143,7 +138,10 @@ class BertEncoder(keras.Model):
             outputs["layer_outputs"] = layer_outputs if self.bilstms else [*layer_outputs[:-1], x]
         return outputs
 
-    gather_rows = staticmethod(gather_rows)  # exported graphs have another
+    @staticmethod
+    def gather_rows(x, positions):
+        """Gathers the rows `positions` [B,P] of x [B,S,D] -> [B,P,D]; exported graphs do it by another operation."""
+        return ops.take_along_axis(x, ops.expand_dims(ops.cast(positions, "int32"), 2), axis=1)
 
     def pooled_places(self, input_mask):
         """Returns the places [B,1] of the rows that stand for whole texts: that of [CLS] or, left to right, of the last real token."""

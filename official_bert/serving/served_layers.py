@@ -126,7 +126,7 @@ class ServedTables:
     """`Embeddings.call` with a table of the sums of rows of positions and segments."""
 
     def __init__(self, layer: Embeddings, values: Values, dtype: tf.DType):
-        positions, segments = layer.position_embeddings.numpy(), layer.token_type_embeddings.numpy()
+        positions, segments = (layer.read(name, slice(None)).numpy() for name in ("position_embeddings", "token_type_embeddings"))
         self.layer, self.longest = layer, len(positions)
         self.sums = values.keep((segments[:, None] + positions).reshape(-1, positions.shape[1]), dtype, is_table=True)
 
@@ -134,14 +134,13 @@ class ServedTables:
         """input_ids, segment_ids, position_ids [B,S] (positions None: 0 to S-1) -> [B,S,D]."""
         del task_type_ids, training  # a model without tasks; false
         places = tf.range(tf.shape(input_ids)[1]) if position_ids is None else position_ids
-        words = ops.cast(ops.take(self.layer.word_embeddings, input_ids, axis=0), "float32")
+        words = ops.cast(self.layer.read("word_embeddings", input_ids), "float32")
         summed = words + tf.cast(tf.gather(self.sums(), segment_ids * self.longest + places), tf.float32)
         rows = self.layer.layer_norm(tf.cast(summed, self.layer.compute_dtype))
         return rows if self.layer.projection is None else self.layer.projection(rows)
 
 
-def served_layers(encoder: BertEncoder, make: MakeProduct, values: Values, dtype: tf.DType,
-                  ) -> tuple[Calls, set[int]]:
+def served_layers(encoder: BertEncoder, make: MakeProduct, values: Values, dtype: tf.DType) -> tuple[Calls, set[int]]:
     """Returns what an encoder and its layers compute instead, and the ids of the Keras variables that graphs then do not read.
 
     Layers of models with windows, rotary or disentangled positions, or rows beyond `LONG`, are left as they are.

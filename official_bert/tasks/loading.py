@@ -19,6 +19,7 @@ from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.interchange.projects import ours
 from official_bert.models.interchange.published import OTHER_READING
 from official_bert.models.interchange.stored_models import StoredModel, require_finite
+from official_bert.models.replaced_tokens import GENERATOR
 from official_bert.models.run_folder import CONFIG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, tuned_for
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
@@ -151,9 +152,14 @@ def _tokenizer(vocab_file: str, do_lower_case: bool | None) -> TokenizerConfig:
 
 
 def _restore_run(task: TaskBase, prefix: str) -> keras.Model:
-    """Returns the task's model with the weights of our checkpoint; its encoder if only that was converted."""
+    """Returns the task's model with the weights of our checkpoint; its encoder if only that was converted.
+
+    Of a discriminator and its generator it is the discriminator, with tables that are whole.
+    """
     try:
         stored_names = ours.weight_names(prefix)
+        if any(name.startswith(f"{GENERATOR}/") for name in stored_names):
+            return formats.make_model(_answering(formats.read(prefix)))
         model = task.build_model()
         if missing := sorted(set(checkpoints.named_weights(model)) - set(stored_names)):
             if task.config.task not in (ours.TASKS[""], ours.VECTORS):

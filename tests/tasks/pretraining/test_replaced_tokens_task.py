@@ -19,8 +19,9 @@ from official_bert.data import records
 from official_bert.models import checkpoints
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats
+from official_bert.models.replaced_tokens import ReplacedTokenDetector, ReplacedTokenPretrainer
 from official_bert.models.run_folder import RunFolder
-from official_bert.tasks.loading import load_task
+from official_bert.tasks.loading import load_task, restore_model
 from official_bert.training import loop, run_config
 from official_bert.training.distribution import Placement
 from official_bert.training.trainer import Trainer
@@ -185,10 +186,11 @@ def test_a_run_killed_three_times_ends_as_the_one_that_was_not(tmp_path, options
 
 
 @pytest.mark.slow
-def test_the_commands_take_a_run_as_a_discriminator(tmp_path):
+@pytest.mark.parametrize("sharing", ["shared", "disentangled"])
+def test_the_commands_take_a_run_as_a_discriminator(tmp_path, sharing):
     (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, *map(str, range(20))]) + "\n")
-    config = config_of(tokenizer={"vocab_file": str(tmp_path / "vocab.txt"), "do_lower_case": False})
-    write_run(tmp_path / "run", config)
+    config = config_of({"embedding_sharing": sharing}, tokenizer={"vocab_file": str(tmp_path / "vocab.txt"), "do_lower_case": False})
+    pair = write_run(tmp_path / "run", config)
     converted = run_here("tools/convert_checkpoint.py", "--to=hugging_face", f"--input={tmp_path}/run", f"--output={tmp_path}/there")
     assert converted.returncode == 0 and "largest difference of generator's mlm_logits" in converted.stdout, converted.stderr
     assert f"{tmp_path}/there/generator: its generator" in converted.stdout
@@ -202,6 +204,20 @@ def test_the_commands_take_a_run_as_a_discriminator(tmp_path):
                         f"--eval_input_file={tmp_path}/held_out", "--set=options.max_seq_length=16",
                         "--set=options.max_predictions_per_seq=3", "--set=training.eval_batch_size=8")
     assert measured.returncode == 0 and "replaced_recall = " in measured.stdout, measured.stderr
+    _, restored = restore_model(str(tmp_path / "run"))
+    assert isinstance(restored, ReplacedTokenDetector) and not isinstance(restored, ReplacedTokenPretrainer)
+    exported = run_here("-m", "official_bert.run_export", "--head=embeddings", f"--checkpoint={tmp_path}/run",
+                        f"--output={tmp_path}/vectors")
+    assert exported.returncode == 0, exported.stderr
+    rows = {name: np.array([row], np.int32) for name, row in (
+        ("input_ids", [2, 5, 6, 7, 3]), ("input_mask", [1] * 5), ("segment_ids", [0] * 5))}
+    served = tf.saved_model.load(f"{tmp_path}/vectors/ids/1").signatures["serving_default"]
+    vectors = served(**{name: tf.constant(value) for name, value in rows.items()})["embedding"]
+    np.testing.assert_allclose(vectors, pair.encoder(rows)["sequence_output"].numpy().mean(axis=1), rtol=1e-4, atol=1e-5)
+    resized = run_here("tools/resize_checkpoint.py", f"--init_checkpoint={tmp_path}/run", f"--output_dir={tmp_path}/resized",
+                       "--max_seq_length=32", "--to=hugging_face")
+    assert resized.returncode == 0 and "its generator is left out" in resized.stdout, resized.stderr
+    assert not (tmp_path / "resized" / "generator").exists()
     refused = run_here("-m", "official_bert.run_export", f"--checkpoint={tmp_path}/run", f"--output={tmp_path}/served")
     assert refused.returncode == 1 and "nothing is served of a head that tells replaced tokens" in refused.stderr
     filled = run_here("-m", "official_bert.run_predict", "--task=fill_mask", f"--model={tmp_path}/there/generator", "a [MASK] c")
