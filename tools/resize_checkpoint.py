@@ -60,7 +60,6 @@ flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "How to treat te
 HISTORY = "resized.json"
 LINES_AT_ONCE = 4096
 SPECIAL = re.compile(r"\[[^\]]+\]")  # [CLS], [unused1]: no words
-TABLE = "embeddings/word_embeddings"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -205,7 +204,7 @@ def prune(stored, tokenizer, settings: Settings):
     for line in settings.lines():
         if pruned.tokenize_ids(line) != now[tokenizer.tokenize_ids(line)].tolist():
             raise ValueError(f"{settings.input_file}: {line[:80]!r} would have other tokens; this tokenizer cannot be pruned")
-    note = {"from": len(stored.weights[TABLE]), "to": pruned.size, "tokens_of_the_text": int(counts.sum()),
+    note = {"from": len(stored.weights[resizing.WORDS]), "to": pruned.size, "tokens_of_the_text": int(counts.sum()),
             "characters_kept": settings.keep_characters}
     return resizing.with_entries(new, sources), pruned, note
 
@@ -243,7 +242,7 @@ def extend(stored, tokenizer, settings: Settings):
         entries, ids = extend_vocab(tokenizer.vocab, words, settings.grow)
         new = list(ids)
         changed, larger = with_tokenizer(stored, vocab=entries)
-    old = len(stored.weights[TABLE]) if stored.weights else stored.config.vocab_size if stored.config else len(tokenizer.vocab)
+    old = len(stored.weights[resizing.WORDS]) if stored.weights else stored.config.vocab_size if stored.config else len(tokenizer.vocab)
     rows, unknown = max(old, larger.size), [tokenizer.special_id("[UNK]")]
     pieces = {larger.vocab[word]: tokenizer.convert_tokens_to_ids(tokenizer.tokenize_word(word)) or unknown for word in new}
     if spelled := [word for word in new if pieces[larger.vocab[word]] == unknown]:
@@ -273,14 +272,15 @@ def is_word(entry: str) -> bool:
 
 def map_vectors(stored, pieces: Mapping[int, list[int]], settings: Settings):
     """Returns the model in which the new words that have a vector begin as its image, and a note."""
-    from official_bert.models.interchange import vocabulary_rows
-    vectors, table = vectors_of(stored, settings), np.array(stored.weights[TABLE])
+    from official_bert.models.interchange import resizing, vocabulary_rows
+    vectors, table = vectors_of(stored, settings), np.array(stored.weights[resizing.WORDS])
     rows, explained = vocabulary_rows.map_vectors(table, vectors, pieces)
     for index, row in rows.items():
         table[index] = row
     print(f"{settings.vectors}: vectors for {len(rows)} of {len(pieces)} new words ({len(rows) / max(len(pieces), 1):.1%}), fitted to "
           f"{len(vectors) - len(rows)} words of the checkpoint; the map explains {explained:.1%} of their embeddings")
-    return dataclasses.replace(stored, weights={**stored.weights, TABLE: table}), {"of_words": len(rows), "explained": round(explained, 4)}
+    note = {"of_words": len(rows), "explained": round(explained, 4)}
+    return dataclasses.replace(stored, weights={**stored.weights, resizing.WORDS: table}), note
 
 
 def write_without_checkpoint(stored, settings: Settings, folder: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from official_bert.config import Config, save_config
+from official_bert.config import Config, refuse_unused, save_config
 from official_bert.files import exists, is_remote, list_versions, make_folder, normal, publish_folder
 from official_bert.models.run_folder import CONFIG_FILE
 from official_bert.serving import warmup
@@ -55,6 +55,7 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
     not answer as the SavedModel does; OSError for a folder that cannot be written.
     """
     check_choices(options.formats, options.other_formats, options.precision)
+    refuse_unused("--constant_weights", options.constant_weights, False, "saved_model in --format", "saved_model" in options.formats)
     if options.constant_weights and (size := constant_bytes(options.precision, served.model)) > MOST_CONSTANTS:
         raise ValueError(f"--constant_weights: expected layers of at most {MOST_CONSTANTS:,} bytes in a graph, got {size:,}; without it, "
                          "weights are variables")

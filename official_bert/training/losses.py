@@ -4,6 +4,8 @@ So N replicas, k micro-batches and one big batch are the same training. (2018 av
 a shard with few masks counted more.)
 """
 
+from collections.abc import Mapping
+
 import tensorflow as tf
 
 MANY, BLOCKS = 4096, range(4, 65)  # logits that are searched by blocks, and into how many
@@ -92,3 +94,13 @@ def accuracy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[
     # As rows, so that the graph holds one search for the largest logits, that of the loss.
     right = tf.equal(tf.reshape(largest_places(as_rows(logits)), tf.shape(labels)), tf.cast(labels, tf.int32))
     return tf.reduce_sum(tf.cast(right, tf.float32) * weights), tf.reduce_sum(weights)
+
+
+def prediction_weights(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """The weight of each prediction of masked words, 0 in rows that only fill a batch: [B,P]."""
+    return batch["masked_lm_weights"] * batch["example_weights"][:, None]
+
+
+def token_weights(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """1 for each real token of a real row, else 0: [B,S]."""
+    return tf.cast(batch["input_mask"], tf.float32) * batch["example_weights"][:, None]

@@ -62,7 +62,7 @@ def first_values(asked: Mapping[str, Any], init_checkpoint: str, output_dir: str
     if not (isinstance(section, Mapping) and "distillation" in section):
         return checkpoint_values(init_checkpoint, output_dir, vocab_file, pretraining)
     training = build(TrainingConfig, section, "config.training")
-    start = _start(training, init_checkpoint)
+    start = start_of(training, init_checkpoint)
     if not (layers := training.distillation.layers):
         return checkpoint_values(start, output_dir, vocab_file, pretraining)
     with named_as_teacher():
@@ -71,15 +71,11 @@ def first_values(asked: Mapping[str, Any], init_checkpoint: str, output_dir: str
     return CheckpointValues({**stored.values, **model}, stored.origin.replace("--init_checkpoint=", f"{TEACHER}: "))
 
 
-def start_of(config: Config, init_checkpoint: str) -> str:
+def start_of(training: TrainingConfig, init_checkpoint: str) -> str:
     """Returns the checkpoint that gives a run's first weights: `init_checkpoint` or, for a student of some layers, its teacher.
 
     Raises ValueError if there are both.
     """
-    return _start(config.training, init_checkpoint)
-
-
-def _start(training: TrainingConfig, init_checkpoint: str) -> str:
     if not (layers := training.distillation.layers):
         return init_checkpoint
     if init_checkpoint not in ("", training.teacher):

@@ -80,4 +80,6 @@ def test_more_constants_than_a_graph_should_hold_are_refused(monkeypatch, tmp_pa
     options = export.ExportOptions(output=str(tmp_path / "m"), constant_weights=True)
     with pytest.raises(ValueError, match="--constant_weights: expected layers of at most"):
         export.export(type("Served", (), {"model": model, "longest": {}, "labels": ()}), None, options)
+    with pytest.raises(ValueError, match="--constant_weights: expected saved_model in --format beside it, got True without"):
+        export.export(None, None, dataclasses.replace(options, formats=("onnx",)))
     assert not (tmp_path / "m").exists()

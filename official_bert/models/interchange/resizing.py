@@ -10,7 +10,8 @@ from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.stored_models import StoredModel
 
 Fill = Literal["repeat", "interpolate"]
-POSITIONS, BY_ENTRY = "embeddings/position_embeddings", ("embeddings/word_embeddings", "masked_lm/output_bias")
+WORDS, POSITIONS = "embeddings/word_embeddings", "embeddings/position_embeddings"
+BY_ENTRY = (WORDS, "masked_lm/output_bias")
 
 
 def resize_positions(stored: StoredModel, length: int, fill: Fill) -> StoredModel:

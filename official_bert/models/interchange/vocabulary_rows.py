@@ -8,10 +8,9 @@ from official_bert.config import ModelConfig
 from official_bert.models.first_weights import draw_first_weights
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.projects import ours
+from official_bert.models.interchange.resizing import WORDS
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.pretrainer import Pretrainer
-
-EMBEDDINGS = "embeddings/word_embeddings"
 
 
 def map_vectors(rows: np.ndarray, vectors: Mapping[int, np.ndarray], new: Collection[int]) -> tuple[dict[int, np.ndarray], float]:
@@ -47,7 +46,7 @@ def begin_with_vectors(config: ModelConfig, vectors: Mapping[int, np.ndarray], s
     draw_first_weights(model, seed)
     weights = {name: np.array(value) for name, value in ours.named_weights(model).items()}
     for index, row in project_vectors(vectors, config.hidden_size, config.initializer_range, seed).items():
-        weights[EMBEDDINGS][index] = row
+        weights[WORDS][index] = row
     stored = StoredModel(origin="word vectors", weights=weights, table=ours.TABLE, config=config, head="pretraining")
     formats.module_of(form).write(stored, folder)
 

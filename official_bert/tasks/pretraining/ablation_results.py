@@ -38,6 +38,7 @@ def best_of(search: pathlib.Path) -> pathlib.Path:
 
 def remove_weights(search: pathlib.Path) -> None:
     """Removes the checkpoints of fine-tunings but those of the best one, which may teach."""
+    best = best_of(search)
     for path in search.glob(f"**/{CHECKPOINT}-*"):
-        if not path.is_relative_to(best_of(search)):
+        if not path.is_relative_to(best):
             path.unlink()

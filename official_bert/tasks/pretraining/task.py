@@ -149,15 +149,15 @@ class Task(TaskBase):
 
     def loss_weights(self, batch):
         """The number of predictions, of those near enough to the beginning of their span, and of examples or real tokens."""
-        weights = {"replaced": _token_weights, "boundary": _boundary_weights, self._sentence_task: _sentence_weights}
-        return {name: tf.reduce_sum(weights.get(name, _mlm_weights)(batch)) for name in self.loss_names}
+        weights = {"replaced": losses.token_weights, "boundary": _boundary_weights, self._sentence_task: _sentence_weights}
+        return {name: tf.reduce_sum(weights.get(name, losses.prediction_weights)(batch)) for name in self.loss_names}
 
     def counters(self, outputs, batch):
         """Accuracies of words, sentences and replaced tokens, and precision and recall of these."""
         measured = {f"{name}_accuracy": losses.accuracy(*part) for name, part in self._predicted(outputs, batch).items()}
         if self._tells_replaced:
-            called = tf.cast(outputs["replaced_logits"] > 0, tf.float32) * _token_weights(batch)
-            replaced = tf.cast(outputs["replaced"], tf.float32) * _token_weights(batch)
+            called = tf.cast(outputs["replaced_logits"] > 0, tf.float32) * losses.token_weights(batch)
+            replaced = tf.cast(outputs["replaced"], tf.float32) * losses.token_weights(batch)
             both = tf.reduce_sum(called * replaced)
             measured |= {"replaced_precision": (both, tf.reduce_sum(called)), "replaced_recall": (both, tf.reduce_sum(replaced))}
         return measured
@@ -181,12 +181,12 @@ class Task(TaskBase):
 
     def _predicted(self, outputs, batch):
         """Logits, labels and weights of each loss."""
-        predicted = [(outputs["mlm_logits"], batch["masked_lm_ids"], _mlm_weights(batch))]
+        predicted = [(outputs["mlm_logits"], batch["masked_lm_ids"], losses.prediction_weights(batch))]
         if "boundary" in self.loss_names:
             predicted.append((outputs["boundary_logits"], batch["masked_lm_ids"], _boundary_weights(batch)))
         if self._tells_replaced:  # as two classes: their softmax is the logistic function of the one logit
             logits = outputs["replaced_logits"]
-            predicted.append((tf.stack([tf.zeros_like(logits), logits], axis=-1), outputs["replaced"], _token_weights(batch)))
+            predicted.append((tf.stack([tf.zeros_like(logits), logits], axis=-1), outputs["replaced"], losses.token_weights(batch)))
         if "nsp_logits" in outputs:
             labels = batch["next_sentence_labels"]
             predicted.append((outputs["nsp_logits"], labels if "instance_weights" in batch else labels[:, 0], _sentence_weights(batch)))
@@ -339,20 +339,10 @@ class Task(TaskBase):
         return refuse_rows(next_token_batch(batch) if self._is_next_token and not masking else batch, checks)
 
 
-def _mlm_weights(batch) -> tf.Tensor:
-    """1 for each prediction of a real row, else 0: [B,P]."""
-    return batch["masked_lm_weights"] * batch["example_weights"][:, None]
-
-
 def _boundary_weights(batch) -> tf.Tensor:
     """1 for each prediction of a real row that is among the first tokens of its span, else 0: [B,P]."""
     _, _, places = places_in_spans(batch["masked_lm_positions"], batch["masked_lm_weights"])
-    return _mlm_weights(batch) * tf.cast(places < LONGEST_SPAN, tf.float32)
-
-
-def _token_weights(batch) -> tf.Tensor:
-    """1 for each real token of a real row, else 0: [B,S]."""
-    return tf.cast(batch["input_mask"], tf.float32) * batch["example_weights"][:, None]
+    return losses.prediction_weights(batch) * tf.cast(places < LONGEST_SPAN, tf.float32)
 
 
 def _sentence_weights(batch) -> tf.Tensor:

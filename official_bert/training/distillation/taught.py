@@ -20,6 +20,7 @@ from official_bert.training.distillation import kept_answers
 from official_bert.training.distillation.losses import cosine_distance, divergence, relation_divergence
 from official_bert.training.distillation.soft_answers import COLUMN, SoftAnswers, soft_answers
 from official_bert.training.distillation.teachers import Teacher, config_of_teacher, load_observed, load_teacher
+from official_bert.training.losses import prediction_weights, token_weights
 from official_bert.training.run_config import TEACHER
 from official_bert.training.task import DataFiles, Fraction, Resolved, Steps, TaskBase
 
@@ -264,20 +265,21 @@ class TaughtText(Taught):
 
     def loss_weights(self, batch):
         """Answers count by predictions, states and relations by tokens."""
-        words = {} if "answers" not in self.distillation.of_teacher else {"answers": tf.reduce_sum(_words(batch))}
+        words = {} if "answers" not in self.distillation.of_teacher else {"answers": tf.reduce_sum(prediction_weights(batch))}
         return super().loss_weights(batch) | words
 
     def _taught_weight(self, batch):
-        return tf.reduce_sum(_tokens(batch))
+        return tf.reduce_sum(token_weights(batch))
 
     def _taught_losses(self, outputs, batch):
         losses = {}
         if self.distillation.answers:
-            losses["answers"] = divergence(outputs["mlm_logits"], batch["teacher_mlm_logits"], _words(batch), self.distillation.temperature)
+            losses["answers"] = divergence(outputs["mlm_logits"], batch["teacher_mlm_logits"], prediction_weights(batch),
+                                           self.distillation.temperature)
         if self.distillation.states:
-            losses["states"] = cosine_distance(outputs["states"], batch["teacher_states"], _tokens(batch))
+            losses["states"] = cosine_distance(outputs["states"], batch["teacher_states"], token_weights(batch))
         if self.distillation.relations:
-            each = [relation_divergence(outputs[name], batch[COLUMN + name], _tokens(batch), _visible(batch), self._relation_heads)
+            each = [relation_divergence(outputs[name], batch[COLUMN + name], token_weights(batch), _visible(batch), self._relation_heads)
                     for name in OF_RELATIONS]
             losses["relations"] = (tf.add_n([total for total, _ in each]), each[0][1])
         return losses
@@ -285,16 +287,6 @@ class TaughtText(Taught):
 
 def _times(factor: float, part: Fraction) -> Fraction:
     return factor * part[0], part[1]
-
-
-def _words(batch) -> tf.Tensor:
-    """The weight of each prediction, [B,P]."""
-    return batch["masked_lm_weights"] * batch["example_weights"][:, None]
-
-
-def _tokens(batch) -> tf.Tensor:
-    """1 for each token of a real row, [B,S]."""
-    return tf.cast(batch["input_mask"], tf.float32) * batch["example_weights"][:, None]
 
 
 def _visible(batch) -> tf.Tensor:

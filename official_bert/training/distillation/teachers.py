@@ -1,6 +1,7 @@
 """The teacher of a run: a trained model of any format, loaded with the task of its student."""
 
 import dataclasses
+import functools
 import hashlib
 
 import keras
@@ -27,9 +28,9 @@ class Teacher:
     model: keras.Model
     reads_rows: bool  # whether the rows of the student are the teacher's too: both have one vocabulary
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
-        """The SHA-256 of the weights."""
+        """The SHA-256 of the weights, which do not change."""
         digest = hashlib.sha256()
         for name, variable in sorted(weights_by_name(self.model).items()):
             digest.update(name.encode() + np.asarray(variable.value).tobytes())
@@ -46,8 +47,9 @@ def config_of_teacher(task: TaskBase) -> Config:
         values = checkpoint_values(path).values
     if "model" not in values:
         raise ValueError(f"{TEACHER}: {path}: expected a checkpoint with the configuration of its model beside it, got weights alone")
-    stored = formats.read(path)
-    own = {key: value for key, value in ours.class_options(stored).items() if key in OWN_OPTIONS and hasattr(task.options, key)}
+    names = [key for key in OWN_OPTIONS if hasattr(task.options, key)]
+    theirs = ours.class_options(formats.read(path)) if names else {}  # which reads all weights
+    own = {key: theirs[key] for key in names if key in theirs}
     # A teacher without a vocabulary of its own has been trained on records: it reads those of the student.
     tokenizer = dataclasses.replace(task.config.tokenizer, **values.get("tokenizer", {}))
     return dataclasses.replace(task.config, model=build(ModelConfig, values["model"], TEACHER), tokenizer=tokenizer,
