@@ -4,7 +4,7 @@
     python benchmarks/pretraining_step.py                                     # all sizes, float32 and bfloat16
     python benchmarks/pretraining_step.py --sizes=tiny:64x128 --precisions=float32 --contenders=ours,keras_hub
     python benchmarks/pretraining_step.py --profile                           # instead, where the time of our step goes
-    python benchmarks/pretraining_step.py --sizes=electra_small:16x128 --contenders=ours,pytorch,pytorch_compiled    # replaced tokens
+    python benchmarks/pretraining_step.py --sizes=electra_small:32x128    # replaced tokens
     python benchmarks/pretraining_step.py --checkouts=../before,.             # instead, our step in the last checkout beside the others
 
 Each contender lives in a process of its own (`step_contenders.py`); they take turns of a few steps, and a figure is the median over all
@@ -39,6 +39,7 @@ flags.DEFINE_bool("profile", False, "Instead, print the processor time of our st
 flags.DEFINE_string("torch_python", str(pathlib.Path(__file__).parent.parent / ".venv-torch/bin/python"), "Python with PyTorch.")
 PRODUCT = 2048  # the side of the matrices that tell the ceiling
 SCRIPT = pathlib.Path(__file__).with_name("step_contenders.py")
+NO_GENERATOR = ("keras_hub", "tf_models")  # they have no step of replaced tokens
 
 
 class Contender:
@@ -131,7 +132,7 @@ def compare(model: str, rows: int, length: int, precision: str) -> float:
     """Measures one row of settings and prints its lines of the table; returns our ratio to the best other contender."""
     size, found, best_product = size_of(model, rows, length, precision), {}, 0.0
     ours = (FLAGS.checkouts or ["ours"])[-1]
-    contenders = [Contender(name, size) for name in FLAGS.checkouts or FLAGS.contenders]
+    contenders = [Contender(name, size) for name in FLAGS.checkouts or FLAGS.contenders if "generator" not in size or name not in NO_GENERATOR]
     try:
         for turn in range(FLAGS.turns):
             for contender in contenders:

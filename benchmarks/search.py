@@ -44,6 +44,8 @@ flags.DEFINE_integer("batch_size", 16, "Pairs in a batch, and in a group.")
 flags.DEFINE_integer("seeds", 3, "Trainings of each kind.")
 flags.DEFINE_integer("max_seq_length", 128, "Tokens of a text.")
 flags.DEFINE_integer("rerank", 10, "Passages that the reranker reads; 0: no reranker.")
+flags.DEFINE_integer("reranker_steps", 600, "Of each training of a reranker, which learns to compare from nothing.")
+flags.DEFINE_float("reranker_learning_rate", 1e-4, "Of rerankers.")
 flags.DEFINE_integer("turns", 4, "Of --only=time.")
 TIMED_FROM, TIMED_TO = 10, 30  # steps
 NAMES = ("ndcg_at_10", "mrr_at_10", "recall_at_10")
@@ -250,7 +252,8 @@ def measure_encoder(encoder, measured):
             "retrieval", encoder, at("mined.jsonl"), output, seed, f"--set=options.group_size={FLAGS.batch_size}", negatives)))
     if FLAGS.rerank:
         def rerank():
-            tune("reranking", encoder, at("mined.jsonl"), at(f"{encoder.name}_reranker"), 0, negatives,
+            comparing = dataclasses.replace(encoder, steps=FLAGS.reranker_steps, rate=FLAGS.reranker_learning_rate)
+            tune("reranking", comparing, at("mined.jsonl"), at(f"{encoder.name}_reranker"), 0, negatives,
                  f"--set=options.max_seq_length={FLAGS.max_seq_length + 32}")
             return measured.reranked(at(f"{encoder.name}_reranker"), stages["mined negatives"][0])
         stages[f"mined negatives, the first {FLAGS.rerank} reranked"] = [cell(f"{encoder.name} reranked", rerank)]
