@@ -132,7 +132,8 @@ def compare(model: str, rows: int, length: int, precision: str) -> float:
     """Measures one row of settings and prints its lines of the table; returns our ratio to the best other contender."""
     size, found, best_product = size_of(model, rows, length, precision), {}, 0.0
     ours = (FLAGS.checkouts or ["ours"])[-1]
-    contenders = [Contender(name, size) for name in FLAGS.checkouts or FLAGS.contenders if "generator" not in size or name not in NO_GENERATOR]
+    names = FLAGS.checkouts or [name for name in FLAGS.contenders if "generator" not in size or name not in NO_GENERATOR]
+    contenders = [Contender(name, size) for name in names]
     try:
         for turn in range(FLAGS.turns):
             for contender in contenders:

@@ -7,7 +7,7 @@ from made_finetuning import make_config
 
 from official_bert.data.tables import read_table, rows_of
 from official_bert.data.tagged import span_forms
-from official_bert.interface.output_files import OUTPUT_FORMATS, check_format, ends_alike, files_of, write_answers
+from official_bert.interface.output_files import OUTPUT_FORMATS, check_format, check_name, ends_alike, files_of, write_answers
 from official_bert.tasks.tagging import conll
 
 TEXTS = ["Ada lived in Rome.", "Nobody.", "Big Ben rings"]
@@ -78,3 +78,11 @@ def test_several_labels_and_scores_are_written_as_training_reads_them(tmp_path):
     assert (tmp_path / "a.csv").read_text() == "text,label\nx,b|a\n"
     write_answers(str(tmp_path / "a.jsonl"), "jsonl", [{"text": "x"}], [{"score": 1.5}], None)
     assert json.loads((tmp_path / "a.jsonl").read_text()) == {"text": "x", "label": 1.5}
+
+
+@pytest.mark.parametrize("name", ["answers.jsonl.gz", "answers.JSONL.GZ@8", "answers.csv.zst", "a@b.xz"])
+def test_names_of_packed_files_are_refused(name):
+    with pytest.raises(ValueError, match=r"--output_file=a.*: expected a name without \.(gz|zst|xz): answers are written unpacked"):
+        check_name(name)
+    for plain in ("", "answers", "answers.gz.jsonl", "answers.jsonl@8", "answers.gz/part@8"):
+        check_name(plain)

@@ -57,6 +57,7 @@ def main(arguments: list[str]) -> None:
     from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
     from official_bert.training.distribution import check_backend
     check_backend()
+    output_files.check_name(FLAGS.output_file)
     sharded = many_answers.is_many(FLAGS.input_file, FLAGS.output_file)
     if FLAGS.output_file and not sharded:
         outputs = output_files.files_of(FLAGS.output_file, FLAGS.output_format, FLAGS.input_file)

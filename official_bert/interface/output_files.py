@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_bert.config import Config
-from official_bert.data.table_files import suffix_of
+from official_bert.data.table_files import PACKED, suffix_of
 from official_bert.data.tables import SUFFIXES
 from official_bert.data.tabular.companions import annotations_of
 from official_bert.data.tagged import brat, span_forms
 from official_bert.data.tagged.span_forms import Reading, Span
-from official_bert.files import require_new_folder, written_beside, written_whole
+from official_bert.files import require_new_folder, shard_names, written_beside, written_whole
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging.conll import Sentence, write_columns
 
@@ -36,6 +36,13 @@ def check_format(form: str, outputs: Sequence[str]) -> None:
     elif form not in TABLES or not {*ANSWERS} & {*outputs}:
         wanted = f"one of {', '.join(TABLES)}" if {*ANSWERS} & {*outputs} else "none, because training reads no such answers"
         raise ValueError(f"--output_format={form}: expected {wanted}, for a model that gives {', '.join(outputs)}")
+
+
+def check_name(path: str) -> None:
+    """Raises ValueError for an --output_file, NAME@8 too, whose name ends as that of a packed file: answers are not packed."""
+    name = path if shard_names(path) == [path] else path.rpartition("@")[0]
+    if packing := next(filter(name.lower().endswith, PACKED), ""):
+        raise ValueError(f"--output_file={path}: expected a name without {packing}: answers are written unpacked")
 
 
 def ends_alike(path: str, output: str) -> bool:
