@@ -49,19 +49,19 @@ DISTRIBUTION = "official-bert"
 
 def main() -> None:
     """Runs the command that the first argument names, with the other arguments."""
-    asked, arguments = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("--help", [])
-    if asked in ("--help", "-h", "help"):
+    command, arguments = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("--help", [])
+    if command in ("--help", "-h", "help"):
         print(overview())
-    elif asked == "--version":
+    elif command == "--version":
         print(f"{DISTRIBUTION} {importlib.metadata.version(DISTRIBUTION)}, tensorflow {importlib.metadata.version('tensorflow')}, "
               f"keras {importlib.metadata.version('keras')}")
-    elif asked in COMMANDS:
-        sys.argv = [f"{DISTRIBUTION} {asked}", *arguments]
-        runpy.run_module(COMMANDS[asked], run_name="__main__", alter_sys=True)
+    elif command in COMMANDS:
+        sys.argv = [f"{DISTRIBUTION} {command}", *arguments]
+        runpy.run_module(COMMANDS[command], run_name="__main__", alter_sys=True)
     else:
-        nearest = difflib.get_close_matches(asked.replace("_", "-"), COMMANDS, n=3, cutoff=0.5)
+        nearest = difflib.get_close_matches(command.replace("_", "-"), COMMANDS, n=3, cutoff=0.5)
         hint = f"perhaps {' or '.join(nearest)}" if nearest else f"expected one of {', '.join(COMMANDS)}"
-        raise SystemExit(f"error: {DISTRIBUTION} has no command {asked!r}: {hint}; {DISTRIBUTION} --help lists them")
+        raise SystemExit(f"error: {DISTRIBUTION} has no command {command!r}: {hint}; {DISTRIBUTION} --help lists them")
 
 
 def overview() -> str:

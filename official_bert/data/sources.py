@@ -39,7 +39,7 @@ class BatchSource(Protocol):
     batches_per_epoch: int
     batch_size: int
     rows: int  # that an epoch counts: for windows over texts, the texts
-    examples: Sequence[Mapping[str, np.ndarray]]  # () of records on disk
+    made_of: Sequence[Mapping[str, np.ndarray]]  # the rows behind examples in memory; () of records on disk
 
     @property
     def content(self) -> list:
@@ -107,7 +107,7 @@ class RecordSource:
         rows = self._order.size
         keeps_remainder = not shuffle or rows < batch_size
         self.batches_per_epoch = -(-rows // batch_size) if keeps_remainder else rows // batch_size
-        self.rows, self.examples = self.batches_per_epoch * batch_size, ()
+        self.rows, self.made_of = self.batches_per_epoch * batch_size, ()
 
     def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
         """Batches start, start + 1, ...: endless if shuffled, else one epoch."""

@@ -78,15 +78,15 @@ def write_answers(path: str, form: str, rows: Sequence[Mapping[str, Any]], answe
 
 def labelled(row: Mapping[str, Any], answer: Mapping[str, Any], config: Config | None, form: str) -> dict[str, Any]:
     """Returns a row with the columns of training."""
-    options = load_task(config).options if config else None
-    columns = load_task(config).input_columns() if config else {}
+    task = load_task(config) if config else None
+    columns = task.input_columns() if task else {}
     names = {name: parts[0] for name, parts in columns.items() if len(parts) == 1}
     value = next(answer[name] for name in ANSWERS if name in answer)
     if isinstance(value, list) and form == "csv":
-        value = getattr(options, "label_separator", ",").join(value)
+        value = (task.option("label_separator", ",") if task else ",").join(value)
     cells = {names.get(name, name): json.dumps(cell, ensure_ascii=False) if form == "csv" and isinstance(cell, (list, dict)) else cell
             for name, cell in row.items()}
-    return cells | {getattr(options, "label_column", "") or "label": value}
+    return cells | {(task and task.option("label_column", "")) or "label": value}
 
 
 def _write_entities(path: str, form: str, rows: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]],

@@ -122,10 +122,10 @@ class BatchQueue:
 
     def take(self) -> list[BatchTask]:
         """Removes and returns the tasks of the next batch, the oldest at least if there are any."""
-        taken = self._choose() if self.tasks else []
-        for task in taken:
+        batch = self._choose() if self.tasks else []
+        for task in batch:
             self.drop(task)
-        return taken
+        return batch
 
     def _choose(self) -> list[BatchTask]:
         """Returns the oldest task and those nearest to it in length: so many that the most work is saved against running each alone."""

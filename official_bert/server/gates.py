@@ -87,9 +87,9 @@ class AccessLog:
             handler.close()
 
 
-def request_id(given: Any) -> str:
+def request_id(header: Any) -> str:
     """Returns a client's own id if it is a short plain word, else a new one."""
-    return given if isinstance(given, str) and REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+    return header if isinstance(header, str) and REQUEST_ID.fullmatch(header) else uuid.uuid4().hex
 
 
 def error_response(status: int, message: str, path: str = "") -> web.Response:

@@ -55,43 +55,43 @@ class ModelManager:
                 self._poll_model(model)
 
     def _poll_model(self, model: ServedModelConfig) -> None:
-        known = self._versions[model.name]
-        chosen = self._load_chosen(model)
-        states = {known[number].state for number in chosen}
+        versions = self._versions[model.name]
+        numbers = self._load_chosen(model)
+        states = {versions[number].state for number in numbers}
         # An old version answers until its successor does, even if its folder is deleted.
-        if "AVAILABLE" in states or (chosen and "START" not in states):
-            for version in list(known.values()):
-                if version.state == "AVAILABLE" and version.number not in chosen:
+        if "AVAILABLE" in states or (numbers and "START" not in states):
+            for version in list(versions.values()):
+                if version.state == "AVAILABLE" and version.number not in numbers:
                     self._end(model.name, version)
-        ended = [number for number, version in known.items() if version.state == "END" and number not in chosen]
+        ended = [number for number, version in versions.items() if version.state == "END" and number not in numbers]
         with self._changed:
             for number in ended[:-MOST_ENDED]:
-                del known[number]
+                del versions[number]
 
     def _load_chosen(self, model: ServedModelConfig) -> list[int]:
         """Loads the versions that the policy chooses; if one does not load, the next lower one is chosen."""
         folders = {number: os.path.join(model.base_path, name) for number, name in model_versions(model.base_path).items()}
         failed: set[int] = set()
         while True:
-            chosen = model.chosen(set(folders) - failed)
-            for number in chosen:
+            numbers = model.chosen(set(folders) - failed)
+            for number in numbers:
                 self._look_at(model.name, number, folders[number])
-            failing = {number for number in chosen if self._versions[model.name][number].error}
+            failing = {number for number in numbers if self._versions[model.name][number].error}
             if not failing:
-                return chosen
+                return numbers
             failed |= failing
 
     def _look_at(self, name: str, number: int, folder: str) -> None:
         """Loads a version that is complete, unless it is loaded, or failed and has not changed since."""
-        known = self._versions[name]
-        version = known.get(number)
+        versions = self._versions[name]
+        version = versions.get(number)
         if version is not None and version.state in ("LOADING", "AVAILABLE", "UNLOADING"):
             return
         state = fingerprint(folder)
         ended = version is not None and version.state == "END" and not version.error
         if version is None or version.fingerprint != state or ended:
             with self._changed:
-                version = known[number] = Version(number, folder, state)
+                version = versions[number] = Version(number, folder, state)
             if state is None or time.time() - state[0] < self._settle_seconds:
                 return  # perhaps still being written: look again
         if version.state == "START" and state is not None:
@@ -181,13 +181,13 @@ class ModelManager:
         return [f"model {name}: {self._why_waiting(name)}" for name in self.waiting()]
 
     def _why_waiting(self, name: str) -> str:
-        model, known = self.models[name], list(self._versions[name].values())
-        if reasons := [entry.error for entry in known if entry.error]:
+        model, versions = self.models[name], list(self._versions[name].values())
+        if reasons := [entry.error for entry in versions if entry.error]:
             return reasons[-1]
-        if changing := [entry.number for entry in known if entry.state in ("START", "LOADING")]:
+        if changing := [entry.number for entry in versions if entry.state in ("START", "LOADING")]:
             return f"{model.base_path}: version {max(changing)} is being written or loaded"
-        if (found := model_versions(model.base_path)) and not model.chosen(found):
-            return f"{model.base_path}: expected one of the versions {sorted(model.specific)} of its policy, got {sorted(found)}"
+        if (numbers := model_versions(model.base_path)) and not model.chosen(numbers):
+            return f"{model.base_path}: expected one of the versions {sorted(model.specific)} of its policy, got {sorted(numbers)}"
         return why_no_versions(model.base_path)
 
     def close(self, timeout: float | None = None) -> None:

@@ -110,11 +110,11 @@ class RequestHandler:
         with self.manager.using(address.name, address.version, address.label) as servable:
             request = await read(servable)
             signature = servable.signature(request.signature)
-            _check_wanted(signature, request.wanted)
+            _check_outputs(signature, request.outputs)
             check_inputs(signature, request.inputs, self.limits)
             outputs = await self._run(servable, signature, request.inputs, deadline)
             return Answer(servable.version, signature.name, request.is_rows,
-                          {name: outputs[name] for name in request.wanted} if request.wanted else outputs)
+                          {name: outputs[name] for name in request.outputs} if request.outputs else outputs)
 
     async def _run(self, servable: Servable, signature: Signature, inputs: Arrays, deadline: float | None) -> Arrays:
         """Runs in a batch if the signature has rows and batching is on."""
@@ -147,11 +147,11 @@ class RequestHandler:
             return servable.version, servable.definitions, servable.labels
 
 
-def _check_wanted(signature: Signature, wanted: Sequence[str]) -> None:
+def _check_outputs(signature: Signature, names: Sequence[str]) -> None:
     """Checks the names of an output filter: they exist, none twice."""
-    for name in wanted:
+    for name in names:
         if name not in signature.outputs:
             raise invalid(f"output tensor alias not found in signature: {name} Outputs expected to be in the set "
                           f"{{{','.join(signature.outputs)}}}.")
-    if len(set(wanted)) < len(wanted):
-        raise invalid(f"duplicate output tensor alias: {','.join(wanted)}")
+    if len(set(names)) < len(names):
+        raise invalid(f"duplicate output tensor alias: {','.join(names)}")

@@ -74,10 +74,10 @@ class Signature:
             raise RequestError("UNIMPLEMENTED", f'signature "{self.name}" has tensors that are not dense')
         options = None
         if deadline is not None:
-            left = int(1000 * (deadline - time.monotonic()))
-            if left <= 0:
+            timeout = int(1000 * (deadline - time.monotonic()))
+            if timeout <= 0:
                 raise RequestError("DEADLINE_EXCEEDED", "Run() timeout exceeded before the run")
-            options = tf.compat.v1.RunOptions(timeout_in_ms=left)
+            options = tf.compat.v1.RunOptions(timeout_in_ms=timeout)
         try:
             values = self._call(*(inputs[name] for name in self.inputs), options=options)
         except tf.errors.OpError as error:

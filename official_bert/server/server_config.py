@@ -27,10 +27,10 @@ class ServedModelConfig:
 
     def chosen(self, versions: Iterable[int]) -> list[int]:
         """Chooses among the versions that exist, lowest first."""
-        known = sorted(set(versions))
+        numbers = sorted(set(versions))
         if self.policy == "specific":
-            return [version for version in known if version in self.specific]
-        return known if self.policy == "all" else known[-self.latest:]
+            return [version for version in numbers if version in self.specific]
+        return numbers if self.policy == "all" else numbers[-self.latest:]
 
 
 def read_models(path: str) -> list[ServedModelConfig]:

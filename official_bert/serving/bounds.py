@@ -21,9 +21,9 @@ def in_range(expected: str, values: tf.Tensor, least: int, most: tf.Tensor | int
 
 def same_rows(inputs: Mapping[str, tf.Tensor]) -> list[Claim]:
     """Returns the claims that all inputs have as many rows as the first."""
-    first, *others = inputs
+    first, *other_names = inputs
     return [(tf.equal(tf.shape(inputs[name])[0], tf.shape(inputs[first])[0]), f"{name}: expected as many rows as {first} has",
-             [tf.shape(inputs[name])[0]]) for name in others]
+             [tf.shape(inputs[name])[0]]) for name in other_names]
 
 
 def require(claims: Sequence[Claim], then: Any) -> Any:
@@ -58,8 +58,8 @@ def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: 
 
     def run(first: tf.Tensor, index: tf.Tensor, arrays: list[tf.TensorArray]) -> tuple[tf.Tensor, tf.Tensor, list[tf.TensorArray]]:
         last = first + _group_size(ordered[first:], tokens_at_once)
-        found = compute(order[first:last])
-        return last, index + 1, [array.write(index, found[name]) for name, array in zip(results, arrays)]
+        values = compute(order[first:last])
+        return last, index + 1, [array.write(index, values[name]) for name, array in zip(results, arrays)]
 
     def in_turn() -> list[tf.Tensor]:
         arrays = [tf.TensorArray(spec.dtype, 1, dynamic_size=True, element_shape=spec.shape, infer_shape=False)

@@ -70,11 +70,11 @@ def load_exported(path: str, form: Literal["text", "ids"] = "text") -> ModelFunc
         import tensorflow_text  # noqa: F401  registers the op of the tokenizer
     versions = path if list_versions(path, ["saved_model.pb"]) else os.path.join(path, form)
     folder = path if exists(os.path.join(path, "saved_model.pb")) else latest_version(versions)
-    loaded = tf.saved_model.load(for_tensorflow(folder))
+    saved_model = tf.saved_model.load(for_tensorflow(folder))
     reader = tf.train.load_checkpoint(os.path.join(for_tensorflow(folder), "variables", "variables"))
     require_finite({name.removesuffix(VALUE): reader.get_tensor(name) for name, kind in reader.get_variable_to_dtype_map().items()
                     if kind.is_floating}, folder)
-    return ModelFunction(loaded.signatures["serving_default"], loaded, folder)
+    return ModelFunction(saved_model.signatures["serving_default"], saved_model, folder)
 
 
 def function_of(served: ServedModel) -> ModelFunction:

@@ -31,10 +31,10 @@ def several_labels(logits: tf.Tensor, labels: Sequence[str], threshold: float | 
     The likeliest label comes first; rows are padded with "", beyond `num_labels` [B].
     """
     probabilities = tf.sigmoid(logits)
-    given = probabilities >= tf.constant(threshold, probabilities.dtype)
-    ordered, order = tf.math.top_k(tf.where(given, probabilities, probabilities - 2.0), len(labels))
-    chosen = ordered >= 0.0
-    count = tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1)
+    is_likely = probabilities >= tf.constant(threshold, probabilities.dtype)
+    ordered, order = tf.math.top_k(tf.where(is_likely, probabilities, probabilities - 2.0), len(labels))
+    is_label = ordered >= 0.0
+    count = tf.reduce_sum(tf.cast(is_label, tf.int32), axis=1)
     most = tf.reduce_max(tf.concat([count, [0]], 0))
-    names = tf.where(chosen, tf.gather(tf.constant(list(labels)), order), "")
+    names = tf.where(is_label, tf.gather(tf.constant(list(labels)), order), "")
     return {"labels": names[:, :most], "num_labels": count, "probabilities": probabilities, "logits": logits}

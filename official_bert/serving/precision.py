@@ -61,16 +61,16 @@ def weights_in(precision: Precision, model: keras.Model, constants: bool = False
         products = [layer for layer in _products(encoder) if id(layer.kernel) not in computed]
         calls |= {(layer, "call"): LayerByProduct(layer, make) for layer in products}
         computed |= {id(weight) for layer in products for weight in layer.weights}
-    tables, others = {id(weight) for weight in tables_of(encoder)}, dict[int, Value]()
+    tables, casts = {id(weight) for weight in tables_of(encoder)}, dict[int, Value]()
     for weight in encoder.weights:
         kind = tf.float32 if weight.name in ("gamma", "beta") else dtype  # layer norm computes in float32
         if id(weight) not in computed and (kind != tf.float32 or (constants and id(weight) not in tables)):
-            others[id(weight)] = values.keep(weight.numpy(), kind, is_table=id(weight) in tables)
-    values.variables += [variable.value for variable in model.variables if id(variable) not in {*computed, *others}]
+            casts[id(weight)] = values.keep(weight.numpy(), kind, is_table=id(weight) in tables)
+    values.variables += [variable.value for variable in model.variables if id(variable) not in {*computed, *casts}]
 
     @contextlib.contextmanager
     def scope() -> Iterator[None]:
-        with _OtherValues(others), _computed_by(calls):
+        with _OtherValues(casts), _computed_by(calls):
             yield
     return Weights(values.variables, scope)
 
@@ -119,13 +119,13 @@ class LayerByProduct:
     def __init__(self, layer: keras.layers.Layer, make: MakeProduct):
         rows = getattr(layer, "equation", "bsd").partition(",")[0]                                # [B,S] and what is contracted
         self.contracted = len(rows) - 2
-        self.made, (kernel, bias) = layer.kernel.shape[self.contracted:], kernel_and_bias(layer, self.contracted)
+        self.output_shape, (kernel, bias) = layer.kernel.shape[self.contracted:], kernel_and_bias(layer, self.contracted)
         self.width, self.product = len(kernel), make(kernel, bias)
 
     def __call__(self, x: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """x [...,K or what it is made of] -> [...,N or what that is]; `training` is false."""
-        kept = tf.shape(x)[:x.shape.rank - self.contracted]
-        return tf.reshape(self.product(tf.reshape(x, [-1, self.width])), tf.concat([kept, self.made], 0))
+        batch_shape = tf.shape(x)[:x.shape.rank - self.contracted]
+        return tf.reshape(self.product(tf.reshape(x, [-1, self.width])), tf.concat([batch_shape, self.output_shape], 0))
 
 
 class Int8Product:

@@ -56,8 +56,8 @@ class Values:
         weights, added = self.keep(kernel, dtype), None if bias is None else self.keep(bias, dtype)
 
         def multiply(rows: tf.Tensor) -> tf.Tensor:
-            found = tf.matmul(rows, weights())
-            return found if added is None else tf.nn.bias_add(found, added())
+            result = tf.matmul(rows, weights())
+            return result if added is None else tf.nn.bias_add(result, added())
         return multiply
 
 
@@ -80,7 +80,7 @@ class ServedAttention:
         self._kernels = {"query": (query * scale, query_bias), "keys and values": (
             np.concatenate([key, value], axis=1), np.concatenate([none, none]))}
         self._kernels["all"] = tuple(np.concatenate(parts, axis=-1) for parts in zip(*self._kernels.values()))
-        self._make, self._made = make, dict[str, Product]()
+        self._make, self._products = make, dict[str, Product]()
         self.merge = make(merge, None if merge_bias is None else merge_bias + value_bias @ merge)
 
     def __call__(self, x, attention_mask, queries=None, bias=None, training=None):
@@ -103,9 +103,9 @@ class ServedAttention:
 
     def _product(self, name: str) -> Product:
         """Returns a product, which is made when a graph first needs it."""
-        if name not in self._made:
-            self._made[name] = self._make(*self._kernels[name])
-        return self._made[name]
+        if name not in self._products:
+            self._products[name] = self._make(*self._kernels[name])
+        return self._products[name]
 
     def _heads_of(self, product: Product, x: tf.Tensor) -> tf.Tensor:
         """The heads [B*S*...,H] of a product of rows x [B,S,D]."""

@@ -88,11 +88,11 @@ class ServingOptions:
 
         Without `bounded`, limits that are not given are as good as none.
         """
-        given = {field: value for field in dataclasses.fields(self) if field.metadata and (value := getattr(self, field.name)) is not None}
-        if unread := [field for field in given if field.name not in names]:
+        values = {field: value for field in dataclasses.fields(self) if field.metadata and (value := getattr(self, field.name)) is not None}
+        if unread := [field for field in values if field.name not in names]:
             raise ValueError(f"--{unread[0].name}: read by {unread[0].metadata['readers']} alone, got {reader}")
         limits = () if self.bounded else [field.name for field in dataclasses.fields(self) if field.metadata.get("limit")]
-        return {name: NO_LIMIT for name in limits if name in names} | {field.name: value for field, value in given.items()}
+        return {name: NO_LIMIT for name in limits if name in names} | {field.name: value for field, value in values.items()}
 
 
 class ServedModel(tf.Module, abc.ABC):
@@ -135,11 +135,11 @@ class ServedModel(tf.Module, abc.ABC):
         Raises ValueError for an option that is given and not read, for a vocabulary that is larger than the model's, and for a length
         that the model lacks.
         """
-        read = options.read(cls.options_of(settings), f"a model that gives {', '.join(cls.outputs)}")
+        values = options.read(cls.options_of(settings), f"a model that gives {', '.join(cls.outputs)}")
         vocabulary = task.config.tokenizer
         tokenizer = load_graph(vocabulary.vocab_file, vocabulary.do_lower_case)
         loading.check_rows(vocabulary.vocab_file, task.config.model.vocab_size)
-        served = cls(model, tokenizer, _max_seq_length(task, options), **{**settings, **read})
+        served = cls(model, tokenizer, _max_seq_length(task, options), **{**settings, **values})
         served.options = options
         return served
 
@@ -183,28 +183,28 @@ class ServedModel(tf.Module, abc.ABC):
     @classmethod
     def unpadded(cls, answer: Mapping[str, Any]) -> dict[str, Any]:
         """The answer without what fills it up to the length of the batch's longest, and without the numbers that count it."""
-        own = {name: answer[name][:answer[count]] for name, count in cls.padded_text.items()}
-        return {name: own.get(name, value) for name, value in answer.items() if name not in cls.padded_text.values()}
+        real = {name: answer[name][:answer[count]] for name, count in cls.padded_text.items()}
+        return {name: real.get(name, value) for name, value in answer.items() if name not in cls.padded_text.values()}
 
-    def run(self, rows: Tensors, results: Mapping[str, tf.TensorSpec], compute: Compute | None = None, wanted: tf.Tensor | None = None,
+    def run(self, rows: Tensors, results: Mapping[str, tf.TensorSpec], compute: Compute | None = None, places: tf.Tensor | None = None,
             ) -> dict[str, tf.Tensor]:
         """Returns the results for rows of features [R,S], computed in groups of similar length; see `in_groups`.
 
         `compute` makes them of a group's rows, which are cut to the longest; the default is `run_model`. It has a result for each
-        row, [G,...]. Places `wanted` [R,M] are not cut off, though no real token stands there.
+        row, [G,...]. `places` [R,M] are not cut off, though no real token stands there.
         """
-        found, order = self.run_groups(rows, results, compute or (lambda part, _: self.run_model(part)), wanted)
+        values, order = self.run_groups(rows, results, compute or (lambda part, _: self.run_model(part)), places)
         back = tf.math.invert_permutation(order)
-        return {name: tf.gather(value, back) for name, value in found.items()}
+        return {name: tf.gather(value, back) for name, value in values.items()}
 
-    def run_groups(self, rows: Tensors, results: Mapping[str, tf.TensorSpec], compute: Compute, wanted: tf.Tensor | None = None,
+    def run_groups(self, rows: Tensors, results: Mapping[str, tf.TensorSpec], compute: Compute, places: tf.Tensor | None = None,
                    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Does the same for results of any number of rows, in the order of the groups, which is returned with them."""
-        lengths = real_lengths(rows["input_mask"], wanted)
+        lengths = real_lengths(rows["input_mask"], places)
 
-        def run(chosen: tf.Tensor) -> Mapping[str, tf.Tensor]:
-            longest = tf.reduce_max(tf.concat([tf.gather(lengths, chosen), [1]], 0))
-            return compute({name: tf.gather(value, chosen)[:, :longest] for name, value in rows.items()}, chosen)
+        def run(group: tf.Tensor) -> Mapping[str, tf.Tensor]:
+            longest = tf.reduce_max(tf.concat([tf.gather(lengths, group), [1]], 0))
+            return compute({name: tf.gather(value, group)[:, :longest] for name, value in rows.items()}, group)
         return in_groups(run, lengths, self.tokens_at_once, results)
 
     def run_model(self, rows: Tensors, **more: tf.Tensor) -> Mapping[str, tf.Tensor]:
@@ -230,10 +230,10 @@ class ServedModel(tf.Module, abc.ABC):
         return layout.features(), truncated
 
 
-def real_lengths(input_mask: tf.Tensor, wanted: tf.Tensor | None = None) -> tf.Tensor:
-    """Returns how many tokens [B] of rows with a mask [B,S] are computed: up to the last real or wanted one, at least one."""
+def real_lengths(input_mask: tf.Tensor, places: tf.Tensor | None = None) -> tf.Tensor:
+    """Returns how many tokens [B] of rows with a mask [B,S] are computed: up to the last real one or the last of `places`, at least one."""
     lengths = tf.maximum(tf.reduce_max(input_mask * tf.range(1, tf.shape(input_mask)[1] + 1), axis=1), 1)
-    return lengths if wanted is None else tf.maximum(lengths, tf.reduce_max(wanted, axis=1) + 1)
+    return lengths if places is None else tf.maximum(lengths, tf.reduce_max(places, axis=1) + 1)
 
 
 def lengthened(results: Tensors, length: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -272,8 +272,8 @@ class ServedEmbeddings(ServedModel):
             raise ValueError(f"expected at least two texts to calibrate int8 vectors, got {len(texts)}")
         run = tf.function(lambda part: self._vectors_of(self.pack(self.tokenizer.tokenize(part))[0])["embedding"], autograph=False,
                           input_signature=[tf.TensorSpec([None], tf.string)])
-        found = [run(tf.constant(list(texts[start:start + at_once]))).numpy() for start in range(0, len(texts), at_once)]
-        self.ranges = np.stack([np.min([part.min(axis=0) for part in found], axis=0), np.max([part.max(axis=0) for part in found], axis=0)])
+        parts = [run(tf.constant(list(texts[start:start + at_once]))).numpy() for start in range(0, len(texts), at_once)]
+        self.ranges = np.stack([np.min([part.min(axis=0) for part in parts], axis=0), np.max([part.max(axis=0) for part in parts], axis=0)])
 
     def _vectors_of(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `embedding` [B,D], float32, of rows of ids."""

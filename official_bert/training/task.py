@@ -143,6 +143,7 @@ class TaskBase(abc.ABC):
     measures_with_tuned: ClassVar[bool] = False  # whether an evaluation without training takes stored `tuned_options`, or tunes anew
     refused: ClassVar[Mapping[str, str]] = {}  # options of other tasks, and why this one lacks them
     inspector: ClassVar[str] = ""  # the tool that shows what is read of this task's files
+    teacher: ClassVar[Any] = None  # of a task that learns from one (`training/distillation`)
 
     def __post_init__(self):
         for length in self.buckets:  # refuses wrong options at once
@@ -160,24 +161,24 @@ class TaskBase(abc.ABC):
             raise ValueError(f"config.options.{wrong}: expected none for this task: {cls.refused[wrong]}")
         return build(cls.Options, values, "config.options")
 
-    def _option(self, name: str, default: Any) -> Any:
+    def option(self, name: str, default: Any) -> Any:
         """The value of an option that not every task has."""
         return getattr(self.options, name, default)
 
     @property
     def buckets(self) -> Sequence[int]:
         """The lengths to which batches are padded; none: to the longest row of each batch."""
-        return self._option("buckets", ())
+        return self.option("buckets", ())
 
     @property
     def labels(self) -> Any:
         """The labels in the order of the outputs, as far as they are known; of a task of its own, whatever it calls so."""
-        return self._option("labels", ())
+        return self.option("labels", ())
 
     @property
     def folds(self) -> int:
         """Into how many parts the training data are divided, one of which is held out; 0 if they are not."""
-        return self._option("folds", 0)
+        return self.option("folds", 0)
 
     @property
     @abc.abstractmethod
@@ -224,13 +225,8 @@ class TaskBase(abc.ABC):
         return self.config.training.freeze
 
     def reads_pooler(self, model: keras.Model) -> bool:
-        """Whether a head reads the pooler: those of tags, spans, embeddings, and of words without one of sentences, do not.
-
-        With `pooler_norm`, all but those of embeddings do.
-        """
-        if self.config.model.pooler_norm:
-            return self.head != "embeddings"
-        return self.head not in ("tagger", "span", "embeddings") and getattr(model, "next_sentence", model) is not None
+        """Whether a head of a model of the task reads the pooler: those of tags, spans, embeddings do not; with `pooler_norm` all but these."""
+        return self.head != "embeddings" if self.config.model.pooler_norm else self.head not in ("tagger", "span", "embeddings")
 
     def draw_first_weights(self, model: keras.Model) -> None:
         """Gives a built model its first weights, the same under every strategy."""
@@ -276,7 +272,7 @@ class TaskBase(abc.ABC):
         path = next((path for path in known if isinstance(path, str) and path and message.startswith(path)), "")
         if not (path and self.inspector and is_file(path)) or self.inspector in message:
             return ""
-        return f"; python {self.inspector} {path} --task={self._option('dataset', self.config.task)} shows what is read"
+        return f"; python {self.inspector} {path} --task={self.option('dataset', self.config.task)} shows what is read"
 
     def data(self, files: DataFiles) -> dict[str, list[Source]]:
         """The files that `train` and `eval` read: a run is another one on other data. By default those given one by one."""
@@ -367,4 +363,4 @@ class TaskBase(abc.ABC):
 def _has_pairs(resolved: Resolved) -> bool:
     """Whether a row of the examples in memory has two texts; the records of pre-training are checked while they are read."""
     sources = (resolved.train, resolved.held_out and resolved.held_out.source, resolved.tests and resolved.tests.source)
-    return any(np.any(row.get("segment_ids", 0)) for source in sources if isinstance(source, ExampleSource) for row in source.made_of)
+    return any(np.any(row.get("segment_ids", 0)) for source in sources if source for row in source.made_of)

@@ -101,10 +101,10 @@ class AsyncModelClient(abc.ABC):
         """Returns the inputs or outputs of a signature, with their types; the server is asked if `known_signatures` is None."""
         if self.known_signatures is None:
             self.known_signatures = await self.signatures()
-        known = self.known_signatures
-        if (signature or "serving_default") not in known:
-            raise ServingError("FAILED_PRECONDITION", f'Serving signature key "{signature}" not found; there are {sorted(known)}')
-        return known[signature or "serving_default"][side]
+        signatures = self.known_signatures
+        if (signature or "serving_default") not in signatures:
+            raise ServingError("FAILED_PRECONDITION", f'Serving signature key "{signature}" not found; there are {sorted(signatures)}')
+        return signatures[signature or "serving_default"][side]
 
     async def __aenter__(self):
         return self
@@ -124,9 +124,9 @@ class AsyncRestClient(AsyncModelClient):
                 self._tls = ssl.create_default_context(cafile=self.ca_file)
             except OSError as error:
                 raise ValueError(f"ca_file={self.ca_file}: expected certificates (PEM): {error.strerror or error}") from None
-        chosen = f"/versions/{self.version}" if self.version is not None else ""
-        chosen = f"/labels/{urllib.parse.quote(self.label, safe='')}" if self.label else chosen
-        self._url = f"{url.rstrip('/')}/v1/models/{urllib.parse.quote(self.model, safe='')}{chosen}"
+        version_path = f"/versions/{self.version}" if self.version is not None else ""
+        version_path = f"/labels/{urllib.parse.quote(self.label, safe='')}" if self.label else version_path
+        self._url = f"{url.rstrip('/')}/v1/models/{urllib.parse.quote(self.model, safe='')}{version_path}"
         self._session: aiohttp.ClientSession | None = None
 
     async def _predict_batch(self, rows: Sequence[Any], signature: str) -> list[dict[str, Any]]:
@@ -158,9 +158,9 @@ class AsyncRestClient(AsyncModelClient):
                 headers=self.headers, timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
                 connector=aiohttp.TCPConnector(ssl=self._tls, keepalive_timeout=KEEP_ALIVE, limit=0))
         data = None if body is None else json.dumps(body).encode("utf-8")
-        return await persist(lambda left: self._once(method, self._url + path, data), self.patience)
+        return await persist(lambda _: self._send_once(method, self._url + path, data), self.patience)
 
-    async def _once(self, method: str, url: str, data: bytes | None) -> Any:
+    async def _send_once(self, method: str, url: str, data: bytes | None) -> Any:
         """Sends a request once."""
         assert self._session is not None
         try:
@@ -210,14 +210,14 @@ class AsyncGrpcClient(AsyncModelClient):
         self._metadata = tuple((name.lower(), value) for name, value in self.headers.items())
 
     async def _predict_batch(self, rows: Sequence[Any], signature: str) -> list[dict[str, Any]]:
-        known = self.known_signatures
+        signatures = self.known_signatures
         try:
             return await self._predict_as_known(rows, signature)
         except (ServingError, ValueError) as error:  # perhaps because a newer version has other inputs than the known ones
-            if known is None or getattr(error, "code", STALE[0]) not in STALE:
+            if signatures is None or getattr(error, "code", STALE[0]) not in STALE:
                 raise
             self.known_signatures = await self.signatures()
-            if self.known_signatures == known:
+            if self.known_signatures == signatures:
                 raise
         return await self._predict_as_known(rows, signature)
 
@@ -270,9 +270,10 @@ class AsyncGrpcClient(AsyncModelClient):
         stubs = {"PredictionService": prediction_service_pb2_grpc.PredictionServiceStub,
                  "ModelService": model_service_pb2_grpc.ModelServiceStub}
         channel = self._connect()
-        return await persist(lambda left: self._once(channel, getattr(stubs[service](channel), method), request, left), self.patience)
+        return await persist(lambda seconds: self._send_once(channel, getattr(stubs[service](channel), method), request, seconds),
+                             self.patience)
 
-    async def _once(self, channel: Any, method: Any, request: Any, left: float) -> Any:
+    async def _send_once(self, channel: Any, method: Any, request: Any, seconds: float) -> Any:
         """Sends a request once, on a connection that stands: then a broken one means that the request may have run."""
         states = self._grpc.ChannelConnectivity
         while (state := channel.get_state(try_to_connect=True)) != states.READY:

@@ -27,8 +27,8 @@ class OpenAI(Translation):
         async with self.reading(request, "Embeddings", "openai", deadline) as (reading, admission):
             admission.name = reading.name
             name = self.model_that_takes(reading.name, reading.inputs)
-            wanted = ("embedding",) if "input_ids" in reading.inputs else ("embedding", "token_count")
-            answer = await self.predict(ModelAddress(name), reading, deadline, wanted, "one that run_export --head=embeddings wrote")
+            outputs = ("embedding",) if "input_ids" in reading.inputs else ("embedding", "token_count")
+            answer = await self.predict(ModelAddress(name), reading, deadline, outputs, "one that run_export --head=embeddings wrote")
             check_whole(answer)
             vectors = vectors_of(answer, reading.more["dimensions"], normalize=True)
             counts = reading.inputs["input_mask"] if "input_ids" in reading.inputs else answer.outputs["token_count"]

@@ -112,9 +112,9 @@ def _check_size(shapes: Mapping[str, tuple[str, tuple[int, ...]]], limits: Limit
     check_declared(shapes, limits)
 
 
-def _check_keys(request: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    if unknown := sorted(set(request) - set(known)):
-        raise invalid(f"expected the keys {', '.join(known)}, got {unknown[0]!r:.60}")
+def _check_keys(request: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+    if unknown := sorted(set(request) - set(keys)):
+        raise invalid(f"expected the keys {', '.join(keys)}, got {unknown[0]!r:.60}")
 
 
 def _field(request: Mapping[str, Any], key: str, kind: type, default: Any = None) -> Any:

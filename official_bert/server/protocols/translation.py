@@ -44,15 +44,15 @@ class Translation:
             yield await self.handler.reader.read(reader, body, **task), admission
 
     async def predict(self, address: ModelAddress, reading: Reading, deadline: float | None, outputs: Iterable[str] = (),
-                      what: str = "") -> Answer:
-        """Runs a model that has these `outputs` among its own, or refuses: `what` says what kind of model that is. Raises RequestError."""
+                      kind: str = "") -> Answer:
+        """Runs a model that has these `outputs` among its own, or refuses, naming that `kind` of model. Raises RequestError."""
         async def read(servable: Servable) -> Reading:
             if reading.signature not in ("", *(prompts := prompts_of(servable))):
-                known = f"one of {', '.join(prompts)}" if prompts else "none, because this model has no prompts"
-                raise invalid(f"'prompt_name': expected {known}, got {reading.signature!r:.60}")
+                prompt_names = f"one of {', '.join(prompts)}" if prompts else "none, because this model has no prompts"
+                raise invalid(f"'prompt_name': expected {prompt_names}, got {reading.signature!r:.60}")
             signature = servable.signature(reading.signature)
             if missing := [name for name in outputs if name not in signature.outputs]:
-                raise invalid(f"model {address.name!r} has no output {missing[0]}: expected {what}, got a model that gives "
+                raise invalid(f"model {address.name!r} has no output {missing[0]}: expected {kind}, got a model that gives "
                               f"{', '.join(signature.outputs)}")
             return reading
         return await self.handler.predict(address, read, deadline)
@@ -70,11 +70,11 @@ class Translation:
                 return name
         form = "ids" if takes_ids else "text"
         folder = os.path.join(os.path.dirname(normal(models[name].base_path)), form)
-        for other, config in models.items():
+        for key, config in models.items():
             if normal(config.base_path) == folder:
-                return other
+                return key
         raise invalid(f"model {name!r} takes {'text' if takes_ids else 'token ids'}: expected {folder}, which takes "
-                      f"{'token ids' if takes_ids else 'text'}, to be served beside it")
+                      f"{'token ids' if takes_ids else 'text'}, to be served key it")
 
     def chosen_model(self) -> str:
         """Returns the model for requests that name none. Raises RequestError if there are several, and no default."""

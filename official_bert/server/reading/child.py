@@ -24,8 +24,8 @@ def main() -> None:
     os.nice(1)  # what is small goes first
     tasks, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that is printed may come between the answers
-    given = json.loads(receive(tasks))
-    limits = Limits(**{**given, "text_inputs": tuple(given["text_inputs"])})
+    settings = json.loads(receive(tasks))
+    limits = Limits(**{**settings, "text_inputs": tuple(settings["text_inputs"])})
     message = _message(tasks)
     stays = True
     while stays:

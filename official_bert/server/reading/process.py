@@ -164,8 +164,8 @@ def send_reading(stream: IO[bytes], answer: Reading | RequestError) -> None:
             parts += [lengths.tobytes(), joined]
         else:
             parts.append(np.ascontiguousarray(array).tobytes())
-    rest = {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer) if field.name != "inputs"}
-    send(stream, json.dumps({"arrays": arrays, "reading": rest}).encode(), *parts)
+    fields = {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer) if field.name != "inputs"}
+    send(stream, json.dumps({"arrays": arrays, "reading": fields}).encode(), *parts)
 
 
 def receive_reading(stream: IO[bytes]) -> Reading:
@@ -180,7 +180,7 @@ def receive_reading(stream: IO[bytes]) -> Reading:
             inputs[name] = requests.unpack_strings(lengths, receive(stream)).reshape(shape)
         else:
             inputs[name] = np.frombuffer(receive(stream), NUMPY_TYPES[dtype], count=math.prod(shape)).reshape(shape)
-    return Reading(inputs=inputs, **{**head["reading"], "wanted": tuple(head["reading"]["wanted"])})
+    return Reading(inputs=inputs, **{**head["reading"], "outputs": tuple(head["reading"]["outputs"])})
 
 
 def specs_of(task: Mapping[str, Any]) -> dict[str, Specs]:

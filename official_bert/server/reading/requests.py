@@ -30,7 +30,7 @@ class Reading:
     name: str = ""
     version: int | None = None
     label: str | None = None
-    wanted: tuple[str, ...] = ()  # names of outputs; none: all
+    outputs: tuple[str, ...] = ()  # names of those that are answered; none: all
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what else a protocol's request says, of JSON's types
 
 
@@ -68,7 +68,7 @@ def read_grpc(message: Any, data: bytes, limits: Limits) -> Reading:
     kind = spec.WhichOneof("version_choice")
     return Reading(signature=spec.signature_name, inputs={name: read_tensor(name, proto) for name, proto in request.inputs.items()},
                    name=spec.name, version=spec.version.value if kind == "version" else None,
-                   label=spec.version_label if kind == "version_label" else None, wanted=tuple(request.output_filter))
+                   label=spec.version_label if kind == "version_label" else None, outputs=tuple(request.output_filter))
 
 
 def check_fields(data: bytes) -> None:

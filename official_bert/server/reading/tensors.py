@@ -62,13 +62,13 @@ def type_name(array: np.ndarray) -> str:
     return "string" if array.dtype == object else array.dtype.name
 
 
-def check_names(wanted: Any, given: Any) -> None:
-    """Refuses inputs that are missing or unknown; `wanted` and `given` are names."""
-    wanted, given = set(wanted), set(given)
-    if wanted != given:
-        raise invalid(f"input size does not match signature: {len(given)}!={len(wanted)} len({{{_names(given)}}}) != "
-                      f"len({{{_names(wanted)}}}). Sent extra: {{{_names(given - wanted)}}}. "
-                      f"Missing but required: {{{_names(wanted - given)}}}.")
+def check_names(names: Any, sent_names: Any) -> None:
+    """Refuses inputs that are missing or unknown among the `names` of a signature."""
+    names, sent_names = set(names), set(sent_names)
+    if names != sent_names:
+        raise invalid(f"input size does not match signature: {len(sent_names)}!={len(names)} len({{{_names(sent_names)}}}) != "
+                      f"len({{{_names(names)}}}). Sent extra: {{{_names(sent_names - names)}}}. "
+                      f"Missing but required: {{{_names(names - sent_names)}}}.")
 
 
 def _names(names: Any) -> str:

@@ -116,13 +116,13 @@ def _loss(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]
         right = [sum(_text(answer[name]) == label for answer, label in zip(answers, labels)) for answers in (before, after)]
         return (right[0] - right[1]) / count, f"accuracy {right[1] / count:.4f} on {count} texts, the SavedModel's {right[0] / count:.4f}"
     if names:
-        changed = sum(any(_kept(one[name]) != _kept(other[name]) for name in names) for one, other in zip(before, after))
+        changed = sum(any(_kept(first[name]) != _kept(second[name]) for name in names) for first, second in zip(before, after))
         return changed / count, f"{changed} of {count} answers are not the SavedModel's"
     name = next(name for name in ("embedding", "weights", "score") if name in before[0])
     words = 1 + max(int(answer["ids"].max()) for answer in (*before, *after)) if name == "weights" else 0
     mean = sum(_vector(answer, name, words) for answer in before) / count if count > 1 else 0.0
     spread = sum(float(np.square(_vector(answer, name, words) - mean).sum()) for answer in before)
-    lost = sum(float(np.square(_vector(other, name, words) - _vector(one, name, words)).sum()) for one, other in zip(before, after))
+    lost = sum(float(np.square(_vector(second, name, words) - _vector(first, name, words)).sum()) for first, second in zip(before, after))
     lost /= max(spread, 1e-12)
     return lost, f"{lost:.2e} of the variance of {name} on {count} texts does not agree with the SavedModel's"
 

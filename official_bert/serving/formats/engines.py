@@ -30,8 +30,8 @@ class PortableModel:
         rows = len(next(iter(inputs.values())))
         if rows:
             return self.run(inputs)
-        one = {name: np.ones((1, *(max(1, size) for size in value.shape[1:])), np.int32) for name, value in inputs.items()}
-        return {name: value[:0] for name, value in self.run(one).items()}
+        single_row = {name: np.ones((1, *(max(1, size) for size in value.shape[1:])), np.int32) for name, value in inputs.items()}
+        return {name: value[:0] for name, value in self.run(single_row).items()}
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs for at least one row."""

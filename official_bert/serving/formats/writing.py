@@ -39,31 +39,31 @@ class FormatOptions:
 
 def check_formats(names: Sequence[str]) -> None:
     """Raises ValueError for an unknown format, one twice, and one that takes text."""
-    known = ["saved_model", *FORMATS]
+    known_names = ["saved_model", *FORMATS]
     for name in names:
         if name in NO_TEXT:
-            raise ValueError(f"--format={name}: expected one of {', '.join(known)}, which take token ids: {NO_TEXT[name]}")
-        if name not in known:
-            raise ValueError(f"--format: expected one or more of {', '.join(known)}, got {name!r}")
+            raise ValueError(f"--format={name}: expected one of {', '.join(known_names)}, which take token ids: {NO_TEXT[name]}")
+        if name not in known_names:
+            raise ValueError(f"--format: expected one or more of {', '.join(known_names)}, got {name!r}")
     if not names or len(set(names)) < len(names):
-        raise ValueError(f"--format: expected one or more of {', '.join(known)}, each once, got {','.join(names)!r}")
+        raise ValueError(f"--format: expected one or more of {', '.join(known_names)}, each once, got {','.join(names)!r}")
 
 
 def check_choices(names: Sequence[str], options: FormatOptions, precision: str) -> None:
     """Raises ValueError for choices that do not go with the formats, before any work is done."""
     check_formats(names)
-    others = [name for name in names if name in FORMATS]
-    smaller = [name for name in others if FORMATS[name].judged_by != "numbers"]
+    formats = [name for name in names if name in FORMATS]
+    smaller = [name for name in formats if FORMATS[name].judged_by != "numbers"]
     by_answers = [name for name in smaller if FORMATS[name].judged_by == "answers"]
-    if others and precision != "float32":
-        raise ValueError(f"--precision={precision}: expected --format=saved_model alone beside it, got {others[0]}, whose products are "
+    if formats and precision != "float32":
+        raise ValueError(f"--precision={precision}: expected --format=saved_model alone beside it, got {formats[0]}, whose products are "
                          "float32; litert_float16 and litert_int8 have smaller weights")
     if by_answers and not options.texts:
         raise ValueError(f"--format={by_answers[0]}: expected --check_file, texts on which its loss of accuracy is measured")
     if options.texts and not smaller:
         raise ValueError("--check_file: expected a format with smaller weights (litert_float16, litert_int8) beside it; others are "
                          "compared number by number")
-    if options.opset != DEFAULT_OPSET and "onnx" not in others:
+    if options.opset != DEFAULT_OPSET and "onnx" not in formats:
         raise ValueError("--opset: expected --format=onnx beside it")
 
 
@@ -82,11 +82,11 @@ def write_format(served: ServedModel, config: Config, form: str, folder: str, as
         file.write(FORMATS[form].convert(dense, where, described, served.tokenizer.vocab_file, options.opset))
     engine = start(kind, path)
     if options.texts and FORMATS[form].judged_by != "numbers":
-        told = check_answers(served, engine, described, options.texts, where)
+        finding = check_answers(served, engine, described, options.texts, where)
     else:
-        told = check_numbers(served, engine, where, "; --check_file judges it by its answers" * (FORMATS[form].judged_by == "either"))
+        finding = check_numbers(served, engine, where, "; --check_file judges it by its answers" * (FORMATS[form].judged_by == "either"))
     with open(os.path.join(folder, description.FILE), "w", encoding="utf-8") as file:
         file.write(description.to_text(described))
     shutil.copytree(assets, os.path.join(folder, "assets"))
     opset = f"opset {options.opset}; " if form == "onnx" else ""
-    return f"{', '.join(dense.inputs)} -> {', '.join(dense.outputs)}; {opset}{os.path.getsize(path)} bytes; {told}"
+    return f"{', '.join(dense.inputs)} -> {', '.join(dense.outputs)}; {opset}{os.path.getsize(path)} bytes; {finding}"

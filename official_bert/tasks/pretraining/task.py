@@ -130,6 +130,10 @@ class Task(TaskBase):
         return Pretrainer.make(self.config.model, {"next_sentence": self._learns_sentences, "boundary": self.options.boundary_weight > 0},
                                recompute=self.config.training.recompute)
 
+    def reads_pooler(self, model):
+        """With `pooler_norm` the head for words does, else that for sentences alone."""
+        return self.config.model.pooler_norm or model.next_sentence is not None
+
     def draw_first_weights(self, model):
         """Random weights or, where that is asked for, heads that look at their neighbours."""
         super().draw_first_weights(model)

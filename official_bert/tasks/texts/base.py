@@ -204,7 +204,7 @@ class TextClassification(TaskBase):
     @property
     def _weights_given(self) -> bool:
         """Whether rows or labels have weights in the loss of training."""
-        return bool(self._option("class_weights", "") or self._option("positive_weights", ""))
+        return bool(self.option("class_weights", "") or self.option("positive_weights", ""))
 
     def _weights(self, targets: np.ndarray) -> np.ndarray:
         """The weight of each label, or of its positive rows, float32 [K]; `targets` [N] or [N,K] has all rows, each window of a text."""

@@ -12,7 +12,8 @@ from typing import Any
 from official_bert.text import loading
 from official_bert.text.subwords import model_proto, tokenizer_files
 from official_bert.text.subwords.byte_bpe import byte_letters
-from official_bert.text.subwords.host import WORD_START, SubwordTokenizer
+from official_bert.text.subwords.host import WORD_START, SentencePieceTokenizer, SubwordTokenizer
+from official_bert.text.subwords.word_pieces import WordPieceTokenizer
 from official_bert.text.tokenizer import Tokenizer
 
 Files = Mapping[str, bytes]
@@ -35,32 +36,31 @@ def tokens_to_keep(tokenizer: Tokenizer, used: Collection[str], characters: bool
     return tokens
 
 
-def pruned(tokenizer: SubwordTokenizer, kept: Collection[str]) -> dict[str, bytes]:
-    """Returns the files of a tokenizer with the `kept` tokens alone, in their order."""
+def pruned(tokenizer: SubwordTokenizer, tokens: Collection[str]) -> dict[str, bytes]:
+    """Returns the files of a tokenizer with these tokens alone, in their order."""
     files, where = dict(tokenizer.definition.files), tokenizer.vocab_file
-    if tokenizer_files.WORDPIECE_FILE in files and tokenizer.kind in ("wordpiece", "japanese"):
-        entries = sorted(kept & tokenizer.plain.vocab.keys(), key=tokenizer.vocab.__getitem__)  # type: ignore[attr-defined]
+    if tokenizer_files.WORDPIECE_FILE in files and isinstance(tokenizer, WordPieceTokenizer):
+        entries = sorted(tokenizer.plain.vocab.keys() & tokens, key=tokenizer.vocab.__getitem__)
         files[tokenizer_files.WORDPIECE_FILE] = ("\n".join(entries) + "\n").encode()
         files.pop(tokenizer_files.JSON_FILE, None)
-    elif tokenizer.definition.model is not None and tokenizer.kind == "unigram":
+    elif isinstance(tokenizer, SentencePieceTokenizer):
         files.pop(tokenizer_files.JSON_FILE, None)  # would be another vocabulary
         name = next(name for name in tokenizer_files.MODEL_FILES if name in files)
         model = model_proto.read(files[name], where)
-        ids = getattr(tokenizer, "ids")  # noqa: B009  (of a SentencePieceTokenizer alone)
-        pieces = [piece for piece, index in zip(model.pieces, ids.tolist())
-                  if piece.type not in (model_proto.NORMAL, model_proto.UNUSED) or tokenizer.inv_vocab.get(index) in kept]
+        pieces = [piece for piece, index in zip(model.pieces, tokenizer.ids.tolist())
+                  if piece.type not in (model_proto.NORMAL, model_proto.UNUSED) or tokenizer.inv_vocab.get(index) in tokens]
         del model.pieces[:]
         model.pieces.extend(pieces)
         files[name] = model.SerializeToString()
     elif tokenizer_files.JSON_FILE in files:
         settings = json.loads(files[tokenizer_files.JSON_FILE])
-        settings["model"] = _pruned_model(settings["model"], kept)
+        settings["model"] = _pruned_model(settings["model"], tokens)
         files = {name: content for name, content in files.items() if name not in (tokenizer_files.VOCAB_JSON, tokenizer_files.MERGES_FILE)}
         files[tokenizer_files.JSON_FILE] = _as_json(settings)
     else:
         lines = files[tokenizer_files.MERGES_FILE].decode().split("\n")
         model = _pruned_model({"vocab": json.loads(files[tokenizer_files.VOCAB_JSON]), "merges": [
-            line.removesuffix("\r") for line in lines if line.strip() and not line.startswith("#version")]}, kept)
+            line.removesuffix("\r") for line in lines if line.strip() and not line.startswith("#version")]}, tokens)
         files[tokenizer_files.VOCAB_JSON] = _as_json(model["vocab"])
         files[tokenizer_files.MERGES_FILE] = "\n".join(["#version: 0.2", *model["merges"], ""]).encode()
     return _renumbered(files, where)
@@ -71,7 +71,7 @@ def extended(tokenizer: SubwordTokenizer, words: Sequence[str]) -> dict[str, byt
     files = dict(tokenizer.definition.files)
     added = [{"content": word, "single_word": True, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
              for word in words]
-    if tokenizer_files.JSON_FILE in files and (tokenizer.definition.model is None or tokenizer.kind != "unigram"):
+    if tokenizer_files.JSON_FILE in files and not isinstance(tokenizer, SentencePieceTokenizer):
         settings = json.loads(files[tokenizer_files.JSON_FILE])
         settings["added_tokens"] = [*(settings.get("added_tokens") or ()), *({"id": -1, **token} for token in added)]
         files[tokenizer_files.JSON_FILE] = _as_json(settings)
@@ -83,17 +83,17 @@ def extended(tokenizer: SubwordTokenizer, words: Sequence[str]) -> dict[str, byt
     return _renumbered(files, tokenizer.vocab_file)
 
 
-def _pruned_model(model: Mapping[str, Any], kept: Collection[str]) -> dict[str, Any]:
+def _pruned_model(model: Mapping[str, Any], tokens: Collection[str]) -> dict[str, Any]:
     """Returns the model in a `tokenizer.json` with fewer tokens."""
     if isinstance(model["vocab"], list):  # unigram: pairs of a piece and its score
         unknown = model["vocab"][model["unk_id"]]
-        pieces = [piece for piece in model["vocab"] if piece[0] in kept or piece is unknown]
+        pieces = [piece for piece in model["vocab"] if piece[0] in tokens or piece is unknown]
         return {**model, "vocab": pieces, "unk_id": pieces.index(unknown)}
-    vocab = [token for token in sorted(model["vocab"], key=model["vocab"].__getitem__) if token in kept]
+    vocab = [token for token in sorted(model["vocab"], key=model["vocab"].__getitem__) if token in tokens]
     numbered = {"vocab": {token: index for index, token in enumerate(vocab)}}
     if "merges" not in model:
         return {**model, **numbered}
-    merges = [merge for merge in model["merges"] if "".join(merge.split(" ") if isinstance(merge, str) else merge) in kept]
+    merges = [merge for merge in model["merges"] if "".join(merge.split(" ") if isinstance(merge, str) else merge) in tokens]
     return {**model, **numbered, "merges": merges}
 
 

@@ -189,7 +189,7 @@ class TaughtText(Taught):
     def __post_init__(self):
         super().__post_init__()
         settings = self.distillation
-        if (objective := getattr(self.options, "objective", "")) not in ("masked_lm", "next_token"):
+        if (objective := self.option("objective", "")) not in ("masked_lm", "next_token"):
             raise ValueError(f"config.options.objective: expected masked_lm or next_token beside training.teacher, got {objective}")
         if settings.keep == "kept":
             raise ValueError(f"{SETTINGS}.keep: expected auto or computed for pre-training: masks change from epoch to epoch, and the "
@@ -197,7 +197,7 @@ class TaughtText(Taught):
         if settings.relations and self.config.model.attention != "bidirectional":
             raise ValueError(f"{SETTINGS}.relations: expected model.attention bidirectional, because every token is related to every other "
                              f"one, got {self.config.model.attention}")
-        if settings.layers and getattr(self.options, "first_weights", "random") != "random":
+        if settings.layers and self.option("first_weights", "random") != "random":
             raise ValueError(f"config.options.first_weights: expected random beside {SETTINGS}.student_layers, which gives the weights, "
                              f"got {self.options.first_weights}")
         if self._observes and (others := set(self.loss_names) - {"mlm", "next_token", *OF_SENTENCES}):

@@ -2,6 +2,7 @@
 
 import glob
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -76,7 +77,7 @@ def cut_rows(resolved: Resolved) -> dict[str, tuple[int, int]]:
                "prediction": resolved.tests and resolved.tests.source}
     parts, counts = "choices" if resolved.task.head == "choice" else "texts", {}
     for kind, source in sources.items():
-        rows = getattr(source, "made_of", ())  # of records on disk: none
+        rows: Any = source.made_of if source else ()
         if isinstance(rows, ChoiceFeatures):
             kind, rows = f"{kind} {parts}", rows.rows
         if isinstance(rows, TextFeatures):
@@ -94,7 +95,7 @@ def cut_lines(resolved: Resolved, config: Config) -> list[str]:
 
 def unknown_lines(resolved: Resolved) -> list[str]:
     """Says that many tokens of the training rows are [UNK]: texts of another language or casing than the vocabulary; [] if few are."""
-    rows = getattr(resolved.train, "made_of", ())
+    rows = resolved.train.made_of if resolved.train else ()
     chosen = [rows[number] for number in np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(int)]
     ids = [np.ravel(row["input_ids"])[np.ravel(row["input_mask"]) > 0] for row in chosen if "input_ids" in row]
     unknown = np.mean(np.concatenate(ids) == resolved.task.tokenizer.special_id("[UNK]")) if ids else 0.0

@@ -63,7 +63,7 @@ def read_rest(body: bytes, limits: Limits, header: int | None = None) -> Reading
     identity = request.get("id", "")
     if not isinstance(identity, str):
         raise invalid("'id': expected a string")
-    return Reading(signature="", inputs=arrays, wanted=tuple(as_binary), more={
+    return Reading(signature="", inputs=arrays, outputs=tuple(as_binary), more={
         "id": identity, "binary": [name for name, is_binary in as_binary.items() if is_binary], "all_binary": by_default and not as_binary})
 
 
@@ -86,7 +86,7 @@ def read_grpc(data: bytes, limits: Limits) -> Reading:
     _check_all_strings(arrays, limits)
     version = request.model_version
     return Reading(signature="", inputs=arrays, name=request.model_name, version=version_number(version) if version else None,
-                   wanted=tuple(entry.name for entry in request.outputs), more={"id": request.id, "raw": bool(raw)})
+                   outputs=tuple(entry.name for entry in request.outputs), more={"id": request.id, "raw": bool(raw)})
 
 
 def version_number(text: str) -> int:

@@ -143,11 +143,11 @@ async def answering(handler: RequestHandler, context: Any, api: str, request: An
     What goes wrong in it becomes a gRPC status, never a broken server. After the deadline that is always DEADLINE_EXCEEDED: the
     client gives itself this status, and whether the server's answer is quicker than the client's clock is chance.
     """
-    left = context.time_remaining()
-    deadline = None if left is None else time.monotonic() + left
+    seconds = context.time_remaining()
+    deadline = None if seconds is None else time.monotonic() + seconds
     try:
         with handler.admitted(request.model_spec.name if request is not None else "", api, "GRPC", deadline) as admission:
-            if left is not None and left <= 0:
+            if seconds is not None and seconds <= 0:
                 raise RequestError("DEADLINE_EXCEEDED", "the deadline was over when the request arrived")
             if request is not None and not request.HasField("model_spec"):
                 raise invalid("Missing ModelSpec")

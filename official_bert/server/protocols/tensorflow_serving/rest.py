@@ -142,9 +142,9 @@ def _metadata_json(response: Any, labels: list[str]) -> bytes:
     """
     signatures = get_model_metadata_pb2.SignatureDefMap()
     response.metadata[grpc_service.SIGNATURES].Unpack(signatures)
-    ours = b',\n"official_bert": ' + json.dumps({"labels": labels}).encode("utf-8") if labels else b""
+    labels_json = b',\n"official_bert": ' + json.dumps({"labels": labels}).encode("utf-8") if labels else b""
     return (b'{\n"model_spec":' + _proto_json(response.model_spec) + b',\n"metadata": {"signature_def": '
-            + _proto_json(signatures) + b"}" + ours + b"\n}\n")
+            + _proto_json(signatures) + b"}" + labels_json + b"\n}\n")
 
 
 def _proto_json(message: Any) -> bytes:

@@ -63,11 +63,11 @@ def _columns_of_rows(rows: Any, specs: Specs) -> dict[str, list]:
         raise invalid(f"JSON Value: {_shown(rows)} Expecting 'instances' to be an list/array")
     if not rows:
         raise invalid("No values in 'instances' array")
-    named = [isinstance(row, dict) and not _is_binary(row) for row in rows]
-    if any(named) != all(named):
-        raise invalid(f"Expecting {'object' if named[0] else 'value/list'} but got {'list' if named[0] else 'object'} "
-                      f"at item {named.index(not named[0])} of input list")
-    if not named[0]:
+    are_objects = [isinstance(row, dict) and not _is_binary(row) for row in rows]
+    if any(are_objects) != all(are_objects):
+        raise invalid(f"Expecting {'object' if are_objects[0] else 'value/list'} but got {'list' if are_objects[0] else 'object'} "
+                      f"at item {are_objects.index(not are_objects[0])} of input list")
+    if not are_objects[0]:
         if len(specs) != 1:
             raise invalid("instances is a plain list, but expecting list of objects as multiple input tensors required "
                           f"as per tensorinfo_map: {', '.join(specs)}")
