@@ -82,14 +82,14 @@ def main(_) -> None:
         ask(texts[:64], 8)
     print("| clients | side | requests/s | p50 (ms) | p99 (ms) |\n|---|---|---|---|---|")
     for clients in map(int, FLAGS.clients):
-        found = {side: [] for side in sides}
+        rates = {side: [] for side in sides}
         for _ in range(FLAGS.rounds):
             for side, ask in sides.items():
                 began = time.perf_counter()
                 seconds = sorted(ask(texts, clients))
-                found[side].append((len(texts) / (time.perf_counter() - began), 1000 * statistics.median(seconds),
+                rates[side].append((len(texts) / (time.perf_counter() - began), 1000 * statistics.median(seconds),
                                     1000 * seconds[int(0.99 * len(seconds))]))
-        for side, rounds in found.items():
+        for side, rounds in rates.items():
             print(f"| {clients} | {side} | " + " | ".join(f"{statistics.median(column):.1f}" for column in zip(*rounds)) + " |")
 
 

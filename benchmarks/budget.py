@@ -52,17 +52,17 @@ def seconds_of_a_step(row: str) -> float:
 
 def read_rows() -> dict[str, list[dict]]:
     """Returns the finished rows, with all of their seeds."""
-    found: dict[str, list[dict]] = {}
+    rows: dict[str, list[dict]] = {}
     path = pathlib.Path(FLAGS.results or pathlib.Path(FLAGS.work_dir) / "results.jsonl")
     if not path.exists():
         sys.exit(f"error: {path}: no such file; tools/run_ablations.py writes results.jsonl in its --work_dir")
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        found.setdefault(row["row"].partition("_seed_")[0], []).append(row)
+        rows.setdefault(row["row"].partition("_seed_")[0], []).append(row)
     for name in (FLAGS.baseline, *FLAGS.contenders):
-        if name not in found:
-            sys.exit(f"error: {path}: expected the row {name}, got {', '.join(found)}")
-    return found
+        if name not in rows:
+            sys.exit(f"error: {path}: expected the row {name}, got {', '.join(rows)}")
+    return rows
 
 
 def draw(rows: dict[str, list[dict]], lengths: dict[str, float]) -> None:
@@ -104,8 +104,8 @@ def main(_) -> None:
         for name in names:
             seconds[name].append(seconds_of_a_step(name))
         print(f"turn {turn + 1} of {FLAGS.turns}", file=sys.stderr, flush=True)
-    whole, wanted = rows[FLAGS.baseline][0]["steps"], final_loss(rows[FLAGS.baseline])
-    headings = ["", "steps", "time of a step", "time of the run", "held-out loss, each seed", "mean", f"{wanted:.3f} reached after"]
+    whole, goal = rows[FLAGS.baseline][0]["steps"], final_loss(rows[FLAGS.baseline])
+    headings = ["", "steps", "time of a step", "time of the run", "held-out loss, each seed", "mean", f"{goal:.3f} reached after"]
     print(f"| {' | '.join(headings)} |\n{'|---' * len(headings)}|")
     lengths = {}
     for name in names:
@@ -113,7 +113,7 @@ def main(_) -> None:
         lengths[name] = statistics.median(ratios) / whole
         losses = ", ".join(f"{row['held_out']['mlm_loss']:.3f}" for row in rows[name])
         reached = ", ".join("never" if steps is None else f"{steps * lengths[name]:.2f}"
-                            for steps in (steps_to(wanted, row["curve"]) for row in rows[name]))
+                            for steps in (steps_to(goal, row["curve"]) for row in rows[name]))
         print(f"| {rows[name][0]['title']} | {rows[name][0]['steps']:,} | {min(ratios):.2f} to {max(ratios):.2f} | "
               f"{lengths[name] * rows[name][0]['steps']:.2f} | {losses} | {final_loss(rows[name]):.3f} | {reached} |")
     draw(rows, lengths)

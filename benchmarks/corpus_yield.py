@@ -112,14 +112,14 @@ def measure(language: str, paths: list[str]) -> tuple[list[str], bool]:
                  "headings of the files": [heading + "." * (heading[-1:] not in "!?") for heading in texts.headings],
                  "lists": [mark + item for mark, item in zip(itertools.cycle(LIST_MARKS), texts.items)]}
         page = documents.Document([line for kind in lines.values() for line in kind], headings=True)
-        kept = {"".join("".join(sentences).split()) for sentences in cleaner.clean_paragraphs(page, YieldReport())}
+        kept_lines = {"".join("".join(sentences).split()) for sentences in cleaner.clean_paragraphs(page, YieldReport())}
         for kind, members in lines.items():
             squeezed = ["".join(line.split()) for line in members]
-            found = sum(len(line) for line in squeezed if line in kept)
+            characters = sum(len(line) for line in squeezed if line in kept_lines)
             total = counts.setdefault(kind, [0, 0])
-            total[0] += found
+            total[0] += characters
             total[1] += sum(map(len, squeezed))
-    shares = {kind: found / size if size else 0.0 for kind, (found, size) in counts.items()}
+    shares = {kind: characters / size if size else 0.0 for kind, (characters, size) in counts.items()}
     row = [language, *(f"{shares[kind]:.1%} of {counts[kind][1]:,}" if counts[kind][1] else "" for kind in counts)]
     return row, shares["paragraphs"] >= 0.98 and shares["headings"] <= 0.02
 

@@ -118,7 +118,7 @@ def compare(work: pathlib.Path, files: list[str], text: str) -> dict:
     """Compares our whole command with the peer's; measures the rates of the stages after the tokenizer."""
     first = run_ours(work, make_text(files, work / "tiny.txt", 1), cache=str(work / "numba"))
     ours = min((run_ours(work, text) for _ in range(2)), key=lambda result: result["seconds"])
-    found = {f"{name} ({clock})": run[clock] for clock in ("seconds", "cpu_seconds") for name, run in
+    figures = {f"{name} ({clock})": run[clock] for clock in ("seconds", "cpu_seconds") for name, run in
              (("first run ever, 1 MB, kernels compiled", first), (f"ours, {FLAGS.megabytes} MB", ours))} | {
              "instances": ours["instances"], "stages (s)": ours["stages"],
              "instances/s, sampled to written": ours["instances"] / sum(ours["stages"][name] for name in
@@ -130,10 +130,10 @@ def compare(work: pathlib.Path, files: list[str], text: str) -> dict:
         for clock in ("seconds", "cpu_seconds"):
             rate = (runs[1][clock] - runs[0][clock]) / (large - small)
             whole = runs[1][clock] + rate * (FLAGS.megabytes - large)
-            found |= {f"peer, small sizes ({clock})": [run[clock] for run in runs],
+            figures |= {f"peer, small sizes ({clock})": [run[clock] for run in runs],
                       f"peer, {FLAGS.megabytes} MB ({clock})": whole,
                       f"times as fast ({clock})": whole / ours[clock]}
-    return found
+    return figures
 
 
 def measure_memory(work: pathlib.Path, files: list[str], at_first: float) -> dict:
@@ -153,14 +153,14 @@ def measure_costs(work: pathlib.Path, text: str) -> dict:
     first = run_ours(work, text, store, dupes=1)
     more = run_ours(work, text, store, dupes=DUPES)
     tokens = first["tokens"]
-    kept = sum(path.stat().st_size for path in (work / "store").iterdir())
+    store_bytes = sum(path.stat().st_size for path in (work / "store").iterdir())
     sharded = run_ours(work, text, "--order=sharded", f"--output_file={work}/ours.tfrecord@8")
 
     def behind(run: dict) -> float:
         return run["stages"]["sampling"] + run["stages"]["writing"]
     return {"tokens": tokens, "tokenizing (ns/token)": first["stages"]["tokenizing"] / tokens * 1e9,
             "a pass (ns/token)": (behind(more) - behind(first)) / (DUPES - 1) / tokens * 1e9,
-            "store (bytes/token)": kept / tokens, "records (bytes/token and pass)": more["bytes"] / DUPES / tokens,
+            "store (bytes/token)": store_bytes / tokens, "records (bytes/token and pass)": more["bytes"] / DUPES / tokens,
             "tokens an instance": DUPES * tokens / more["instances"], "sharded, 8 files (s)": sharded["seconds"]}
 
 
@@ -171,11 +171,11 @@ def main(_) -> None:
     files = sorted(name for pattern in FLAGS.text.split(",") for name in glob.glob(pattern))
     try:
         text = make_text(files, work / "text.txt", FLAGS.megabytes)
-        found = compare(work, files, text)
-        print(json.dumps(found, indent=1), flush=True)
+        figures = compare(work, files, text)
+        print(json.dumps(figures, indent=1), flush=True)
         print(json.dumps(measure_costs(work, text), indent=1), flush=True)
         if FLAGS.large_megabytes:
-            print(json.dumps(measure_memory(work, files, found["RssAnon at its peak (MB)"]), indent=1))
+            print(json.dumps(measure_memory(work, files, figures["RssAnon at its peak (MB)"]), indent=1))
     finally:
         shutil.rmtree(work)
 

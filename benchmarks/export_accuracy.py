@@ -29,9 +29,9 @@ def answers_of(folder: str, rows: list[dict[str, str]]) -> tuple[np.ndarray, np.
     """Returns a model's labels and logits for all rows."""
     from official_bert.serving.loading import load_exported
     model = load_exported(folder)
-    found = [model(**{name: [row[name] for row in rows[start:start + FLAGS.batch_size]] for name in rows[0]})
+    parts = [model(**{name: [row[name] for row in rows[start:start + FLAGS.batch_size]] for name in rows[0]})
              for start in range(0, len(rows), FLAGS.batch_size)]
-    return np.concatenate([part["label"] for part in found]).astype(str), np.concatenate([part["logits"] for part in found])
+    return np.concatenate([part["label"] for part in parts]).astype(str), np.concatenate([part["logits"] for part in parts])
 
 
 def main(argv) -> None:
@@ -39,11 +39,11 @@ def main(argv) -> None:
     rows, labels = read_rows()
     first = None
     for folder in argv[1:]:
-        found, logits = answers_of(folder, rows)
-        first = (found, logits) if first is None else first
-        right = found == np.array(labels)
+        labels_given, logits = answers_of(folder, rows)
+        first = (labels_given, logits) if first is None else first
+        right = labels_given == np.array(labels)
         print(f"{folder}: accuracy {right.mean():.4f} ({right.sum()} of {len(rows)}); other labels than the first model's: "
-              f"{(found != first[0]).sum()}; logits differ by {np.abs(logits - first[1]).mean():.4f} on average, at most "
+              f"{(labels_given != first[0]).sum()}; logits differ by {np.abs(logits - first[1]).mean():.4f} on average, at most "
               f"{np.abs(logits - first[1]).max():.4f}, of a standard deviation of {first[1].std():.3f}")
 
 

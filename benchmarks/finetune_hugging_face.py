@@ -59,16 +59,16 @@ def make_rows(tokenizer, part, longest):
     return tokenizer(*[texts for texts in part["texts"] if texts], truncation=True, max_length=longest)
 
 
-def collate(tokenizer, rows, chosen):
+def collate(tokenizer, rows, numbers):
     """Returns a batch padded to its longest row."""
-    return tokenizer.pad({name: [values[i] for i in chosen] for name, values in rows.items()}, return_tensors="pt")
+    return tokenizer.pad({name: [values[i] for i in numbers] for name, values in rows.items()}, return_tensors="pt")
 
 
-def targets(part, chosen, length):
+def targets(part, numbers, length):
     """Returns the targets of the loss: labels, tags (-100 for none) or the positions of answers."""
-    found = {name: [part[name][i] for i in chosen] for name in ("labels", "start_positions", "end_positions") if name in part}
+    columns = {name: [part[name][i] for i in numbers] for name in ("labels", "start_positions", "end_positions") if name in part}
     return {name: torch.tensor([row + [-100] * (length - len(row)) for row in rows] if isinstance(rows[0], list) else rows)
-            for name, rows in found.items()}
+            for name, rows in columns.items()}
 
 
 def train(folder, run_file):
@@ -102,34 +102,34 @@ def orders(count, size, seed):
 def answer(model, tokenizer, rows, run):
     """Returns the logits of all rows in order: per row, per token, or of start and end per token."""
     model.eval()
-    found, size = [], run["batch_size"]
+    logits_of_rows, size = [], run["batch_size"]
     with torch.no_grad(), products_in(run["precision"]):
         for start in range(0, len(rows["input_ids"]), size):
             chosen = range(start, min(start + size, len(rows["input_ids"])))
             outputs = model(**collate(tokenizer, rows, chosen))
             logits = outputs.logits if "logits" in outputs else torch.stack([outputs.start_logits, outputs.end_logits], -1)
-            found += logits.float().tolist()
-    return found
+            logits_of_rows += logits.float().tolist()
+    return logits_of_rows
 
 
 def losses(folder, batches_file):
     """Trains on given batches without dropout, at given rates; weights and head come from the folder."""
-    given = np.load(batches_file)
-    of_scores = "scores_0" in given
+    batches = np.load(batches_file)
+    of_scores = "scores_0" in batches
     model = transformers.BertForSequenceClassification.from_pretrained(
         folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.0,
         problem_type="regression" if of_scores else "single_label_classification", **ATTENTION)
-    optimizer = make_optimizer(model, float(given["epsilon"]))
+    optimizer = make_optimizer(model, float(batches["epsilon"]))
     model.train()
-    found = []
-    for step, rate in enumerate(given["rates"]):
-        batch = {name: torch.tensor(given[f"{ours}_{step}"]).long()
+    values = []
+    for step, rate in enumerate(batches["rates"]):
+        batch = {name: torch.tensor(batches[f"{ours}_{step}"]).long()
                  for name, ours in zip(INPUTS, ("input_ids", "input_mask", "segment_ids"))}
-        labels = torch.tensor(given[f"scores_{step}"]).float() if of_scores else torch.tensor(given[f"label_ids_{step}"]).long()
+        labels = torch.tensor(batches[f"scores_{step}"]).float() if of_scores else torch.tensor(batches[f"label_ids_{step}"]).long()
         loss = model(**batch, labels=labels).loss
-        found.append(loss.item())
+        values.append(loss.item())
         update(model, optimizer, loss, rate)
-    print(json.dumps(found))
+    print(json.dumps(values))
 
 
 if __name__ == "__main__":

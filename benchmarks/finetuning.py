@@ -88,18 +88,18 @@ def run_ours(seed: int) -> dict:
     command = [sys.executable, "-u", "-m", "official_bert.run_finetuning", f"--task={FLAGS.task}", f"--data_dir={FLAGS.data_dir}",
                f"--train_file={FLAGS.train_file}", f"--eval_file={FLAGS.eval_file}", f"--init_checkpoint={FLAGS.init_checkpoint}",
                f"--output_dir={folder}", "--cache_dir=", f"--set=seed={seed}", *(f"--set={text}" for text in overrides())]
-    began, found, marks = time.monotonic(), {}, {}
+    began, metrics, marks = time.monotonic(), {}, {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         for line in process.stdout:
             marks.setdefault(line.split(" ")[0].strip(":\n"), time.monotonic())
             name, equals, value = line.strip().partition(" = ")
             if equals:
-                found[name] = float(value.removesuffix(" %")) / (100.0 if value.endswith(" %") else 1.0)
+                metrics[name] = float(value.removesuffix(" %")) / (100.0 if value.endswith(" %") else 1.0)
     if process.returncode:
         sys.exit(f"error: run_finetuning ended with status {process.returncode}")
     shutil.rmtree(folder)
     loaded = marks.get("initialised") or marks["resumed"]
-    return {"seed": seed, "seconds": marks.get("step", loaded) - loaded, "command": time.monotonic() - began, "metrics": found}
+    return {"seed": seed, "seconds": marks.get("step", loaded) - loaded, "command": time.monotonic() - began, "metrics": metrics}
 
 
 def environment() -> dict[str, str]:
@@ -183,21 +183,21 @@ def compare() -> None:
     resolved = resolve() if FLAGS.sides != "ours" else None
     runs: dict[str, list[dict]] = {name: [] for name in (OURS, THEIRS) if FLAGS.sides == "both" or FLAGS.sides == SIDES[name]}
     for seed in range(FLAGS.first_seed, FLAGS.first_seed + FLAGS.seeds):
-        for name, found in runs.items():
-            found.append(run_ours(seed) if name == OURS else run_theirs(seed, resolved))
-            print(f"seed {seed}, {name}: {found[-1]}", file=sys.stderr, flush=True)
+        for name, results in runs.items():
+            results.append(run_ours(seed) if name == OURS else run_theirs(seed, resolved))
+            print(f"seed {seed}, {name}: {results[-1]}", file=sys.stderr, flush=True)
     if FLAGS.result_file:
-        pathlib.Path(FLAGS.result_file).write_text(json.dumps({SIDES[name]: found for name, found in runs.items()}), encoding="utf-8")
-    common = set.intersection(*(set(found[0]["metrics"]) for found in runs.values()))
+        pathlib.Path(FLAGS.result_file).write_text(json.dumps({SIDES[name]: results for name, results in runs.items()}), encoding="utf-8")
+    common = set.intersection(*(set(results[0]["metrics"]) for results in runs.values()))
     names = [name for name in next(iter(runs.values()))[0]["metrics"] if name in common]
     print(f"| {FLAGS.task}, {FLAGS.seeds} seeds | training (s) | whole command (s) | {' | '.join(names)} |")
     print("|---" * (3 + len(names)) + "|")
-    for name, found in runs.items():
-        times = [f"{statistics.median(run[key] for run in found):.1f}" for key in ("seconds", "command")]
-        print(f"| {name} | {' | '.join([*times, *(spread([run['metrics'][metric] for run in found]) for metric in names)])} |")
+    for name, results in runs.items():
+        times = [f"{statistics.median(run[key] for run in results):.1f}" for key in ("seconds", "command")]
+        print(f"| {name} | {' | '.join([*times, *(spread([run['metrics'][metric] for run in results]) for metric in names)])} |")
     if len(runs) == 1:
         return
-    ours, theirs = (statistics.median(run["seconds"] for run in found) for found in runs.values())
+    ours, theirs = (statistics.median(run["seconds"] for run in results) for results in runs.values())
     print(f"\ntraining {theirs / ours:.2f} times as fast")
 
 
@@ -229,17 +229,17 @@ def prove() -> None:
                               labels=list(task.options.labels)), "hugging_face", folder)
     batches = list(source.dataset().take(STEPS_COMPARED))
     # An epoch's last batch is filled up with rows of weight 0, which are not examples.
-    given = {f"{name}_{step}": value.numpy()[batch["example_weights"].numpy() > 0]
-             for step, batch in enumerate(batches) for name, value in batch.items()}
+    inputs_of_steps = {f"{name}_{step}": value.numpy()[batch["example_weights"].numpy() > 0]
+                       for step, batch in enumerate(batches) for name, value in batch.items()}
     np.savez(os.path.join(FLAGS.work_dir, "batches.npz"), epsilon=task.config.optimizer.epsilon, rates=rates_of(resolved, STEPS_COMPARED),
-             **given)
+             **inputs_of_steps)
     iterator = iter(source.dataset())
     rows = np.concatenate([trainer.run_steps(iterator, tf.constant(1)).numpy() for _ in range(STEPS_COMPARED)])
-    found = rows[:, trainer.step.names.index("loss")]
-    wanted = np.array(ask_peer("losses", folder, os.path.join(FLAGS.work_dir, "batches.npz")))
-    for step, (one, other) in enumerate(zip(found, wanted), 1):
-        print(f"step {step:2}  official_bert {one:.6f}  PyTorch {other:.6f}  {abs(one - other):.1e}")
-    worst = float(np.abs(found - wanted).max())
+    our_losses = rows[:, trainer.step.names.index("loss")]
+    peer_losses = np.array(ask_peer("losses", folder, os.path.join(FLAGS.work_dir, "batches.npz")))
+    for step, (our_loss, peer_loss) in enumerate(zip(our_losses, peer_losses), 1):
+        print(f"step {step:2}  official_bert {our_loss:.6f}  PyTorch {peer_loss:.6f}  {abs(our_loss - peer_loss):.1e}")
+    worst = float(np.abs(our_losses - peer_losses).max())
     print(f"largest difference over {STEPS_COMPARED} steps: {worst:.1e}")
     if not worst <= LARGEST:
         sys.exit(f"error: expected at most {LARGEST}")

@@ -52,14 +52,14 @@ def main(_) -> None:
     batches, iterator = iter(source.dataset()), iter(source.dataset())
     read(batches, 1.0)
     train(trainer, iterator, 2)
-    given, taken = [], []
+    source_rates, training_rates = [], []
     for _ in range(FLAGS.rounds):
-        given.append(read(batches, FLAGS.seconds) * source.batch_size)
-        taken.append(train(trainer, iterator, FLAGS.steps) * source.batch_size)
+        source_rates.append(read(batches, FLAGS.seconds) * source.batch_size)
+        training_rates.append(train(trainer, iterator, FLAGS.steps) * source.batch_size)
     print("| | sequences/s, median (least to most) |\n|---|---|")
-    for name, rates in (("the input pipeline alone", given), ("training", taken)):
+    for name, rates in (("the input pipeline alone", source_rates), ("training", training_rates)):
         print(f"| {name} | {statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f}) |")
-    print(f"\nthe pipeline gives {statistics.median(given) / statistics.median(taken):.1f} times what training takes")
+    print(f"\nthe pipeline gives {statistics.median(source_rates) / statistics.median(training_rates):.1f} times what training takes")
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ def by_batch_norm(x, gamma, beta):
     width = x.shape[-1]
     rows = tf.reshape(x, [1, -1, width, 1])
     channels = tf.shape(rows)[1:2]
-    made = tf.compat.v1.nn.fused_batch_norm(rows, tf.fill(channels, 1.0), tf.fill(channels, 0.0), tf.constant([]), tf.constant([]),
-                                            epsilon=EPSILON, data_format="NCHW", is_training=True)[0]
-    return tf.reshape(made, tf.shape(x)) * gamma + beta
+    normed = tf.compat.v1.nn.fused_batch_norm(rows, tf.fill(channels, 1.0), tf.fill(channels, 0.0), tf.constant([]), tf.constant([]),
+                                              epsilon=EPSILON, data_format="NCHW", is_training=True)[0]
+    return tf.reshape(normed, tf.shape(x)) * gamma + beta
 
 
 def make_forms(width: int):
@@ -62,18 +62,18 @@ def main(_) -> None:
     for rows, tokens in SHAPES:
         x = np.random.default_rng(1).normal(size=(rows, tokens, FLAGS.width)).astype(np.float32)
         wide = x.astype(np.float64)
-        wanted = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + EPSILON) * gamma + beta
+        expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + EPSILON) * gamma + beta
         seconds: dict[str, list[float]] = {name: [] for name in forms}
-        given = tf.constant(x)
+        inputs = tf.constant(x)
         for _ in range(FLAGS.rounds + 1):
             for name, chain in chains.items():
                 began = time.perf_counter()
-                chain(given).numpy()
+                chain(inputs).numpy()
                 seconds[name].append(time.perf_counter() - began)
         medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}
         for name in list(forms)[:-1]:
             ratio = (medians[name] - medians[""]) / (medians["Keras"] - medians[""])
-            difference = np.abs(once[name](given).numpy() - wanted).max()
+            difference = np.abs(once[name](inputs).numpy() - expected).max()
             time_left = 1e3 * (medians[name] - medians[""])
             print(f"| {rows} x {tokens} | {name} | {time_left:.2f} | {ratio:.2f} | {difference:.1e} |", flush=True)
 

@@ -125,12 +125,12 @@ def child(name: str) -> dict[str, float]:
 
 def main(_) -> None:
     if FLAGS.one:
-        found = attention_alone() if FLAGS.one == "attention" else encoder_passes(FLAGS.one == "dense")
-        print(json.dumps(found))
+        figures = attention_alone() if FLAGS.one == "attention" else encoder_passes(FLAGS.one == "dense")
+        print(json.dumps(figures))
         return
-    found = child("attention")
-    print(f"attention of {FLAGS.tokens} tokens: all {found['all']:.3f} s, window {found['window']:.3f} s, "
-          f"ratio {found['window'] / found['all']:.3f}", flush=True)
+    figures = child("attention")
+    print(f"attention of {FLAGS.tokens} tokens: all {figures['all']:.3f} s, window {figures['window']:.3f} s, "
+          f"ratio {figures['window'] / figures['all']:.3f}", flush=True)
     if FLAGS.only_attention:
         return
     turns = [(child("windows"), child("dense")) for _ in range(2)]

@@ -95,11 +95,11 @@ def compare() -> None:
                               text=True, input=f"1\n{FLAGS.steps}\n\n")
         if done.returncode:
             sys.exit(f"error: {name}: {done.stderr.strip().splitlines()[-1]}")
-        seconds, found = map(json.loads, done.stdout.strip().splitlines()[-2:])
-        found["seconds"] = statistics.median(seconds)
-        first = first or found
-        print(f"| {name} | {found['whole'] / 1e6:,.0f} MB | {found['whole'] / first['whole']:.2f} | "
-              f"{first['seconds'] / found['seconds']:.2f} |", flush=True)
+        seconds, figures = map(json.loads, done.stdout.strip().splitlines()[-2:])
+        figures["seconds"] = statistics.median(seconds)
+        first = first or figures
+        print(f"| {name} | {figures['whole'] / 1e6:,.0f} MB | {figures['whole'] / first['whole']:.2f} | "
+              f"{first['seconds'] / figures['seconds']:.2f} |", flush=True)
 
 
 def main(_) -> None:
@@ -120,10 +120,10 @@ def main(_) -> None:
                               text=True)
         if done.returncode:
             sys.exit(f"error: {name}: {done.stderr.strip().splitlines()[-1]}")
-        found = json.loads(done.stdout.strip().splitlines()[-1])
-        first = first or found
-        print(f"| {name} | {found['memory'] / 1e6:,.0f} MB | {found['memory'] / first['memory']:.2f} | "
-              f"{first['seconds'] / found['seconds']:.2f} |", flush=True)
+        figures = json.loads(done.stdout.strip().splitlines()[-1])
+        first = first or figures
+        print(f"| {name} | {figures['memory'] / 1e6:,.0f} MB | {figures['memory'] / first['memory']:.2f} | "
+              f"{first['seconds'] / figures['seconds']:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

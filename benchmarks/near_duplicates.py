@@ -33,10 +33,10 @@ def make_documents(path: pathlib.Path, count: int) -> int:
     words = np.array([f"{a}{b}{c}{d}" for a in SYLLABLES for b in SYLLABLES for c in SYLLABLES for d in SYLLABLES])
     with open(path, "w", encoding="utf-8") as file:
         for number in range(count - count // COPY_EVERY):
-            chosen = words[rng.integers(0, len(words), 45)]
-            file.write(as_row(chosen))
+            text_words = words[rng.integers(0, len(words), 45)]
+            file.write(as_row(text_words))
             if number % COPY_EVERY == 0 and len(copies) < count // COPY_EVERY:
-                copies.append([*chosen[:-5], *words[rng.integers(0, len(words), 5)]])
+                copies.append([*text_words[:-5], *words[rng.integers(0, len(words), 5)]])
         file.writelines(map(as_row, copies))
     return len(copies)
 

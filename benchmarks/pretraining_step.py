@@ -69,10 +69,10 @@ class Contender:
 
     def end(self) -> dict:
         """Ends the process; returns its memory, and whether its losses were finite."""
-        said, errors = self.process.communicate("\n" if self.steps else None)
+        output, errors = self.process.communicate("\n" if self.steps else None)
         if not self.steps or self.process.returncode:
             raise ValueError((errors.strip().splitlines() or ["no error was printed"])[-1])
-        return json.loads(said)
+        return json.loads(output)
 
 
 def parse_size(text: str) -> tuple[str, int, int]:
@@ -104,10 +104,10 @@ def operations(size: dict) -> float:
 
     from official_bert.config import ModelConfig, build
     from official_bert.training.reporting.flops import training_flops
-    known = {name: value for name, value in size.items() if name in ModelConfig.__dataclass_fields__}
+    fields = {name: value for name, value in size.items() if name in ModelConfig.__dataclass_fields__}
     rows, length = size["batch_size"], size["length"]
     batch = {"input_ids": tf.zeros((rows, length), tf.int32), "masked_lm_positions": tf.zeros((rows, length * 15 // 100), tf.int32)}
-    config = build(ModelConfig, known)
+    config = build(ModelConfig, fields)
     if "generator" not in size:
         return float(training_flops(config, batch))
     small = dataclasses.replace(config, **size["generator"])
@@ -130,7 +130,7 @@ def ceiling(precision: str) -> float:
 
 def compare(model: str, rows: int, length: int, precision: str) -> float:
     """Measures one row of settings and prints its lines of the table; returns our ratio to the best other contender."""
-    size, found, best_product = size_of(model, rows, length, precision), {}, 0.0
+    size, results, best_product = size_of(model, rows, length, precision), {}, 0.0
     ours = (FLAGS.checkouts or ["ours"])[-1]
     names = FLAGS.checkouts or [name for name in FLAGS.contenders if "generator" not in size or name not in NO_GENERATOR]
     contenders = [Contender(name, size) for name in names]
@@ -143,19 +143,19 @@ def compare(model: str, rows: int, length: int, precision: str) -> float:
             print(f"{model} {rows} x {length} {precision}: turn {turn + 1} of {FLAGS.turns}", file=sys.stderr, flush=True)
         for contender in contenders:
             try:
-                found[contender.name] = contender.end() | {"rate": rows / statistics.median(contender.seconds or [1])}
+                results[contender.name] = contender.end() | {"rate": rows / statistics.median(contender.seconds or [1])}
             except ValueError as error:
                 print(f"{contender.name}: {error}", file=sys.stderr, flush=True)
     finally:
         for contender in contenders:
             contender.process.kill()
-    peers = [figures["rate"] for name, figures in found.items() if name != ours]
-    for name, figures in found.items():
+    peers = [figures["rate"] for name, figures in results.items() if name != ours]
+    for name, figures in results.items():
         rate, ratio = figures["rate"], "" if name != ours or not peers else f"{figures['rate'] / max(peers):.2f}"
         share = operations(size) / rows * rate / best_product
         print(f"| {model}, {rows} x {length}, {precision} | {name} | {rate:.2f} | {rate * length:,.0f} | {share:.0%} | "
               f"{figures['memory'] / 1e6:,.0f} | {ratio} |{'' if figures['finite'] else ' losses not finite'}", flush=True)
-    return found[ours]["rate"] / max(peers) if ours in found and peers else float("inf")
+    return results[ours]["rate"] / max(peers) if ours in results and peers else float("inf")
 
 
 def profile(model: str, rows: int, length: int, precision: str) -> None:
@@ -166,9 +166,9 @@ def profile(model: str, rows: int, length: int, precision: str) -> None:
         began = time.perf_counter()
         step()
         seconds.append(time.perf_counter() - began)
-    found = operation_times(lambda: [step() for _ in range(count)])
+    times = operation_times(lambda: [step() for _ in range(count)])
     print(f"{model}, {rows} x {length}, {precision}: {1e3 * statistics.median(seconds[3:]):.0f} ms a step")
-    for kind, value in found.most_common(12):
+    for kind, value in times.most_common(12):
         print(f"{1e3 * value / count:9.1f} ms  {kind}")
 
 

@@ -114,23 +114,23 @@ class Run:
 Found = dict[Run, dict]  # the records of finished runs
 
 
-def best_rate(name: str, side: str, found: Mapping[Run, dict]) -> str | None:
+def best_rate(name: str, side: str, results: Mapping[Run, dict]) -> str | None:
     """Returns the rate with the best first metric at the first seed, the lower of two; None before all rates have run."""
     comparison = COMPARISONS[name]
-    first = {rate: found.get(Run(name, side, rate, 1)) for rate in comparison.rates}
+    first = {rate: results.get(Run(name, side, rate, 1)) for rate in comparison.rates}
     if None in first.values():
         return None
     metric = next(iter(comparison.metrics))
     return max(first, key=lambda rate: first[rate]["metrics"][metric])
 
 
-def known_runs(name: str, found: Mapping[Run, dict]) -> Iterator[Run]:
+def known_runs(name: str, results: Mapping[Run, dict]) -> Iterator[Run]:
     """Yields a comparison's runs as far as they are known: those of the first seed, then the others at each side's best rate."""
     comparison = COMPARISONS[name]
     for rate in comparison.rates:
         yield from (Run(name, side, rate, 1) for side in comparison.sides)
     for seed in range(2, comparison.seeds + 1):
-        yield from (Run(name, side, rate, seed) for side in comparison.sides if (rate := best_rate(name, side, found)))
+        yield from (Run(name, side, rate, seed) for side in comparison.sides if (rate := best_rate(name, side, results)))
 
 
 def number_of_runs(name: str) -> int:
@@ -147,7 +147,7 @@ def read_results(path: str) -> Found:
         whole = text[:text.rfind(b"\n") + 1]
         if len(whole) < len(text):
             file.truncate(len(whole))
-    found = {}
+    results = {}
     for number, line in enumerate(whole.decode("utf-8").splitlines(), 1):
         try:
             record = json.loads(line)
@@ -155,8 +155,8 @@ def read_results(path: str) -> Found:
         except (json.JSONDecodeError, KeyError, TypeError):
             sys.exit(f"error: {path}:{number}: expected the result of a run as JSON, got {line[:60]!r}")
         if run.name in COMPARISONS and run.side in SIDES and record["arguments"] == shlex.join(run.arguments):
-            found[run] = record
-    return found
+            results[run] = record
+    return results
 
 
 def execute(run: Run) -> dict:
@@ -182,49 +182,49 @@ def execute(run: Run) -> dict:
     return run.record(measured["metrics"], measured["command"])
 
 
-def work_through(names: Sequence[str], found: Found) -> list[Run]:
+def work_through(names: Sequence[str], results: Found) -> list[Run]:
     """Does the missing runs one after another, and writes each result at once; returns those that failed."""
     failed: list[Run] = []
-    while run := next((run for name in names for run in known_runs(name, found) if run not in found and run not in failed), None):
-        done = sum(one.name in names for one in found)
+    while run := next((run for name in names for run in known_runs(name, results) if run not in results and run not in failed), None):
+        done = sum(run_done.name in names for run_done in results)
         total = sum(map(number_of_runs, names))
-        print(f"{done + 1} of {total}, about {hours_left(names, found):.1f} h left: {run.name}, {SIDES[run.side][0]}, rate {run.rate}, "
+        print(f"{done + 1} of {total}, about {hours_left(names, results):.1f} h left: {run.name}, {SIDES[run.side][0]}, rate {run.rate}, "
               f"seed {run.seed}", flush=True)
         try:
-            found[run] = execute(run)
+            results[run] = execute(run)
         except RuntimeError as error:
             failed.append(run)
             print(f"error: {run}: {error}", file=sys.stderr, flush=True)
             continue
-        metrics = ", ".join(f"{key} {found[run]['metrics'][key]:.4f}" for key in COMPARISONS[run.name].metrics)
-        print(f"  {metrics}, {found[run]['seconds'] / 60:.1f} minutes", flush=True)
+        metrics = ", ".join(f"{key} {results[run]['metrics'][key]:.4f}" for key in COMPARISONS[run.name].metrics)
+        print(f"  {metrics}, {results[run]['seconds'] / 60:.1f} minutes", flush=True)
         with open(FLAGS.results_file, "a", encoding="utf-8") as file:
-            file.write(json.dumps(found[run]) + "\n")
-        write_tables(found)
+            file.write(json.dumps(results[run]) + "\n")
+        write_tables(results)
     return failed
 
 
-def hours_left(names: Sequence[str], found: Mapping[Run, dict]) -> float:
+def hours_left(names: Sequence[str], results: Mapping[Run, dict]) -> float:
     """Returns the expected hours of the missing runs: by the comparison's and side's finished runs, or by its rough minutes."""
     seconds = 0.0
     for name in names:
         for side in COMPARISONS[name].sides:
-            done = [record["seconds"] for run, record in found.items() if (run.name, run.side) == (name, side)]
+            done = [record["seconds"] for run, record in results.items() if (run.name, run.side) == (name, side)]
             missing = number_of_runs(name) // len(COMPARISONS[name].sides) - len(done)
             seconds += missing * (statistics.median(done) if done else 60 * COMPARISONS[name].minutes)
     return seconds / 3600
 
 
-def write_tables(found: Mapping[Run, dict]) -> None:
+def write_tables(results: Mapping[Run, dict]) -> None:
     """Writes the page: a table for each comparison that has a finished run."""
     parts = [INTRODUCTION.replace("{precision}", FLAGS.precision),
-             *(table(name, found) for name in COMPARISONS if any(run.name == name for run in found))]
+             *(table(name, results) for name in COMPARISONS if any(run.name == name for run in results))]
     beside = pathlib.Path(FLAGS.table_file + ".new")
     beside.write_text("\n".join(parts), encoding="utf-8")
     beside.replace(FLAGS.table_file)
 
 
-def table(name: str, found: Mapping[Run, dict]) -> str:
+def table(name: str, results: Mapping[Run, dict]) -> str:
     """Returns a comparison in Markdown: a row for each side, at its best rate once that is known, with all rates of the first seed."""
     comparison = COMPARISONS[name]
     metric = next(iter(comparison.metrics))
@@ -232,11 +232,11 @@ def table(name: str, found: Mapping[Run, dict]) -> str:
     lines = [f"## {comparison.title}\n", f"| | rate | seeds | {' | '.join(comparison.metrics.values())} | {tried} |",
              "|---" * (4 + len(comparison.metrics)) + "|"]
     for side in comparison.sides:
-        rate = best_rate(name, side, found)
-        rows = [found[run]["metrics"] for run in known_runs(name, found) if run in found and (run.side, run.rate) == (side, rate)]
+        rate = best_rate(name, side, results)
+        rows = [results[run]["metrics"] for run in known_runs(name, results) if run in results and (run.side, run.rate) == (side, rate)]
         seeds = f"{len(rows)}" + (f" of {comparison.seeds}" if len(rows) < comparison.seeds else "")
         cells = [spread([row[key] for row in rows]) for key in comparison.metrics]
-        first = (found.get(Run(name, side, each, 1)) for each in comparison.rates)
+        first = (results.get(Run(name, side, each, 1)) for each in comparison.rates)
         lines.append(" | ".join([f"| {SIDES[side][0]}", rate or "-", seeds, *cells,
                                  ", ".join(spread([one["metrics"][metric]] if one else []) for one in first)]) + " |")
     return "\n".join(lines) + "\n"
@@ -260,12 +260,12 @@ def main(_) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             sys.exit(f"error: --results_file={FLAGS.results_file}: another process adds to it")
-        found, failed = read_results(FLAGS.results_file), []
+        results, failed = read_results(FLAGS.results_file), []
         began = time.monotonic()
         if FLAGS.run:
-            failed = work_through(FLAGS.only or list(COMPARISONS), found)
+            failed = work_through(FLAGS.only or list(COMPARISONS), results)
             print(f"{(time.monotonic() - began) / 3600:.1f} h; {FLAGS.table_file}")
-        write_tables(found)
+        write_tables(results)
     if failed:
         sys.exit(f"error: {len(failed)} runs failed; the same command tries them again")
 

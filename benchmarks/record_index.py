@@ -67,7 +67,7 @@ def read(paths: list[str], batch_size: int, places: list[str], rounds: int, seco
     source = open_source(paths, batch_size)
     last = source.batches_per_epoch - 1
     next(iter(source.dataset()))
-    found = {}
+    medians = {}
     for name, number in (("beginning", 0), ("middle", last // 2), ("end", last)):
         if name not in places:
             continue
@@ -76,7 +76,7 @@ def read(paths: list[str], batch_size: int, places: list[str], rounds: int, seco
             began = time.monotonic()
             next(iter(source.dataset(number + epoch * source.batches_per_epoch)))
             times.append(time.monotonic() - began)
-        found[name] = statistics.median(times)
+        medians[name] = statistics.median(times)
     batches = iter(source.dataset())
     next(batches)
     count, began = 0, time.monotonic()
@@ -86,7 +86,7 @@ def read(paths: list[str], batch_size: int, places: list[str], rounds: int, seco
     rate = count * batch_size / (time.monotonic() - began)
     with open("/proc/self/status", encoding="utf-8") as file:
         memory = next(int(line.split()[1]) for line in file if line.startswith("RssAnon")) / 1e3
-    return found, rate, memory
+    return medians, rate, memory
 
 
 def main(_) -> None:

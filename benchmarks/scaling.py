@@ -50,11 +50,11 @@ def measure_curve(key: str, values: tuple[int, ...]) -> list[tuple[float, float]
     return [(median, medians[-1] * one / work[-1]) for median, one in zip(medians, work)]
 
 
-def draw(found: dict[str, list[tuple[float, float]]]) -> None:
+def draw(curves: dict[str, list[tuple[float, float]]]) -> None:
     """Draws the curves, measured and theoretical, on logarithmic axes."""
     from matplotlib.figure import Figure
     figure = Figure(figsize=(10, 7), layout="tight")
-    for place, (name, points) in enumerate(found.items(), 1):
+    for place, (name, points) in enumerate(curves.items(), 1):
         axes, values = figure.add_subplot(2, 2, place), CURVES[name][1]
         axes.loglog(values, [1e3 * measured for measured, _ in points], marker="o", label="measured")
         axes.loglog(values, [1e3 * theoretical for _, theoretical in points], linestyle="--", label="by operations, from the largest point")
@@ -90,21 +90,21 @@ def measure_workers() -> None:
         rates: dict[int, list[float]] = {1: [], 2: []}
         for turn in range(3):
             alone = pretrain(folder, CENTRE["batch_size"], cores[:1], f"--output_dir={folder}/one{turn}")
-            told = alone.communicate()[0]
+            output = alone.communicate()[0]
             if alone.returncode:
-                sys.exit(told)
+                sys.exit(output)
             ports = [12355 + 2 * turn, 12356 + 2 * turn]
             hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
             both = [pretrain(folder, 2 * CENTRE["batch_size"], (core,), f"--output_dir={folder}/two{turn}", "--strategy=multi_worker",
                              f"--worker_hosts={hosts}", f"--task_index={index}") for index, core in enumerate(cores)]
             for process in both:
-                told = process.communicate()[0]
+                output = process.communicate()[0]
                 if process.returncode:
-                    sys.exit(told)
+                    sys.exit(output)
             rates[1].append(rate_of(folder / f"one{turn}"))
             rates[2].append(rate_of(folder / f"two{turn}"))
-    one, two = (statistics.median(rates[count]) for count in (1, 2))
-    print(f"one worker {one:.1f} sequences/s, two workers {two:.1f}: {two / one:.2f} times, {two / one / 2:.0%} of twice")
+    single, double = (statistics.median(rates[count]) for count in (1, 2))
+    print(f"one worker {single:.1f} sequences/s, two workers {double:.1f}: {double / single:.2f} times, {double / single / 2:.0%} of twice")
 
 
 def main(_) -> None:
@@ -112,13 +112,13 @@ def main(_) -> None:
     if unknown := set(FLAGS.parts) - {"curves", "workers"}:
         sys.exit(f"error: --parts: expected curves, workers, got {', '.join(sorted(unknown))}")
     if "curves" in FLAGS.parts:
-        found = {}
+        curves = {}
         print("| | value | ms a step | by operations | measured / by operations |\n|---|---|---|---|---|")
         for name, (key, values) in CURVES.items():
-            found[name] = measure_curve(key, values)
-            for value, (measured, theoretical) in zip(values, found[name]):
+            curves[name] = measure_curve(key, values)
+            for value, (measured, theoretical) in zip(values, curves[name]):
                 print(f"| {name} | {value} | {1e3 * measured:.1f} | {1e3 * theoretical:.1f} | {measured / theoretical:.2f} |", flush=True)
-        draw(found)
+        draw(curves)
     if "workers" in FLAGS.parts:
         measure_workers()
 

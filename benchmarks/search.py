@@ -267,10 +267,10 @@ def bootstrap(differences, draws=2000):
     return [float(differences.mean()), *map(float, np.percentile(means, [2.5, 97.5]))]
 
 
-def compare(name, stages, found):
+def compare(name, stages, measures):
     """Prints the differences of nDCG@10 between stages, means over seeds, with their intervals; returns them."""
-    of = {stage: np.mean([numbers[:, 0] for numbers in seeds], axis=0) for stage, seeds in found.items()}
-    of["the first seed of mined negatives"] = found["mined negatives"][0][:, 0]
+    of = {stage: np.mean([numbers[:, 0] for numbers in seeds], axis=0) for stage, seeds in measures.items()}
+    of["the first seed of mined negatives"] = measures["mined negatives"][0][:, 0]
     pairs = [("in-batch negatives", "as it is"), ("mined negatives", "in-batch negatives"),
              (next((stage for stage in stages if stage.endswith("reranked")), ""), "the first seed of mined negatives"),
              ("in-batch negatives", "the same by sentence-transformers")]
@@ -315,13 +315,13 @@ def main(_):
     rows.append("| none | BM25 | " + " | ".join(f"{value:.4f}" for value in words) + " |")
     for encoder in [model, *small]:
         stages = measure_encoder(encoder, measured)
-        found = {stage: [measured.measure(rankings) for rankings in seeds] for stage, seeds in stages.items()}
-        summary[encoder.name] = {stage: [numbers.mean(axis=0).tolist() for numbers in seeds] for stage, seeds in found.items()}
+        measures = {stage: [measured.measure(rankings) for rankings in seeds] for stage, seeds in stages.items()}
+        summary[encoder.name] = {stage: [numbers.mean(axis=0).tolist() for numbers in seeds] for stage, seeds in measures.items()}
         for stage, seeds in summary[encoder.name].items():
             of_seeds = f" ({min(seeds)[0]:.4f} to {max(seeds)[0]:.4f})" if len(seeds) > 1 else ""
             ndcg, *others = np.mean(seeds, axis=0)
             rows.append(f"| {encoder.name} | {stage} | {ndcg:.4f}{of_seeds} | " + " | ".join(f"{value:.4f}" for value in others) + " |")
-        summary[f"{encoder.name}, differences"] = compare(encoder.name, stages, found)
+        summary[f"{encoder.name}, differences"] = compare(encoder.name, stages, measures)
     print("\n".join(rows))
     with open(at("results.json"), "w", encoding="utf-8") as file:
         json.dump(summary, file, indent=1)

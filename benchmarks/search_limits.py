@@ -104,9 +104,9 @@ def measure_neighbours() -> None:
         seconds = time.monotonic() - began
         for row in range(0, FLAGS.queries, max(FLAGS.queries // 3, 1)):
             products = passages @ queries[row]
-            wanted = np.argsort(-products, kind="stable")[:FLAGS.nearest]
-            assert len(set(wanted) & set(numbers[row].tolist())) >= FLAGS.nearest - 1, row  # products of blocks round otherwise
-            np.testing.assert_allclose(scores[row], products[wanted], rtol=1e-4)
+            nearest = np.argsort(-products, kind="stable")[:FLAGS.nearest]
+            assert len(set(nearest) & set(numbers[row].tolist())) >= FLAGS.nearest - 1, row  # products of blocks round otherwise
+            np.testing.assert_allclose(scores[row], products[nearest], rtol=1e-4)
     results = scores.nbytes + numbers.nbytes
     operations = 2.0 * FLAGS.queries * FLAGS.passages * FLAGS.width
     print(f"{FLAGS.queries:,} queries, {FLAGS.passages:,} passages of {FLAGS.width} numbers, the nearest {FLAGS.nearest}: "

@@ -25,11 +25,11 @@ def library_alone(text: str) -> list[str]:
 
 def ends(sentences: list[str]) -> set[int]:
     """Returns the number of characters, without white space, before each end."""
-    found, seen = set(), 0
+    places, seen = set(), 0
     for sentence in sentences:
         seen += len(sentence.replace(" ", ""))
-        found.add(seen)
-    return found
+        places.add(seen)
+    return places
 
 
 def running_paragraphs(path: str) -> list[str]:
@@ -41,9 +41,9 @@ def running_paragraphs(path: str) -> list[str]:
 def compare(paragraphs: list[str], split: Callable[[str], list[str]]) -> list[str]:
     """Returns a splitter's figures for one row."""
     each, joined = [sentence for paragraph in paragraphs for sentence in split(paragraph)], split(" ".join(paragraphs))
-    known, within, found = ends(paragraphs), ends(each), ends(joined)
-    return [f"{len(each):,}", f"{len(joined):,}", f"{max(map(len, joined)):,}", f"{len(known & found) / len(known):.1%}",
-            f"{len(within & found) / len(within):.1%}", f"{len(within & found) / len(found):.1%}"]
+    ends_right, ends_each, ends_joined = ends(paragraphs), ends(each), ends(joined)
+    return [f"{len(each):,}", f"{len(joined):,}", f"{max(map(len, joined)):,}", f"{len(ends_right & ends_joined) / len(ends_right):.1%}",
+            f"{len(ends_each & ends_joined) / len(ends_each):.1%}", f"{len(ends_each & ends_joined) / len(ends_joined):.1%}"]
 
 
 def main() -> None:

@@ -69,16 +69,16 @@ def main(kind, folder, threads):
     logits = make(folder, int(threads))
     print("ready", flush=True)
     for line in sys.stdin:
-        seconds, found = [], []
+        seconds, probabilities = [], []
         for batch in json.loads(line):
             ids = {NAMES[name]: np.array(rows) for name, rows in batch.items()} if isinstance(batch, dict) else None
             began = time.perf_counter()
             rows = ids or tokenizer(batch, padding=True, truncation=True, max_length=tokenizer.model_max_length, return_tensors="np")
             values = logits(dict(rows))
             values = np.exp(values - values.max(-1, keepdims=True))
-            found += (values / values.sum(-1, keepdims=True)).tolist()
+            probabilities += (values / values.sum(-1, keepdims=True)).tolist()
             seconds.append(time.perf_counter() - began)
-        print(json.dumps({"seconds": seconds, "probabilities": found}), flush=True)
+        print(json.dumps({"seconds": seconds, "probabilities": probabilities}), flush=True)
 
 
 if __name__ == "__main__":

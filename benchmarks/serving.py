@@ -74,9 +74,9 @@ def make_models(folder: str):
     from official_bert.serving.served_model import ServingOptions, make_served_model
     from official_bert.tasks.loading import load_task
     from official_bert.training import run_config
-    named = ["task=classification", f"options.max_seq_length={FLAGS.max_seq_length}"]
-    named += [f"tokenizer.vocab_file={FLAGS.vocab_file}"] if FLAGS.vocab_file else []
-    config = load_config(FLAGS.config or None, overrides=named,
+    overrides = ["task=classification", f"options.max_seq_length={FLAGS.max_seq_length}"]
+    overrides += [f"tokenizer.vocab_file={FLAGS.vocab_file}"] if FLAGS.vocab_file else []
+    config = load_config(FLAGS.config or None, overrides=overrides,
                          defaults=run_config.DEFAULTS, checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint))
     config = dataclasses.replace(config, options={**config.options, "labels": ["no", "yes"]})
     task = load_task(config)
@@ -85,9 +85,9 @@ def make_models(folder: str):
         checkpoints.initialize_from(model, FLAGS.init_checkpoint)
     for precision in {"float32", FLAGS.precision}:
         with policy_of(precision):
-            other = task.build_model()
-        other.set_weights(model.get_weights())
-        export.export(make_served_model(task, other, ServingOptions()), config, export.ExportOptions(
+            second_model = task.build_model()
+        second_model.set_weights(model.get_weights())
+        export.export(make_served_model(task, second_model, ServingOptions()), config, export.ExportOptions(
             output=os.path.join(folder, precision), batch_sizes=(), precision=precision))
     peer_folder = os.path.join(folder, "hugging_face")
     weights = {name: value.numpy() for name, value in ours.named_weights(model).items()}
@@ -118,15 +118,15 @@ def make_ours(folder: str):
     signatures = {form: Servable("model", 1, os.path.join(folder, form, "1")).signature("") for form in ("text", "ids")}
 
     def ask(batches):
-        seconds, found = [], []
+        seconds, probabilities = [], []
         for batch in batches:
             form = "ids" if isinstance(batch, dict) else "text"
             inputs = {name: np.array(rows, np.int32) for name, rows in batch.items()} if form == "ids" else {}
             began = time.perf_counter()
             inputs = inputs or {"text": np.array([text.encode() for text in batch], object)}
-            found += signatures[form].run(inputs)["probabilities"].tolist()
+            probabilities += signatures[form].run(inputs)["probabilities"].tolist()
             seconds.append(time.perf_counter() - began)
-        return {"seconds": seconds, "probabilities": found}
+        return {"seconds": seconds, "probabilities": probabilities}
     return ask
 
 
@@ -193,9 +193,9 @@ def add(figures: dict[str, list[float]], kind: str, seconds: list[float], count:
 
 def check(answers: dict) -> None:
     """Requires that all sides gave the same answers."""
-    wanted = np.array(answers[OURS]["probabilities"])
+    expected = np.array(answers[OURS]["probabilities"])
     for name, answer in answers.items():
-        worst = float(np.abs(np.array(answer["probabilities"]) - wanted).max())
+        worst = float(np.abs(np.array(answer["probabilities"]) - expected).max())
         if worst > LARGEST_DIFFERENCE[FLAGS.precision]:
             sys.exit(f"error: {name}: probabilities differ by {worst:.1e}, expected at most {LARGEST_DIFFERENCE[FLAGS.precision]}")
 
@@ -211,17 +211,17 @@ def machine_limit() -> float:
     """Measures gigaflops per second of a large float32 matrix product on this machine."""
     import tensorflow as tf
     size, best = 4096, 0.0
-    one = tf.random.normal([size, size])
+    matrix = tf.random.normal([size, size])
     for _ in range(5):
         began = time.perf_counter()
-        tf.matmul(one, one)[0, 0].numpy()
+        tf.matmul(matrix, matrix)[0, 0].numpy()
         best = max(best, 2 * size ** 3 / (time.perf_counter() - began) / 1e9)
     return best
 
 
 def report(figures: dict[str, dict[str, list[float]]], operations: float, count: int) -> None:
     """Prints a table in Markdown, the ratios of throughput, and the share of the machine's limit. The first side is the compared one."""
-    first, *others = figures
+    first, *peers = figures
     names = list(figures[first])
     print(f"| median of {FLAGS.rounds} rounds | {' | '.join(names)} |\n" + "|---" * (len(names) + 1) + "|")
     middle = {side: {name: statistics.median(series) for name, series in values.items()} for side, values in figures.items()}
@@ -237,7 +237,7 @@ def report(figures: dict[str, dict[str, list[float]]], operations: float, count:
     for size in BATCH_SIZES:
         rates = {side: values[f"batch {size}: texts/s"] for side, values in middle.items()}
         shares = ", ".join(f"{side} {rate * operations / count / limit:.0%}" for side, rate in rates.items())
-        print(f"batch {size}: {first} has " + ", ".join(f"{rates[first] / rates[side]:.2f} times the texts/s of {side}" for side in others)
+        print(f"batch {size}: {first} has " + ", ".join(f"{rates[first] / rates[side]:.2f} times the texts/s of {side}" for side in peers)
               + f"; of that limit, for the tokens without padding: {shares}")
 
 

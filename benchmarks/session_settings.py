@@ -89,17 +89,17 @@ def main(_) -> None:
         print(json.dumps(measure(SETTINGS[FLAGS.settings], FLAGS.model)))
         return
     names = [name for name in SETTINGS if name == "default" or name in FLAGS.only or not FLAGS.only]
-    found: dict[str, dict[str, list[float]]] = {name: {shape: [] for shape in SHAPES} for name in names}
+    seconds_of: dict[str, dict[str, list[float]]] = {name: {shape: [] for shape in SHAPES} for name in names}
     with tempfile.TemporaryDirectory() as folder:
         make_models(folder)
         for turn in range(FLAGS.rounds):
-            for name, all_seconds in found.items():
+            for name, all_seconds in seconds_of.items():
                 for shape, seconds in ask(name, str(pathlib.Path(folder, "float32", "ids", "1"))).items():
                     all_seconds[shape] += seconds
             print(f"round {turn + 1} of {FLAGS.rounds}", file=sys.stderr, flush=True)
     heads = " | ".join(f"{shape}: p50 (ms) | times the default" for shape in SHAPES)
     print(f"| setting | {heads} |\n|---" + "|---" * 2 * len(SHAPES) + "|")
-    medians = {name: {shape: statistics.median(values) for shape, values in shapes.items()} for name, shapes in found.items()}
+    medians = {name: {shape: statistics.median(values) for shape, values in shapes.items()} for name, shapes in seconds_of.items()}
     for name, shapes in medians.items():
         cells = [f"{1e3 * value:.2f} | {value / medians['default'][shape]:.2f}" for shape, value in shapes.items()]
         print(f"| {name} | {' | '.join(cells)} |")

@@ -77,9 +77,9 @@ def keras_hub(size: dict):
     positions, words, labels = (tf.constant(arrays[name], tf.int32) for name in (
         "masked_lm_positions", "masked_lm_ids", "next_sentence_labels"))
     cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    made = backbone(inputs)
-    head(made["sequence_output"], mask_positions=positions)
-    second(made["pooled_output"])
+    outputs = backbone(inputs)
+    head(outputs["sequence_output"], mask_positions=positions)
+    second(outputs["pooled_output"])
     weights = list({id(weight): weight for part in (backbone, head, second) for weight in part.trainable_variables}.values())
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
     optimizer.build(weights)
@@ -151,8 +151,8 @@ def pytorch(size: dict, compiled: bool = False):
             out = model.bert(arrays["input_ids"], attention_mask=arrays["input_mask"], token_type_ids=arrays["segment_ids"])
             masked = out.last_hidden_state[rows, arrays["masked_lm_positions"]]
             words, second = model.cls(masked, out.pooler_output)
-        found = torch.nn.functional.cross_entropy(words.float().flatten(0, 1), arrays["masked_lm_ids"].flatten())
-        return found + torch.nn.functional.cross_entropy(second.float(), arrays["next_sentence_labels"].flatten())
+        replaced_logits = torch.nn.functional.cross_entropy(words.float().flatten(0, 1), arrays["masked_lm_ids"].flatten())
+        return replaced_logits + torch.nn.functional.cross_entropy(second.float(), arrays["next_sentence_labels"].flatten())
     return _in_pytorch(size, model, losses, compiled)
 
 
@@ -182,10 +182,10 @@ def _electra(size: dict):
     shared = {"vocab_size": size["vocab_size"], "max_position_embeddings": size["max_position_embeddings"],
               "num_hidden_layers": size["num_hidden_layers"], "embedding_size": size["embedding_size"]}
     own = {name: size[name] for name in size["generator"]}
-    told = transformers.ElectraForPreTraining(transformers.ElectraConfig(**shared, **own))
+    discriminator = transformers.ElectraForPreTraining(transformers.ElectraConfig(**shared, **own))
     words = transformers.ElectraForMaskedLM(transformers.ElectraConfig(**shared, **size["generator"]))
-    words.electra.embeddings = told.electra.embeddings
-    words.generator_lm_head.weight = told.electra.embeddings.word_embeddings.weight
+    words.electra.embeddings = discriminator.electra.embeddings
+    words.generator_lm_head.weight = discriminator.electra.embeddings.word_embeddings.weight
     arrays = {name: torch.from_numpy(value) for name, value in make_arrays(size).items()}
     rows = torch.arange(size["batch_size"])[:, None]
     places, ids = arrays["masked_lm_positions"], arrays["masked_lm_ids"]
@@ -200,10 +200,10 @@ def _electra(size: dict):
         corrupted = arrays["input_ids"].index_put((rows.expand_as(places), places), guesses)
         replaced = torch.zeros_like(arrays["input_ids"]).index_put((rows.expand_as(places), places), (guesses != ids).long())
         with torch.autocast("cpu", torch.bfloat16, enabled=size["precision"] == "bfloat16"):
-            found = told(corrupted, **inputs).logits.float()
+            replaced_logits = discriminator(corrupted, **inputs).logits.float()
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten()) + (
-            50 * torch.nn.functional.binary_cross_entropy_with_logits(found, replaced.float()))
-    return torch.nn.ModuleList([told, words]).train(), losses
+            50 * torch.nn.functional.binary_cross_entropy_with_logits(replaced_logits, replaced.float()))
+    return torch.nn.ModuleList([discriminator, words]).train(), losses
 
 
 def pytorch_compiled(size: dict):

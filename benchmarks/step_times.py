@@ -43,10 +43,10 @@ def random_batch(spec: Mapping[str, tf.TensorSpec], vocab_size: int) -> dict[str
     """Returns a batch of full rows of random ids."""
     rng, batch = np.random.default_rng(0), {}
     length = spec["input_ids"].shape[1]
-    for name, one in spec.items():
+    for name, feature in spec.items():
         highest = {"masked_lm_positions": length, "next_sentence_labels": 2, "segment_ids": 2}.get(name, vocab_size)
-        values = rng.integers(0, highest, one.shape) if one.dtype.is_integer and name != "input_mask" else np.ones(one.shape)
-        batch[name] = tf.constant(values, one.dtype)
+        values = rng.integers(0, highest, feature.shape) if feature.dtype.is_integer and name != "input_mask" else np.ones(feature.shape)
+        batch[name] = tf.constant(values, feature.dtype)
     return batch
 
 

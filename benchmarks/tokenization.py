@@ -228,9 +228,9 @@ def main(_) -> None:
     for name, contender in CONTENDERS.items():
         if FLAGS.only not in name or not contender.file:
             continue
-        one = run_in_process(name, 1)
+        single = run_in_process(name, 1)
         two = f"{run_in_process(name, 2)['rate']:.1f}" if contender.parallel else ""
-        print(f"| {name} | {one['rate']:.1f} | {two} | {one['text']:,} of {one['lines']:,} | {one['golden']:,} |",
+        print(f"| {name} | {single['rate']:.1f} | {two} | {single['text']:,} of {single['lines']:,} | {single['golden']:,} |",
               flush=True)
 
 

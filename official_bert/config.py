@@ -228,12 +228,12 @@ def packaged(path: str) -> str:
     if is_remote(path) or exists(path):
         return path
     folder = importlib.resources.files("official_bert.configs")
-    known = {f"{group.name}/{file.name.removesuffix('.yaml')}": file for group in folder.iterdir() if group.is_dir()
+    files = {f"{group.name}/{file.name.removesuffix('.yaml')}": file for group in folder.iterdir() if group.is_dir()
              for file in group.iterdir() if file.name.endswith(".yaml")}
     name = path.removeprefix("configs/").removesuffix(".yaml")
-    if name in known:
-        return str(known[name])
-    nearest = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    if name in files:
+        return str(files[name])
+    nearest = difflib.get_close_matches(name, files, n=3, cutoff=0.4)
     raise ValueError(f"{path}: no such configuration file, and none of this package"
                      + (f"; the nearest names there are {', '.join(nearest)}" if nearest else ", as pretrain/small is"))
 
@@ -283,9 +283,9 @@ def read_bert_config(path: str) -> dict:
     values = read_json(path, "bert_config.json")
     if not isinstance(values, dict) or "hidden_size" not in values:
         raise ValueError(f"{path}: expected a BERT configuration with hidden_size, got {str(values)[:80]}")
-    known = {field.name for field in dataclasses.fields(ModelConfig)}
+    fields = {field.name for field in dataclasses.fields(ModelConfig)}
     # 2018's BertConfig has 16 segment types by default.
-    return {"type_vocab_size": 16} | {key: value for key, value in values.items() if key in known}
+    return {"type_vocab_size": 16} | {key: value for key, value in values.items() if key in fields}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,13 +299,13 @@ class CheckpointValues:
 def inherited_and_asked(path: str | None = None, bert_config_file: str | None = None, flags: Mapping[str, Any] | None = None,
                         overrides: Iterable[str] = ()) -> tuple[dict, dict]:
     """Returns the values that a YAML inherits, and those that `load_config` is asked for: its own, under flags and overrides."""
-    inherited, asked = inherited_and_own(path) if path else ({}, {})
+    inherited, values = inherited_and_own(path) if path else ({}, {})
     if bert_config_file:
-        asked = merge(asked, {"model": read_bert_config(bert_config_file)})
-    asked = merge(asked, nest(flags or {}))
+        values = merge(values, {"model": read_bert_config(bert_config_file)})
+    values = merge(values, nest(flags or {}))
     for override in overrides:
-        asked = merge(asked, parse_override(override))
-    return inherited, asked
+        values = merge(values, parse_override(override))
+    return inherited, values
 
 
 def load_config(path: str | None = None, *, bert_config_file: str | None = None,
@@ -325,19 +325,19 @@ def load_config(path: str | None = None, *, bert_config_file: str | None = None,
     contradict the checkpoint's size or casing.
     """
     checkpoint = checkpoint or CheckpointValues({})
-    inherited, asked = inherited_and_asked(path, bert_config_file, flags, overrides)
-    if wrong := [change for change in _contradictions(checkpoint.values, asked) if change.key in FIXED_BY_CHECKPOINT]:
+    inherited, values = inherited_and_asked(path, bert_config_file, flags, overrides)
+    if wrong := [change for change in _contradictions(checkpoint.values, values) if change.key in FIXED_BY_CHECKPOINT]:
         raise ValueError(f"{checkpoint.origin}: "
                          + "; ".join(f"config.{change.key} is {change.before!r} there, got {change.after!r}" for change in wrong))
     if yielding := [change for change in _contradictions(checkpoint.values, inherited) if change.key in FIXED_BY_CHECKPOINT]:
         report(f"{checkpoint.origin}: its values instead of those of base: in {path}: "
                + ", ".join(f"{change.key} {change.before!r} instead of {change.after!r}" for change in yielding))
     below = merge(merge(defaults or {}, inherited), checkpoint.values)
-    if asked.get("phases"):  # they say how many steps the run has, instead of the base
+    if values.get("phases"):  # they say how many steps the run has, instead of the base
         below = merge(below, {"training": {"steps": 0, "epochs": 0.0}})
-    config = build(Config, merge(below, asked), "config")
+    config = build(Config, merge(below, values), "config")
     rows, entries = config.model.vocab_size, count_entries(config.tokenizer.vocab_file) if count_entries else 0
-    if entries and "vocab_size" not in merge(below, asked).get("model", {}):
+    if entries and "vocab_size" not in merge(below, values).get("model", {}):
         report(f"model.vocab_size: {entries}, the entries of the vocabulary {config.tokenizer.vocab_file}")
         return dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=entries))
     if 0 < entries < rows:
@@ -345,12 +345,12 @@ def load_config(path: str | None = None, *, bert_config_file: str | None = None,
     return config
 
 
-def _contradictions(stored: Mapping, asked: Mapping) -> list["Difference"]:
+def _contradictions(stored: Mapping, values: Mapping) -> list["Difference"]:
     """Returns the keys with different values in both."""
-    def common(stored_part: Mapping, other: Mapping) -> dict:
-        return {key: common(value, other[key]) if isinstance(value, Mapping) and isinstance(other[key], Mapping) else value
-                for key, value in stored_part.items() if key in other}
-    return differences(common(stored, asked), common(asked, stored))
+    def common(stored_part: Mapping, other_part: Mapping) -> dict:
+        return {key: common(value, other_part[key]) if isinstance(value, Mapping) and isinstance(other_part[key], Mapping) else value
+                for key, value in stored_part.items() if key in other_part}
+    return differences(common(stored, values), common(values, stored))
 
 
 def to_dict(config: Any) -> dict:

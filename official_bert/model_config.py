@@ -92,14 +92,14 @@ class ModelConfig:
             raise ValueError(f"model.relative_buckets: expected 0 or a multiple of 4, got {self.relative_buckets}")
 
     def _check_rotary_and_window(self) -> None:
-        others = [key for key in ("first_position", "relative_buckets", "position_buckets") if getattr(self, key)]
-        if self.rotary and others:
-            raise ValueError(f"model.rotary: expected 0 beside {others[0]}: positions are told in one way, got {self.rotary}")
+        position_fields = [key for key in ("first_position", "relative_buckets", "position_buckets") if getattr(self, key)]
+        if self.rotary and position_fields:
+            raise ValueError(f"model.rotary: expected 0 beside {position_fields[0]}: positions are told in one way, got {self.rotary}")
         if self.rotary and self.hidden_size // self.num_attention_heads % 2:
             raise ValueError(f"model.rotary: expected heads of an even size (hidden_size / num_attention_heads), got "
                              f"{self.hidden_size // self.num_attention_heads}")
         if self.window and (self.relative_buckets or self.position_buckets):
-            raise ValueError(f"model.window: expected 0 beside {others[-1]}, got {self.window}")
+            raise ValueError(f"model.window: expected 0 beside {position_fields[-1]}, got {self.window}")
         if self.global_every < (2 if self.window else 1):
             raise ValueError(f"model.global_every: expected at least 2, so that some layers have the window, got {self.global_every}")
         if self.window_rotary and not (self.window and self.rotary):

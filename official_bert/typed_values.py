@@ -221,18 +221,18 @@ def _loaded(text: str, name: str, kind: type[_BoundedLoader] = _StrictLoader) ->
     return loader.construct_document(node)
 
 
-def _expanded_size(node: yaml.Node, known: dict[int, int], left: int) -> int:
-    """The characters of a value with its aliases written out; `known` are those of nodes that were seen, by identity.
+def _expanded_size(node: yaml.Node, sizes: dict[int, int], limit: int) -> int:
+    """The characters of a value with its aliases written out; `sizes` are those of nodes that were seen, by identity.
 
     Raises RecursionError for lists and mappings too deep in each other, or in themselves.
     """
-    if not left:
+    if not limit:
         raise RecursionError
-    if id(node) not in known:
+    if id(node) not in sizes:
         parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
-        known[id(node)] = 1 + (len(node.value) if isinstance(node, yaml.ScalarNode) else
-                               sum(_expanded_size(part, known, left - 1) for part in parts))
-    return known[id(node)]
+        sizes[id(node)] = 1 + (len(node.value) if isinstance(node, yaml.ScalarNode) else
+                               sum(_expanded_size(part, sizes, limit - 1) for part in parts))
+    return sizes[id(node)]
 
 
 def _said(error: Exception) -> str:

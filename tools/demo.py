@@ -80,15 +80,15 @@ def split_documents(prepared: pathlib.Path, train: pathlib.Path, held_out: pathl
     if len(documents) < FEWEST_DOCUMENTS:
         documents = [document[start:start + CUT_AFTER] for document in documents
                      for start in range(0, len(document), CUT_AFTER)]
-    chosen = documents[HELD_OUT_EVERY - 1::HELD_OUT_EVERY]
-    if not chosen:
+    held_out_documents = documents[HELD_OUT_EVERY - 1::HELD_OUT_EVERY]
+    if not held_out_documents:
         raise ValueError(f"{prepared}: expected at least {HELD_OUT_EVERY * CUT_AFTER} sentences, "
                          f"got {sum(map(len, documents))}")
     training = [document for index, document in enumerate(documents) if (index + 1) % HELD_OUT_EVERY]
-    for path, part in ((train, training), (held_out, chosen)):
+    for path, part in ((train, training), (held_out, held_out_documents)):
         path.write_text("\n\n".join("\n".join(document) for document in part) + "\n", encoding="utf-8")
-    print(f"{len(training)} documents to train on, {len(chosen)} held out")
-    return chosen
+    print(f"{len(training)} documents to train on, {len(held_out_documents)} held out")
+    return held_out_documents
 
 
 def unigram_loss(train: str, held_out: str, vocab_size: int) -> float:
@@ -154,11 +154,11 @@ def _blank_of_token(sentence: str, tokenizer: FullTokenizer, whole: bool) -> tup
     """Returns the sentence with its middle token of letters masked (only a `whole` word if asked for); None if there is none."""
     tokens = tokenizer.tokenize_with_offsets(sentence)
     continued = [*(token.startswith("##") for token, _, _ in tokens[1:]), False]
-    chosen = [(start, end) for (token, start, end), more in zip(tokens, continued)
+    blanks = [(start, end) for (token, start, end), more in zip(tokens, continued)
               if _is_word(token.removeprefix("##")) and not (whole and (more or token.startswith("##")))]
-    if not 8 <= len(tokens) <= 60 or not chosen:
+    if not 8 <= len(tokens) <= 60 or not blanks:
         return None
-    start, end = chosen[len(chosen) // 2]
+    start, end = blanks[len(blanks) // 2]
     return f"{sentence[:start].rstrip()} [MASK] {sentence[end:].lstrip()}", sentence[start:end]
 
 

@@ -61,9 +61,9 @@ def make_task(task: str, overrides: Sequence[str]) -> Any:
     from official_bert.config import build, to_dict
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.texts.glue_files import dataset_name
-    named = ["task=glue", f"options.dataset={dataset_name(task)}"] if dataset_name(task) else [f"task={task}"]
+    task_overrides = ["task=glue", f"options.dataset={dataset_name(task)}"] if dataset_name(task) else [f"task={task}"]
     values = to_dict(Config())
-    for override in [*named, *overrides]:
+    for override in [*task_overrides, *overrides]:
         values = merge(values, parse_override(override))
     return load_task(build(Config, values, "config"))
 

@@ -197,10 +197,10 @@ def inspect(input_file: str, vocab_file: str, every: int = 1, num_examples: int 
     with Reporter() as reporter:
         reporter.show("reading", 0)
         for number, path in enumerate(filled):
-            if (others := records.file_features(path)) != features:
+            if (other_features := records.file_features(path)) != features:
                 raise ValueError(f"{path}: expected records as in {filled[0]}, "
                                  f"{[(feature.name, feature.length) for feature in features]}, "
-                                 f"got {[(feature.name, feature.length) for feature in others]}")
+                                 f"got {[(feature.name, feature.length) for feature in other_features]}")
             for numbers, rows in batches(path, features, every):
                 values, of = rows, np.arange(len(numbers))
                 if "instance_ids" in rows:

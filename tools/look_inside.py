@@ -66,20 +66,20 @@ def choose_blanks(sentences: Sequence[str], vocab: Mapping[str, int], lower_case
     blanks = []
     for sentence in sentences:
         words = sentence.split()
-        known = [place for place, word in enumerate(words) if word.isalpha() and written(word) in vocab]
+        places = [place for place, word in enumerate(words) if word.isalpha() and written(word) in vocab]
         if len(words) in WORDS_OF_SENTENCE and "[MASK]" not in sentence:
             blanks += [(" ".join([*words[:place], "[MASK]", *words[place + 1:]]), written(words[place]))
-                       for place in sorted(rng.sample(known, min(BLANKS_A_SENTENCE, len(known))))]
+                       for place in sorted(rng.sample(places, min(BLANKS_A_SENTENCE, len(places))))]
     return [blanks[place] for place in sorted(rng.sample(range(len(blanks)), min(MOST_BLANKS, len(blanks))))]
 
 
 def blanks_sections(blanks: Sequence[tuple[str, str]], answers: Sequence[Mapping]) -> Iterator[Section]:
     """Some filled blanks, and the shares of all that were right, beside the guess that needs no model."""
     guesses = [answer["tokens"][0] for answer in answers]
-    chosen = range(0, len(blanks), max(1, len(blanks) // SHOWN_BLANKS))[:SHOWN_BLANKS]
+    places = range(0, len(blanks), max(1, len(blanks) // SHOWN_BLANKS))[:SHOWN_BLANKS]
     rows = [(blanks[place][0], blanks[place][1], RIGHT if blanks[place][1] in guesses[place] else "", SEPARATOR.join(
         f"{RIGHT * (word == blanks[place][1])}{_token(word)} {share:.2f}"
-        for word, share in zip(guesses[place], answers[place]["probabilities"][0]))) for place in chosen]
+        for word, share in zip(guesses[place], answers[place]["probabilities"][0]))) for place in places]
     yield Section(name="blanks", title="Filled blanks", values=[list(row) for row in rows],
                   header=("sentence", "hidden word", "right", "guesses"), rows=rows,
                   note=f"{RIGHT} marks the guess that is the hidden word. Tokens stand in quotation marks; ## continues a word.")
@@ -178,19 +178,19 @@ def plane_section(documents: Sequence[Sequence[str]], embed) -> Section:
 
     from official_bert.reports.pictures import points_picture
     longest = sorted(documents, key=len, reverse=True)[:DOCUMENTS]
-    chosen = [[line for line in document if len(line.split()) >= 5][:SENTENCES_A_DOCUMENT] for document in longest]
-    chosen = [document for document in chosen if len(document) > 1]
-    if len(chosen) < 2:
+    sentences_of = [[line for line in document if len(line.split()) >= 5][:SENTENCES_A_DOCUMENT] for document in longest]
+    sentences_of = [document for document in sentences_of if len(document) > 1]
+    if len(sentences_of) < 2:
         return Section(name="plane", title="Texts in a plane", values=None, note="Needs two documents of two sentences of five words.")
-    vectors = np.array([answer["embedding"] for answer in embed([line for document in chosen for line in document])])
-    owner = np.repeat(np.arange(len(chosen)), [len(document) for document in chosen])
+    vectors = np.array([answer["embedding"] for answer in embed([line for document in sentences_of for line in document])])
+    owner = np.repeat(np.arange(len(sentences_of)), [len(document) for document in sentences_of])
     plane = PCA(2, svd_solver="full").fit_transform(vectors)
     unit = vectors - vectors.mean(axis=0)
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     likeness = unit @ unit.T - 2 * np.eye(len(unit))
     right = float(np.mean(owner[likeness.argmax(axis=1)] == owner))
     chance = float(np.mean([(np.sum(owner == one) - 1) / (len(owner) - 1) for one in owner]))
-    groups = {f"{number + 1}: {document[0]}": plane[owner == number] for number, document in enumerate(chosen)}
+    groups = {f"{number + 1}: {document[0]}": plane[owner == number] for number, document in enumerate(sentences_of)}
     values = {"nearest_is_of_same_document": right, "by_chance": chance, "points": {name: own.tolist() for name, own in groups.items()}}
     return Section(name="plane", title="Texts in a plane", values=values,
                    header=("nearest sentence is of the same document", "by chance"), rows=[(right, chance)], on_screen=True,

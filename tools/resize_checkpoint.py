@@ -193,11 +193,11 @@ def prune(stored, tokenizer, settings: Settings):
         ids = [index for line in lines for index in tokenizer.tokenize_ids(line)]
         counts += np.bincount(ids, minlength=tokenizer.size)
     used = {tokenizer.inv_vocab[index] for index in np.flatnonzero(counts)}
-    kept = tokenizers.tokens_to_keep(tokenizer, used, settings.keep_characters)
+    tokens = tokenizers.tokens_to_keep(tokenizer, used, settings.keep_characters)
     if stored.tokenizer:
-        new, pruned = with_tokenizer(stored, files=tokenizers.pruned(tokenizer, kept))
+        new, pruned = with_tokenizer(stored, files=tokenizers.pruned(tokenizer, tokens))
     else:
-        new, pruned = with_tokenizer(stored, vocab=[token for token in stored.vocab if token in kept])
+        new, pruned = with_tokenizer(stored, vocab=[token for token in stored.vocab if token in tokens])
     unknown = tokenizer.special_id("[UNK]")
     sources = [[tokenizer.vocab.get(pruned.inv_vocab.get(index, ""), unknown)] for index in range(pruned.size)]
     now = np.array([pruned.vocab.get(tokenizer.inv_vocab.get(index, ""), -1) for index in range(tokenizer.size)])

@@ -64,7 +64,7 @@ class Stages:
     """Runs commands one after another, each once: a finished one has a JSON file with its result."""
 
     def __init__(self, work_dir: pathlib.Path):
-        self.work_dir, self.left = work_dir, 1
+        self.work_dir, self.stages_left = work_dir, 1
         self.seconds: list[float] = []
 
     def run(self, folder: str, name: str, command: Sequence[object], collect: Callable[[pathlib.Path], dict] = lambda log: {},
@@ -95,7 +95,7 @@ class Stages:
             stored = stage | {"seconds": round(time.monotonic() - begin, 1)} | collect(log)
             with written_whole(str(marker)) as file:
                 json.dump(stored, file, indent=1)
-        self.left -= 1
+        self.stages_left -= 1
         self.seconds.append(stored["seconds"])
         return stored
 
@@ -120,9 +120,9 @@ class Stages:
     def _remaining(self) -> str:
         """How many stages are left and, from the mean of those done before, about how long they take."""
         if not self.seconds:
-            return f"; {self.left} stages left"
-        minutes = self.left * sum(self.seconds) / len(self.seconds) / 60
-        return f"; {self.left} stages left, about " + (f"{minutes / 60:.1f} h" if minutes > 90 else f"{minutes:.0f} min")
+            return f"; {self.stages_left} stages left"
+        minutes = self.stages_left * sum(self.seconds) / len(self.seconds) / 60
+        return f"; {self.stages_left} stages left, about " + (f"{minutes / 60:.1f} h" if minutes > 90 else f"{minutes:.0f} min")
 
 
 @contextlib.contextmanager
@@ -252,16 +252,16 @@ class Suite:
 
     def _files(self, task: str, entry: TaskEntry) -> list[str]:
         """Writes some rows of a task's training file, the same ones for every row of the tables, and a part of its development set."""
-        folder, chosen = self.data / entry.data, []
+        folder, flags = self.data / entry.data, []
         if entry.training_rows:
             lines = (folder / "train.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
-            chosen.append(f"--train_file={self._write(f'{task}.tsv', ''.join(some_rows(lines, entry.training_rows)))}")
+            flags.append(f"--train_file={self._write(f'{task}.tsv', ''.join(some_rows(lines, entry.training_rows)))}")
         if self.part == "second" and entry.final:
-            chosen.append(f"--eval_file={folder / entry.final}")
+            flags.append(f"--eval_file={folder / entry.final}")
         elif self.part != "all" and entry.dev:
             text = half_of((folder / entry.dev).read_text(encoding="utf-8"), self.part, entry.dev.endswith(".tsv"))
-            chosen.append(f"--eval_file={self._write(f'{task}-{self.part}{pathlib.Path(entry.dev).suffix}', text)}")
-        return chosen
+            flags.append(f"--eval_file={self._write(f'{task}-{self.part}{pathlib.Path(entry.dev).suffix}', text)}")
+        return flags
 
     def _write(self, name: str, text: str) -> pathlib.Path:
         """Writes a file of data unless it is there."""

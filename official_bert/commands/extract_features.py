@@ -121,13 +121,13 @@ def compute(encoder, rows: Sequence[dict], layers: Sequence[int], batch_size: in
     order = sorted(range(len(rows)), key=lambda number: len(rows[number]["input_ids"]))
     layers_of_rows: list[dict[int, np.ndarray]] = [{} for _ in rows]
     for start in range(0, len(order), batch_size):
-        chosen = order[start:start + batch_size]
-        lengths = [len(rows[number]["input_ids"]) for number in chosen]
-        batch = {name: np.stack([np.pad(rows[number][name], (0, max(lengths) - len(rows[number][name]))) for number in chosen])
+        numbers = order[start:start + batch_size]
+        lengths = [len(rows[number]["input_ids"]) for number in numbers]
+        batch = {name: np.stack([np.pad(rows[number][name], (0, max(lengths) - len(rows[number][name]))) for number in numbers])
                  for name in ("input_ids", "segment_ids")}
         batch["input_mask"] = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int32)
         outputs = [values.numpy() for values in run({name: tf.constant(value) for name, value in batch.items()})]
-        for place, (number, length) in enumerate(zip(chosen, lengths)):
+        for place, (number, length) in enumerate(zip(numbers, lengths)):
             layers_of_rows[number] = {layer: values[place, :length] for layer, values in zip(layers, outputs)}
     yield from layers_of_rows
 

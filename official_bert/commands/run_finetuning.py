@@ -91,18 +91,18 @@ def main(_) -> None:
     files = DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file,
                       predict_file=FLAGS.predict_file, allow_same_data=FLAGS.allow_same_data, allow_changed_data=FLAGS.allow_changed_data,
                       cache_dir=os.path.expanduser(FLAGS.cache_dir))
-    asked = run_config.asked_keys(flag_values, FLAGS.set)
+    asked_keys = run_config.asked_keys(flag_values, FLAGS.set)
     if searching:
-        _search(command_line.from_flags(SearchFlags, FLAGS), config, files, placement, steps, asked)
+        _search(command_line.from_flags(SearchFlags, FLAGS), config, files, placement, steps, asked_keys)
         return
     metrics = FineTuning(load_task(config), files, RunFolder(output_dir), placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best,
-                         asked_keys=asked).carry_out()
+                         asked_keys=asked_keys).carry_out()
     print(metric_lines(metrics))
     print(f"checkpoints, configuration, log and results: {os.path.join(output_dir, '')}")
 
 
-def _search(values: SearchFlags, config: Config, files, placement, steps, asked: set[str]) -> None:
-    """Trains all settings, seeds and folds, and predicts with the best run if that is asked for; `asked` are the keys that are given."""
+def _search(values: SearchFlags, config: Config, files, placement, steps, asked_keys: set[str]) -> None:
+    """Trains all settings, seeds and folds, and predicts with the best run if that is asked for; `asked_keys` are those that are given."""
     import keras
 
     from official_bert.data.cache import file_digest
@@ -137,10 +137,10 @@ def _search(values: SearchFlags, config: Config, files, placement, steps, asked:
         origin["vocabulary"] = file_digest(vocab_file)
     metric, compared = task.best_metric(), dataclasses.replace(steps, compared=True)
     grid: search.Grid = {**(search.PAPER_GRID if values.grid else {}), **search.parse_vary(values.vary)}
-    if both := sorted(asked & grid.keys()):
+    if both := sorted(asked_keys & grid.keys()):
         raise ValueError(f"{both[0]}: expected one value (--set, or its flag) or several (--vary, --grid), got both")
     settings = search.draw_settings(grid, values.random, config.seed) if values.random else search.settings_of(grid)
-    finetuning.check_settings(config, settings, asked, placement, values.init_checkpoint, steps)
+    finetuning.check_settings(config, settings, asked_keys, placement, values.init_checkpoint, steps)
     with contextlib.nullcontext() if is_remote(values.output_dir) else RunFolder(values.output_dir).locked():
         outcomes, best = search.search(config, settings, values.seeds, values.output_dir, metric, train_one, origin=origin,
                                        folds=values.folds)
@@ -149,7 +149,7 @@ def _search(values: SearchFlags, config: Config, files, placement, steps, asked:
     if steps.predict:
         only = dataclasses.replace(steps, train=False, evaluate=False)
         trained = load_task(RunFolder(best).require_config())  # with its own values, and the labels that it found
-        FineTuning(trained, files, RunFolder(best), placement, "", only, values.predict_best, asked_keys=asked).carry_out()
+        FineTuning(trained, files, RunFolder(best), placement, "", only, values.predict_best, asked_keys=asked_keys).carry_out()
 
 
 if __name__ == "__main__":

@@ -125,14 +125,14 @@ def main(arguments: list[str]) -> None:
         _answer(predictor, rows, output, FLAGS.batch_size, FLAGS.keep_columns)
 
 
-def _form(asked: str, texts, input_file: str, output_file: str) -> str:
-    """Returns the form of --output_file, "" for JSON lines with all outputs: what is `asked`, or that of a file of entities that is read.
+def _form(form: str, texts, input_file: str, output_file: str) -> str:
+    """Returns the form of --output_file, "" for JSON lines with all outputs: what is `form`, or that of a file of entities that is read.
 
     Says so if it is not asked for.
     """
     from official_bert.interface import output_files
-    if asked or not (texts and output_file and output_files.ends_alike(input_file, output_file)):
-        return "" if asked == output_files.ALL_OUTPUTS else asked
+    if form or not (texts and output_file and output_files.ends_alike(input_file, output_file)):
+        return "" if form == output_files.ALL_OUTPUTS else form
     print(f"{output_file}: in the form of --input_file, {texts.tool}; --output_format=outputs writes JSON lines with all outputs")
     return texts.form
 
@@ -156,11 +156,11 @@ def _check_dataset(config, task: str, model: str) -> None:
     A published checkpoint does not say on which; `config` is that of the model, None if it is not known.
     """
     from official_bert.tasks.texts.glue_files import dataset_name
-    named = dataset_name(task)
-    if not (named and config):
+    dataset = dataset_name(task)
+    if not (dataset and config):
         return
     trained = config.options.get("dataset") if config.task == "glue" else config.task
-    if trained != named and (config.task == "glue" or _is_run(model)):
+    if trained != dataset and (config.task == "glue" or _is_run(model)):
         raise ValueError(f"--task={task}: expected --task={trained}, for which {model} was trained")
 
 

@@ -26,9 +26,9 @@ def right_ones(table: Table, column: str, choices: Sequence[Sequence[str]], keys
         answer_as = "key" if keys_column else _kind(table, column, answers, choices, first_choice)
     numbers = np.zeros(len(table), np.int32)
     for row, (answer, texts) in enumerate(zip(answers, choices)):
-        known, number = _looked_up(table, row, answer, texts, keys_column, answer_as, first_choice)
+        row_answers, number = _looked_up(table, row, answer, texts, keys_column, answer_as, first_choice)
         if not 0 <= number < len(texts):
-            raise ValueError(f"{table.place(row)}: column {column!r}: expected one of {known}, got {table.columns[column][row]!r}"
+            raise ValueError(f"{table.place(row)}: column {column!r}: expected one of {row_answers}, got {table.columns[column][row]!r}"
                              f"{_hint(answers, choices) if answer_as == 'number' and not first_choice else ''}")
         numbers[row] = number
     return numbers
@@ -41,17 +41,17 @@ def _looked_up(table: Table, row: int, answer: str, texts: Sequence[str], keys_c
         keys = table.columns[keys_column][row]
         if not isinstance(keys, list) or len(keys) != len(texts):
             raise ValueError(f"{table.place(row)}: column {keys_column!r}: expected a list of {len(texts)} keys, got {str(keys)[:60]!r}")
-        known = [label_text(key) for key in keys]
+        row_answers = [label_text(key) for key in keys]
     elif answer_as == "text":
-        known = [text.strip() for text in texts]
+        row_answers = [text.strip() for text in texts]
     elif answer_as == "letter":
-        known = [*LETTERS][:len(texts)]
+        row_answers = [*LETTERS][:len(texts)]
     else:
-        known = [str(number + first_choice) for number in range(len(texts))]
-        return known, numbers_of(known)(answer)
-    if known.count(answer) > 1:
-        raise ValueError(f"{table.place(row)}: expected different choices, got the answer {answer!r} {known.count(answer)} times")
-    return known, known.index(answer) if answer in known else -1
+        row_answers = [str(number + first_choice) for number in range(len(texts))]
+        return row_answers, numbers_of(row_answers)(answer)
+    if row_answers.count(answer) > 1:
+        raise ValueError(f"{table.place(row)}: expected different choices, got the answer {answer!r} {row_answers.count(answer)} times")
+    return row_answers, row_answers.index(answer) if answer in row_answers else -1
 
 
 def _kind(table: Table, column: str, answers: Sequence[str], choices: Sequence[Sequence[str]], first_choice: int) -> AnswerAs:
@@ -59,18 +59,18 @@ def _kind(table: Table, column: str, answers: Sequence[str], choices: Sequence[S
     numbers = [row for row, answer in enumerate(answers) if _is_number(answer)]
     letters = [row for row, answer in enumerate(answers) if answer in LETTERS]
     texts = [row for row, (answer, some) in enumerate(zip(answers, choices)) if answer in map(str.strip, some)]
-    others = {*range(len(answers))} - {*numbers, *letters}
-    if not others and numbers and letters:
+    other_rows = {*range(len(answers))} - {*numbers, *letters}
+    if not other_rows and numbers and letters:
         first, second = sorted((numbers[0], letters[0]))
         raise ValueError(f"{table.place(second)}: column {column!r}: got {answers[second]!r}, and {answers[first]!r} in "
                          f"{table.place(first)}: expected numbers or letters; options.keys_column names the column of each row's own keys, "
                          "options.answer_as says what they are")
-    if others and not texts:
+    if other_rows and not texts:
         return "number" if numbers or not letters else "letter"  # the row that is neither is named
-    if both := [row for row in texts if row not in others and (others or len(texts) == len(answers) or row in numbers)]:
+    if both := [row for row in texts if row not in other_rows and (other_rows or len(texts) == len(answers) or row in numbers)]:
         raise ValueError(f"{table.place(both[0])}: column {column!r}: {answers[both[0]]!r} is the text of a choice, and a "
                          f"{'number' if both[0] in {*numbers} else 'letter'}: options.answer_as=text, number or letter says which is meant")
-    if others:
+    if other_rows:
         return "text"
     if numbers and not first_choice and (hint := _hint(answers, choices)):
         last = next(row for row, (answer, some) in enumerate(zip(answers, choices)) if numbers_of([str(len(some))])(answer) == 0)

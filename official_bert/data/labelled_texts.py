@@ -118,12 +118,12 @@ def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: 
     return table.rows(row for row in range(len(table)) if row not in bad) if empty == "skip" else table
 
 
-def without_agreement(table: Table, known: Sequence[str], warn: Callable[[str], None]) -> Table:
+def without_agreement(table: Table, labels: Sequence[str], warn: Callable[[str], None]) -> Table:
     """Leaves out the rows whose label in the column gold_label is `-` (SNLI, MultiNLI: people did not agree), with a warning.
 
-    Raises ValueError if all are. A `-` among the `known` labels is one, as in every other column.
+    Raises ValueError if all are. A `-` among the `labels` labels is one, as in every other column.
     """
-    bad = [row for row, value in enumerate(table.columns[GOLD]) if "-" not in known and value == "-"]
+    bad = [row for row, value in enumerate(table.columns[GOLD]) if "-" not in labels and value == "-"]
     if not bad:
         return table
     if len(bad) == len(table):
@@ -134,14 +134,14 @@ def without_agreement(table: Table, known: Sequence[str], warn: Callable[[str], 
 
 
 def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel, warn: Callable[[str], None],
-                    known: Sequence[str] = (), separator: str = "") -> Table:
-    """Treats rows without a label in one of `columns`: an empty cell, null, NaN, also within a list, unless that is a `known` label.
+                    labels: Sequence[str] = (), separator: str = "") -> Table:
+    """Treats rows without a label in one of `columns`: an empty cell, null, NaN, also within a list, unless that is a `labels` label.
 
     With a `separator` a cell has several labels, and an empty one means that none of them holds. `refuse` raises ValueError for the first
     row, `skip` leaves all out with a warning.
     """
     def absent(value: Any) -> bool:
-        return value is None or ((text := label_text(value)).lower() in NO_LABEL and text not in known)
+        return value is None or ((text := label_text(value)).lower() in NO_LABEL and text not in labels)
 
     def lacks(value: Any) -> bool:
         if separator and isinstance(value, str) and (value.strip() or not value):

@@ -139,12 +139,12 @@ def read_facts(source: str, key: Mapping[str, Any], row_bytes: int, extra: int =
         header = file.read(HEADER_BYTES)
         try:
             facts: dict[str, Any] = json.loads(header)
-            count, checksum, known = facts["count"], facts["checksum"], facts["format"] == FORMAT
+            count, checksum, is_known_format = facts["count"], facts["checksum"], facts["format"] == FORMAT
             if type(count) is not int:
                 raise ValueError
         except (ValueError, TypeError, KeyError):
             raise ValueError(f"{source} is damaged") from None
-        if not known or {name: facts.get(name) for name in key} != key:
+        if not is_known_format or {name: facts.get(name) for name in key} != key:
             raise ValueError(f"{source} is that of other records")
         seen = bytes_left = 0
         while data := file.read(CHUNK):

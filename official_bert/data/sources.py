@@ -267,19 +267,19 @@ class ExampleSource:
 
     def in_turn(self, batch_size: int) -> "ExampleSource":
         """Returns a source of the same examples, each once an epoch, those of similar length together."""
-        other = copy.copy(self)
-        other.batch_size, other.shuffle, other.by_length = batch_size, False, True
-        other.batches_per_epoch = -(-len(self.examples) // batch_size)
-        other._plan = (-1, [])
-        return other
+        source = copy.copy(self)
+        source.batch_size, source.shuffle, source.by_length = batch_size, False, True
+        source.batches_per_epoch = -(-len(self.examples) // batch_size)
+        source._plan = (-1, [])
+        return source
 
     def with_columns(self, columns: Sequence[Mapping[str, np.ndarray]], sequence_keys: Iterable[str] = ()) -> "ExampleSource":
         """Returns a source whose examples have more values, those of `columns`, of which `sequence_keys` are sequences. It has the same
         `content`: that of what its examples are made of."""
-        other = copy.copy(self)
-        other.examples = WiderRows(self.examples, columns)
-        other.sequence_keys = self.sequence_keys | set(sequence_keys)
-        return other
+        source = copy.copy(self)
+        source.examples = WiderRows(self.examples, columns)
+        source.sequence_keys = self.sequence_keys | set(sequence_keys)
+        return source
 
     @functools.cached_property
     def content(self) -> list:
@@ -332,10 +332,10 @@ class ExampleSource:
     def batch(self, number: int) -> dict[str, np.ndarray]:
         """Makes batch `number`, counted over all epochs."""
         epoch, index = divmod(number, self.batches_per_epoch)
-        chosen = self.plan(epoch)[index]
+        numbers = self.plan(epoch)[index]
         weights = np.zeros(self.batch_size, np.float32)
-        weights[:len(chosen)] = 1.0
-        padded = np.concatenate([chosen, np.repeat(chosen[:1], self.batch_size - len(chosen))])
+        weights[:len(numbers)] = 1.0
+        padded = np.concatenate([numbers, np.repeat(numbers[:1], self.batch_size - len(numbers))])
         length = self._padded_length(int(self.lengths[padded].max()))
         rows = [self.examples[index] for index in padded]
         batch = {key: self._stack([row[key] for row in rows], length if key in self.sequence_keys else None) for key in rows[0]}

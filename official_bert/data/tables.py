@@ -89,15 +89,15 @@ class Table:
 
     def without_column(self, name: str) -> str:
         """The end of a message about a missing column: the option that names another."""
-        named = [key for key, value in self.options.items() if key.endswith(("_column", "_columns")) and name in
-                 (value if isinstance(value, (list, tuple)) else (value,))]
-        return f"; {named[0]}= names another (--set options.{named[0]}=...)" if named else ""
+        keys = [key for key, value in self.options.items() if key.endswith(("_column", "_columns")) and name in
+                (value if isinstance(value, (list, tuple)) else (value,))]
+        return f"; {keys[0]}= names another (--set options.{keys[0]}=...)" if keys else ""
 
     def rows(self, keep: Iterable[int]) -> "Table":
         """A table of only some of the rows."""
-        chosen = list(keep)
-        return Table(self.path, {name: [values[row] for row in chosen] for name, values in self.columns.items()},
-                     [self.lines[row] for row in chosen], self.broken)
+        numbers = list(keep)
+        return Table(self.path, {name: [values[row] for row in numbers] for name, values in self.columns.items()},
+                     [self.lines[row] for row in numbers], self.broken)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -184,23 +184,23 @@ def format_of(path: str, columns: Sequence[str], delimiter: str = "", encoding: 
     A table whose first line names the columns is one, whatever else it looks like. Raises ValueError for an unknown name.
     """
     suffix = suffix_of(path)
-    known, content = SUFFIXES.get(suffix), kind_by_content(path, encoding)
-    if known in OBJECTS or content == "parquet" or (content == "xlsx" and (known or suffix == ".xlsx")):
-        return known if known in OBJECTS else content  # type: ignore[return-value]
-    if known is None:
+    suffix_format, content = SUFFIXES.get(suffix), kind_by_content(path, encoding)
+    if suffix_format in OBJECTS or content == "parquet" or (content == "xlsx" and (suffix_format or suffix == ".xlsx")):
+        return suffix_format if suffix_format in OBJECTS else content  # type: ignore[return-value]
+    if suffix_format is None:
         if content == "json":
             return "jsonl"
         raise ValueError(f"{path}: expected a name that ends with one of {', '.join(SUFFIXES)}, .xlsx, or the format to be given")
     if headless and content != "json":
-        return known
+        return suffix_format
     line = next(text_lines(path, encoding), "").rstrip("\r\n")
-    if {*columns} <= {*map(str.strip, line.replace('"', "").split(spelled(delimiter) or ("," if known == "csv" else "\t")))}:
-        return known
+    if {*columns} <= {*map(str.strip, line.replace('"', "").split(spelled(delimiter) or ("," if suffix_format == "csv" else "\t")))}:
+        return suffix_format
     if content == "json" and _is_json_start(line):
         return "jsonl"
     if suffix == ".txt" and labels_beside(path):
         return "two_files"
-    return "fasttext" if line.startswith(FASTTEXT) else known
+    return "fasttext" if line.startswith(FASTTEXT) else suffix_format
 
 
 def _is_json_start(line: str) -> bool:
@@ -233,11 +233,11 @@ def rows_of(source: Source, encoding: str = "", always: bool = False) -> Source:
     """
     if isinstance(source, Rows) or not (form := form_of_objects(source, encoding) or ("jsonl" if always else None)):
         return source
-    named, objects = objects_in(source, form, encoding)
+    data, objects = objects_in(source, form, encoding)
     numbered = list(objects)
     if not numbered:
         raise ValueError(f"{source}: no row in this file")
-    return Rows(source, [row for _, row in numbered], () if isinstance(named, Rows) else [line for line, _ in numbered])
+    return Rows(source, [row for _, row in numbered], () if isinstance(data, Rows) else [line for line, _ in numbered])
 
 
 def _fill_from_cells(table: Table, rows: Iterator[tuple[int, Sequence[str]]], optional: Sequence[str], skip_broken: bool,

@@ -112,10 +112,10 @@ def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, ev
     files = DataFiles(train_file=as_source(train, "train"), eval_file=as_source(eval, "eval"), predict_file=as_source(predict, "predict"),
                       data_dir=os.fspath(data_dir), cache_dir=os.path.expanduser(cache_dir), allow_same_data=allow_same_data)
     run, init_checkpoint = RunFolder(os.fspath(output_dir)), os.fspath(init_checkpoint)
-    named = {_dotted(task, key): value for key, value in options.items()}
-    resolved = make_config(task, os.fspath(config), init_checkpoint, run.path, flags=named, report=report)
+    flags = {_dotted(task, key): value for key, value in options.items()}
+    resolved = make_config(task, os.fspath(config), init_checkpoint, run.path, flags=flags, report=report)
     tuning = runs.FineTuning(load_task(resolved), files, run, Placement(), init_checkpoint, Steps(predict=predict is not None),
-                             report=report, asked_keys=named)
+                             report=report, asked_keys=flags)
     return FineTuned(tuning.carry_out(), run.path, files)
 
 
@@ -128,9 +128,9 @@ def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: s
     overrides = [*_named(task), *overrides]
     if not train and (stored := config_of_run(output_dir, init_checkpoint, path, overrides, more.get("flags"), report)):
         return stored
-    inherited, asked = inherited_and_asked(path or None, overrides=overrides, **more)
-    vocab_file = build(TokenizerConfig, asked.get("tokenizer", {}), "config.tokenizer").vocab_file
-    checkpoint = run_config.first_values(merge(inherited, asked), init_checkpoint, output_dir, vocab_file)
+    inherited, values = inherited_and_asked(path or None, overrides=overrides, **more)
+    vocab_file = build(TokenizerConfig, values.get("tokenizer", {}), "config.tokenizer").vocab_file
+    checkpoint = run_config.first_values(merge(inherited, values), init_checkpoint, output_dir, vocab_file)
     config = load_config(path or None, overrides=overrides, defaults=run_config.DEFAULTS, checkpoint=checkpoint, report=report,
                          count_entries=run_config.counter_of_entries(RunFolder(output_dir)), **more)
     if not train:
@@ -147,18 +147,18 @@ def config_of_run(output_dir: str, init_checkpoint: str, path: str | None, overr
     vocabulary.
     """
     for run in (RunFolder(output_dir), RunFolder.holding(init_checkpoint) or RunFolder("")):
-        folder, own, asked = run.path, run.config(), run.config(overrides, flags)
-        if own and asked and (folder == output_dir or own.task == asked.task):
-            if f"task={own.task}" not in overrides:
-                check_named(own.task, folder)
-            casing.agreed(own.tokenizer.do_lower_case, asked.tokenizer.do_lower_case, folder)
-            for vocab_file in ((flags or {}).get("tokenizer.vocab_file"), asked.tokenizer.vocab_file):
-                _check_same_words(own.tokenizer.vocab_file, vocab_file or "", folder)
-            if changed := [change.describe() for change in differences(to_dict(own), to_dict(asked)) if not may_change(change.key)]:
+        folder, trained, config = run.path, run.config(), run.config(overrides, flags)
+        if trained and config and (folder == output_dir or trained.task == config.task):
+            if f"task={trained.task}" not in overrides:
+                check_named(trained.task, folder)
+            casing.agreed(trained.tokenizer.do_lower_case, config.tokenizer.do_lower_case, folder)
+            for vocab_file in ((flags or {}).get("tokenizer.vocab_file"), config.tokenizer.vocab_file):
+                _check_same_words(trained.tokenizer.vocab_file, vocab_file or "", folder)
+            if changed := [change.describe() for change in differences(to_dict(trained), to_dict(config)) if not may_change(change.key)]:
                 report(f"{folder}: other than in training: {'; '.join(changed)}")
-            if path and (unread := _unread(path, own)):
+            if path and (unread := _unread(path, trained)):
                 report(f"{path}: its values yield to those of the run in {folder}, --set would not: {'; '.join(unread)}")
-            return asked
+            return config
     return None
 
 
@@ -168,23 +168,23 @@ def _unread(path: str, own: Config) -> list[str]:
     return [change.describe() for change in differences(in_file, to_dict(own)) if change.key != "tokenizer.vocab_file"]
 
 
-def _check_same_words(own: str, asked: str, folder: str) -> None:
+def _check_same_words(run_file: str, vocab_file: str, folder: str) -> None:
     """Raises ValueError for a vocabulary file with other words than that of the run in a folder, if there are both."""
-    if asked != own and exists(own) and exists(asked) and loading.entries(own) != loading.entries(asked):
-        raise ValueError(f"--vocab_file={asked}: {folder} was trained with another vocabulary; leave --vocab_file out to use its own")
+    if vocab_file != run_file and exists(run_file) and exists(vocab_file) and loading.entries(run_file) != loading.entries(vocab_file):
+        raise ValueError(f"--vocab_file={vocab_file}: {folder} was trained with another vocabulary; leave --vocab_file out to use its own")
 
 
-def check_settings(config: Config, settings: Iterable[search.Setting], asked: Iterable[str], placement: Placement,
+def check_settings(config: Config, settings: Iterable[search.Setting], asked_keys: Iterable[str], placement: Placement,
                    init_checkpoint: str = "", steps: Steps = TRAIN_AND_EVALUATE) -> None:
     """Raises ValueError, before a search trains its first setting, for one that needs no data to be wrong: it contradicts the initial
-    checkpoint, makes a value do nothing that it has or that is `asked` for, or does not fit the model or the devices.
+    checkpoint, makes a value do nothing that it has or that is `asked_keys` for, or does not fit the model or the devices.
     """
     with make_strategy(placement).scope():  # its replicas share a batch
         for setting in settings:
             if fixed := {key: value for key, value in setting.items() if key in FIXED_BY_CHECKPOINT}:
                 load_config(flags=fixed, checkpoint=run_config.checkpoint_values(init_checkpoint, vocab_file=config.tokenizer.vocab_file))
             varied = search.with_setting(config, setting)
-            run_config.check_read(varied, {*asked, *setting})
+            run_config.check_read(varied, {*asked_keys, *setting})
             guards.check_counted(varied.training)
             guards.check_reinitialized(varied, init_checkpoint)
             load_task(varied).check(steps)
@@ -224,10 +224,10 @@ def _dotted(task: str, key: str) -> str:
     if key == "seed":
         return key
     if len(keys) != 1:
-        known = {field.name for kind in sections.values() for field in dataclasses.fields(kind)}
+        fields = {field.name for kind in sections.values() for field in dataclasses.fields(kind)}
         own = FLAG_KEYS[key].rpartition(".")[2] if key in FLAG_KEYS else key  # 2018's names, which others have taken over
-        near = did_you_mean(own, ["seed", *sorted(known), *ARGUMENTS])
+        near = did_you_mean(own, ["seed", *sorted(fields), *ARGUMENTS])
         several = f"expected the section with it, as in **{{{' or '.join(map(repr, keys))}: ...}}" if keys else ""
-        every = f"expected one of {', '.join(['seed', *sorted(known)])}"
+        every = f"expected one of {', '.join(['seed', *sorted(fields)])}"
         raise ValueError(f"{key}: {several or (f'no such keyword; {near}' if near else every)}")
     return keys[0]

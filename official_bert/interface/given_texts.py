@@ -32,11 +32,11 @@ def read_texts(texts: Any, inputs: Sequence[str], columns: Columns) -> tuple[lis
             return [], index
         source = as_source(texts, "texts")
         assert isinstance(source, Rows)
-        chosen = _chosen(list(source.values[0]), inputs, columns)
-        if chosen is None:
+        input_columns = _chosen(list(source.values[0]), inputs, columns)
+        if input_columns is None:
             wanted = [" or ".join(dict.fromkeys([*map(repr, filter(None, columns.get(name, ()))), repr(name)])) for name in inputs]
             raise ValueError(f"texts: expected columns {', '.join(wanted)}, found {shown(list(source.values[0]))}; rename them")
-        return list(rows_of_table(source, chosen)), index
+        return list(rows_of_table(source, input_columns)), index
     index = texts.index if is_series(texts) else None
     listed = texts.tolist() if hasattr(texts, "tolist") else texts
     if isinstance(listed, (str, bytes)) or not isinstance(listed, Sequence):
@@ -47,9 +47,9 @@ def read_texts(texts: Any, inputs: Sequence[str], columns: Columns) -> tuple[lis
 
 def _chosen(names: Sequence[Any], inputs: Sequence[str], columns: Columns) -> Columns | None:
     """Returns the columns of each input among these names: those of training or else the inputs; None if neither are all there."""
-    known = {*map(str, names)}
+    names_there = {*map(str, names)}
     ways: list[Columns] = [{name: columns.get(name) or (name,) for name in inputs}, {name: (name,) for name in inputs}]
-    return next((way for way in ways if all(part in known for parts in way.values() for part in parts if part)), None)
+    return next((way for way in ways if all(part in names_there for parts in way.values() for part in parts if part)), None)
 
 
 def _row(text: Any, number: int, inputs: Sequence[str], columns: Columns) -> Row:

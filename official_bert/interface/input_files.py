@@ -73,24 +73,24 @@ def read_parts(path: str, at_once: int | None, inputs: Sequence[str], config: Co
     same = {name: (name,) for name in inputs}
     form, delimiter = options.get("file_format", "auto"), options.get("delimiter", "")
     suffix = _suffix(path)
-    known = SUFFIXES.get(suffix)
+    suffix_format = SUFFIXES.get(suffix)
     kind: Format | None = form
     if form == "auto":  # a file of plain lines may hold anything
-        kind = known if known == "tsv" and header and not is_packed(path) else format_of(
-            path, _names(choices), delimiter, encoding, not header) if known or suffix == ".xlsx" or is_packed(path) else None
+        kind = suffix_format if suffix_format == "tsv" and header and not is_packed(path) else format_of(
+            path, _names(choices), delimiter, encoding, not header) if suffix_format or suffix == ".xlsx" or is_packed(path) else None
     present = column_names(path, kind, delimiter, header, encoding) if kind else []
     if may_be_pairs and SECOND_TEXT in {*present} - {*inputs, *keep}:
         raise ValueError(f"--input_file={path}: found a column {IGNORED}, --keep_columns={SECOND_TEXT} copies it")
-    chosen = next((columns for columns in (choices, same)
-                   if all(name in present or name.partition(".")[0] in present for name in _names(columns))), None)
-    objects = form == "auto" and kind == "jsonl" and chosen == same and not keep  # they may hold more, which is copied
-    plain = form == "auto" and not chosen and (not kind or (kind == "tsv" and _plain(present, inputs, suffix == ".txt" and not columns)))
+    parts = next((columns for columns in (choices, same)
+                  if all(name in present or name.partition(".")[0] in present for name in _names(columns))), None)
+    objects = form == "auto" and kind == "jsonl" and parts == same and not keep  # they may hold more, which is copied
+    plain = form == "auto" and not parts and (not kind or (kind == "tsv" and _plain(present, inputs, suffix == ".txt" and not columns)))
     if not (objects or plain):
         nulls: list[str] = []
         count = 0
-        names = [*_names(chosen or choices), *keep]
+        names = [*_names(parts or choices), *keep]
         for table in read_table_parts(path, names, at_once, kind or form, delimiter, header, encoding, options):
-            yield [_row(table, number, chosen or choices, keep, nulls) for number in range(len(table))]
+            yield [_row(table, number, parts or choices, keep, nulls) for number in range(len(table))]
             count += len(table)
         if not count:
             raise ValueError(f"{path}: no row in this file")
@@ -151,12 +151,12 @@ def rows_of_table(source: Rows, columns: Columns) -> list[dict[str, Any]]:
     return rows
 
 
-def _check_no_table(path: str, lines: Sequence[str], known: Iterable[Columns], has_format: bool) -> None:
+def _check_no_table(path: str, lines: Sequence[str], choices: Iterable[Columns], has_format: bool) -> None:
     """Raises ValueError if the first line names the columns: the file is a table, whose lines are no texts."""
     line = lines[0].rstrip("\r\n") if lines else ""
     for delimiter, suffix in ((",", ".csv"), ("\t", ".tsv"), (";", ""), ("|", "")):
         fields = [cell.strip('"') for cell in line.split(delimiter)]
-        if any({*_names(columns)} <= {*fields} for columns in known):
+        if any({*_names(columns)} <= {*fields} for columns in choices):
             ways = [f"a name that ends with {suffix}"] * bool(suffix)
             ways += [f"--set options.file_format=csv --set options.delimiter={delimiter!r}"] * has_format
             raise ValueError(f"{path}:1: expected a text, got names of columns, {shown(fields)}; a table needs "
@@ -185,11 +185,11 @@ def _asked(config: Config | None, inputs: Sequence[str], overrides: Sequence[str
     options, columns = _options(config, inputs, overrides)
     for index, override in enumerate(overrides):
         try:
-            others, without = _options(config, inputs, [*overrides[:index], *overrides[index + 1:]])
+            other_options, without = _options(config, inputs, [*overrides[:index], *overrides[index + 1:]])
         except ValueError:
             continue  # the others are wrong without this one
-        alike = without == columns and all(others.get(name) == options.get(name) for name in FORM)
-        if {*parse_override(override)} != {"options"} or (alike and others != options):
+        alike = without == columns and all(other_options.get(name) == options.get(name) for name in FORM)
+        if {*parse_override(override)} != {"options"} or (alike and other_options != options):
             named = (*_names(columns), columns.get("choices", ())[1:])
             known = [f"options.{name}" for name, value in options.items() if name in FORM or (value and value in named)]
             raise ValueError(f"--set {override}: expected an option for reading --input_file ({', '.join(known) or 'this task has none'})")

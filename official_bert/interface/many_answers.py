@@ -142,12 +142,12 @@ class ManyAnswers:
             for path in (self.manifest, *self.outputs):
                 files.remove(path)
         if files.exists(self.manifest):
-            known = files.read_json(self.manifest, "list of what the answers are made of")
-            before = known.get("made_of", {}) if isinstance(known, dict) else {}
+            manifest = files.read_json(self.manifest, "list of what the answers are made of")
+            before = manifest.get("made_of", {}) if isinstance(manifest, dict) else {}
             if changed := sorted(key for key in made_of if before.get(key) != made_of[key]):
                 raise ValueError(f"{self.manifest}: its answers are those of another {' and another '.join(changed)}; give another "
                                  "--output_file, or --discard to answer anew")
-            return known["rows"]
+            return manifest["rows"]
         if there := [path for path in self.outputs if files.exists(path)]:
             raise ValueError(f"{there[0]}: is there already, and {self.manifest}, which would say what it is made of, is not; --discard "
                              "replaces it")
@@ -245,9 +245,9 @@ def _note_types(rows: Sequence[Row], path: str, types: dict[str, tuple[type, str
     if types is None:
         return
     for name, value in itertools.chain.from_iterable(row.items() for row in rows):
-        known, where = types.setdefault(name, (type(value), path)) if value is not None else (type(None), path)
-        if type(value) is not known:
-            raise ValueError(f"--output_format=parquet: column {name!r}: expected values of one type, got {known.__name__} in {where} "
+        value_type, where = types.setdefault(name, (type(value), path)) if value is not None else (type(None), path)
+        if type(value) is not value_type:
+            raise ValueError(f"--output_format=parquet: column {name!r}: expected values of one type, got {value_type.__name__} in {where} "
                              f"and {type(value).__name__} in {path}; --output_format=outputs writes JSON lines, which hold any")
 
 
@@ -259,11 +259,11 @@ def _identity(path: str) -> list:
 def _weights(path: str) -> list:
     """What tells a model from another one at its path, such as that of a later checkpoint."""
     if prefix := checkpoint_at(path):
-        named = [file for file in files.files_below(files.folder_of(prefix) or ".")
-                 if os.path.basename(file).startswith(f"{os.path.basename(prefix)}.")]
+        weight_files = [file for file in files.files_below(files.folder_of(prefix) or ".")
+                        if os.path.basename(file).startswith(f"{os.path.basename(prefix)}.")]
     else:
-        named = files.files_below(path) if files.is_folder(path) else [path] if files.is_file(path) else []
-    return [files.absolute(path), *map(_identity, sorted(named))]
+        weight_files = files.files_below(path) if files.is_folder(path) else [path] if files.is_file(path) else []
+    return [files.absolute(path), *map(_identity, sorted(weight_files))]
 
 
 def _write_lines(path: str, replay: Callable[[], Iterator[list[Row]]], _: int) -> None:

@@ -124,6 +124,6 @@ def mine(material: Material, ranking: Ranking, rules: MiningRules, seed: int, cr
             best, *others = [answer["score"] for answer in cross_encoder([(query, text) for text in texts], batch_size)]
             judged = dict(zip(window, others))
             window = [place for place in window if judged[place] <= best - cross_encoder_margin]
-        chosen = choose(window, rules, np.random.default_rng((seed, number)))
-        yield MinedRow(query, positive, [material.passages[place] for place in chosen],
-                       [best, *(judged[place] for place in chosen)] if cross_encoder and chosen else None)
+        places = choose(window, rules, np.random.default_rng((seed, number)))
+        yield MinedRow(query, positive, [material.passages[place] for place in places],
+                       [best, *(judged[place] for place in places)] if cross_encoder and places else None)

@@ -148,10 +148,10 @@ class Predictor:
         if front := self.prompts.get(prompt, ""):
             rows = [{**row, "text": front + row["text"]} for row in rows]
         vectors = out
-        for chosen in self._batches(rows, batch_size):
-            part = np.asarray(self._outputs([rows[index] for index in chosen])["embedding"], np.float32)
+        for numbers in self._batches(rows, batch_size):
+            part = np.asarray(self._outputs([rows[index] for index in numbers])["embedding"], np.float32)
             vectors = np.zeros((len(rows), part.shape[-1]), np.float32) if vectors is None else vectors
-            vectors[chosen] = part / np.maximum(np.linalg.norm(part, axis=-1, keepdims=True), 1e-12)
+            vectors[numbers] = part / np.maximum(np.linalg.norm(part, axis=-1, keepdims=True), 1e-12)
         return np.zeros((0, 0), np.float32) if vectors is None else vectors
 
     def answer(self, rows: Sequence[Row], batch_size: int = 32) -> list[dict[str, Any]]:
@@ -167,9 +167,9 @@ class Predictor:
             for name in self.inputs:
                 _check_text(row[name], f"row {number}: {name}")
         answers: list[dict[str, Any]] = [{} for _ in rows]
-        for chosen in self._batches(rows, batch_size):
-            outputs = self._outputs([rows[index] for index in chosen])
-            for place, index in enumerate(chosen):
+        for numbers in self._batches(rows, batch_size):
+            outputs = self._outputs([rows[index] for index in numbers])
+            for place, index in enumerate(numbers):
                 answers[index] = {name: plain(outputs[name][place]) for name in self.outputs}
         return answers
 
@@ -199,9 +199,9 @@ def warn_of_empty(reasons: Sequence[str], count: int) -> None:
 
 def _chosen(options: ServingOptions, choices: Mapping[str, Any]) -> ServingOptions:
     """Returns the options with these fields replaced; raises ValueError for an unknown name."""
-    known = [field.name for field in dataclasses.fields(options)]
-    if unknown := [name for name in choices if name not in known]:
-        raise ValueError(f"{unknown[0]}: expected one of {', '.join(known)}; {did_you_mean(unknown[0], known)}".rstrip("; "))
+    fields = [field.name for field in dataclasses.fields(options)]
+    if unknown := [name for name in choices if name not in fields]:
+        raise ValueError(f"{unknown[0]}: expected one of {', '.join(fields)}; {did_you_mean(unknown[0], fields)}".rstrip("; "))
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)} | dict(choices)
     return build(ServingOptions, given, "options")
 
@@ -215,14 +215,14 @@ def _check_text(value: Any, where: str) -> None:
             raise ValueError(f"{where}: expected a text, got a lone surrogate, half a character, at place {error.start}") from None
 
 
-def served_classes(task: str, where: str = "config.task", others: Sequence[str] = ()) -> tuple[type[ServedModel], ...]:
+def served_classes(task: str, where: str = "config.task", other_names: Sequence[str] = ()) -> tuple[type[ServedModel], ...]:
     """Returns the served-model classes of a task's name; `fill_mask` is pre-training's.
 
-    Raises ValueError for an unknown name; the message names `others` beside the tasks.
+    Raises ValueError for an unknown name; the message names `other_names` beside the tasks.
     """
     if task == "embeddings":
         return (ServedEmbeddings,)
-    return task_class("pretraining" if task == "fill_mask" else task, where, others).served_classes
+    return task_class("pretraining" if task == "fill_mask" else task, where, other_names).served_classes
 
 
 def class_that_gives(outputs: Iterable[str], classes: Iterable[type[ServedModel]]) -> type[ServedModel] | None:

@@ -130,6 +130,6 @@ class QuestionRun:
         flagged = nest({key: value for key, value in self.flags.items() if value != ""})
         for values in (flagged, *map(parse_override, self.overrides)):
             config = merge(config, values)
-        asked = build(Config, config)
-        check_task(asked)
-        return load_task(asked)  # type: ignore[return-value]
+        task_config = build(Config, config)
+        check_task(task_config)
+        return load_task(task_config)  # type: ignore[return-value]

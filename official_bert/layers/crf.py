@@ -29,7 +29,7 @@ def log_likelihood(emissions, tags, mask, scores: Scores, begins=None):
 def path_score(emissions, tags, mask, scores: Scores, begins=None):
     """The sum of emissions, transitions, start and end scores of given tags: -> [B]."""
     emissions, mask, tags = ops.cast(emissions, "float32"), ops.cast(mask, "bool"), ops.cast(tags, "int32")
-    chosen = ops.take_along_axis(emissions, tags[:, :, None], axis=2)[..., 0]         # [B,S]
+    tag_scores = ops.take_along_axis(emissions, tags[:, :, None], axis=2)[..., 0]         # [B,S]
     order = chain_first(mask)
     chain = ops.take_along_axis(tags, order, axis=1)                                  # [B,S], the chain's tags, then the others
     length = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)                  # [B,1]
@@ -41,7 +41,7 @@ def path_score(emissions, tags, mask, scores: Scores, begins=None):
     inside = ops.cast(ops.arange(1, ops.shape(tags)[1]), "int32")[None] < length
     last = ops.take_along_axis(chain, ops.maximum(length - 1, 0), axis=1)[:, 0]
     ends = ops.take(scores.start, chain[:, 0]) + ops.take(scores.end, last)
-    return (ops.sum(ops.where(mask, chosen, 0.0), axis=1) + ops.sum(ops.where(inside, between, 0.0), axis=1)
+    return (ops.sum(ops.where(mask, tag_scores, 0.0), axis=1) + ops.sum(ops.where(inside, between, 0.0), axis=1)
             + ops.where(length[:, 0] > 0, ends, 0.0))
 
 
@@ -104,11 +104,11 @@ def log_partition(emissions, mask, scores: Scores, begins=None):
     Its gradients are the marginals, written here by hand: Keras' scan has no gradient under XLA.
     """
     fixed = Scores(*map(ops.stop_gradient, scores))
-    known = Marginals(*map(ops.stop_gradient, marginals(ops.stop_gradient(emissions), mask, fixed, begins)))
-    expected = (ops.sum(known.tags * ops.cast(emissions, "float32"), axis=(1, 2))
-                + ops.sum(known.transitions * scores.transitions, axis=(1, 2))  # type: ignore[operator]
-                + ops.sum(known.start * scores.start, axis=1) + ops.sum(known.end * scores.end, axis=1))  # type: ignore[operator]
-    return known.log_partition + expected - ops.stop_gradient(expected)
+    shares = Marginals(*map(ops.stop_gradient, marginals(ops.stop_gradient(emissions), mask, fixed, begins)))
+    expected = (ops.sum(shares.tags * ops.cast(emissions, "float32"), axis=(1, 2))
+                + ops.sum(shares.transitions * scores.transitions, axis=(1, 2))  # type: ignore[operator]
+                + ops.sum(shares.start * scores.start, axis=1) + ops.sum(shares.end * scores.end, axis=1))  # type: ignore[operator]
+    return shares.log_partition + expected - ops.stop_gradient(expected)
 
 
 def best_path(emissions, mask, scores: Scores):

@@ -75,13 +75,13 @@ def initialize_from(model: keras.Model, path: str, task: Classes | None = None, 
     wrong = formats.misfits(stored, variables)
     other_heads = {name for name, weight in stored.weights.items() if name in variables and name.startswith(TASK_HEADS)
                    and weight.shape != tuple(variables[name].shape)}
-    taken = {name: weight for name, weight in stored.weights.items() if name in variables and name not in other_heads}
-    _check_size(model, stored, taken, [misfit for misfit in wrong if misfit.name not in other_heads])
-    for name, weight in taken.items():
+    weights = {name: weight for name, weight in stored.weights.items() if name in variables and name not in other_heads}
+    _check_size(model, stored, weights, [misfit for misfit in wrong if misfit.name not in other_heads])
+    for name, weight in weights.items():
         variables[name].assign(weight.reshape(variables[name].shape))
     return Initialization(
-        origin=stored.origin, taken=len(taken), new=tuple(sorted(set(variables) - set(taken))),
-        unused=(*sorted(set(stored.weights) - set(taken)), *stored.unknown), notes=(*stored.notes, *stored.warnings, *remarks),
+        origin=stored.origin, taken=len(weights), new=tuple(sorted(set(variables) - set(weights))),
+        unused=(*sorted(set(stored.weights) - set(weights)), *stored.unknown), notes=(*stored.notes, *stored.warnings, *remarks),
         differences=_differences(model, stored))
 
 
@@ -101,21 +101,21 @@ def with_layers(stored: StoredModel, layers: Sequence[int]) -> StoredModel:
                                notes=[*stored.notes, f"of its layers {', '.join(map(str, layers))}"])
 
 
-def _check_size(model: keras.Model, stored: StoredModel, taken: Mapping, wrong: Sequence[formats.Misfit]) -> None:
+def _check_size(model: keras.Model, stored: StoredModel, weights: Mapping, wrong: Sequence[formats.Misfit]) -> None:
     """Raises ValueError if the checkpoint holds a model of another size, or no BERT model."""
     where = f"--init_checkpoint={stored.origin}"
     encoder = encoder_within(model)
     inside = [name for name in weights_by_name(encoder) if not name.startswith(("pooler/", "bilstm_"))]
-    if not taken:
+    if not weights:
         raise ValueError(f"{where}: holds no variable of this model; it has {sorted(stored.weights)[:5]}")
     if wrong and stored.config is None:
         raise ValueError(f"{where}: no configuration beside it says its size, and it is not that of the model, which comes from "
                          f"--bert_config_file, --config or is BERT-base: {'; '.join(misfit.describe() for misfit in wrong[:3])}")
     if wrong:
         raise ValueError(f"{where}: a model of another size: {'; '.join(misfit.describe() for misfit in wrong[:3])}")
-    if missing := [stored.table.theirs(name) or name for name in inside if name not in taken]:
+    if missing := [stored.table.theirs(name) or name for name in inside if name not in weights]:
         raise ValueError(f"{where}: a model of another size: {', '.join(missing[:3])} missing in it")
-    layers = [name for name in stored.weights if name.startswith("layer_") and name not in taken]
+    layers = [name for name in stored.weights if name.startswith("layer_") and name not in weights]
     if layers:
         raise ValueError(f"{where}: a model of another size: the model has no {', '.join(layers[:3])}")
     heads = None if stored.config is None else stored.config.num_attention_heads

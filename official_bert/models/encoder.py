@@ -192,9 +192,9 @@ class BertEncoder(keras.Model):
         if self.settings["recompute"] is True and training:
             sites = [variable for variable in layer.variables if variable.name == "seed_generator_state"]
             learned = [name for name in distances if name in ("bias", "distances")]  # gradients flow to arguments alone
-            others = {name: value for name, value in distances.items() if name not in learned}
+            constants = {name: value for name, value in distances.items() if name not in learned}
             return recomputed(
-                lambda rows, *more: layer(rows, attention_mask=mask, training=True, **others, **dict(zip(learned, more))), layer.weights,
+                lambda rows, *more: layer(rows, attention_mask=mask, training=True, **constants, **dict(zip(learned, more))), layer.weights,
                 sites, x, *(distances[name] for name in learned))
         return layer(x, attention_mask=mask, training=training, **distances)
 
@@ -255,12 +255,12 @@ def weights_by_name(model: keras.Model) -> dict[str, keras.Variable]:
     So a weight has one name, whatever the models are called and in whatever order they were built.
     """
     encoder = encoder_within(model)
-    named: dict[str, keras.Variable] = {}
+    weights: dict[str, keras.Variable] = {}
     for variable in model.weights:
         name = variable.path.removeprefix(f"{model.name}/").removeprefix(f"{encoder.name}/")
-        assert name not in named, f"two weights named {name}"
-        named[name] = variable
-    return named
+        assert name not in weights, f"two weights named {name}"
+        weights[name] = variable
+    return weights
 
 
 def embedding_settings(config: ModelConfig) -> dict:

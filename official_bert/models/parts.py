@@ -104,17 +104,17 @@ def first_values(model: keras.Model, count: int, frozen: str | Sequence[str] = (
     """
     if not count:
         return {}
-    layers, named = layers_of(model), weights_by_name(model)
-    fixed = frozen_parts(frozen, layers) | {part_of(name) for name, weight in named.items() if not weight.trainable}
+    layers, weights = layers_of(model), weights_by_name(model)
+    fixed = frozen_parts(frozen, layers) | {part_of(name) for name, weight in weights.items() if not weight.trainable}
     anew = _parts_anew(count, layers, fixed)
-    return {name: np.array(weight.value) for name, weight in named.items() if part_of(name) in anew}
+    return {name: np.array(weight.value) for name, weight in weights.items() if part_of(name) in anew}
 
 
 def put_back(model: keras.Model, values: Mapping[str, np.ndarray]) -> None:
     """Gives weights, by name, these values."""
-    named = weights_by_name(model)
+    weights = weights_by_name(model)
     for name, value in values.items():
-        named[name].assign(value)
+        weights[name].assign(value)
 
 
 def rate_factors(model: keras.Model, layer_decay: float, head_rate: float) -> list[float]:

@@ -35,17 +35,17 @@ class Pretrainer(EncoderWithHeads):
             **shared) if boundary else None
 
     def call(self, inputs, training=None):
-        positions = wanted = inputs["masked_lm_positions"]
+        positions = read_positions = inputs["masked_lm_positions"]
         count, table = ops.shape(positions)[1], self.encoder.embeddings.word_embeddings
         if of_spans := self.boundary is not None and "masked_lm_weights" in inputs:
             begin, end, place = places_in_spans(positions, inputs["masked_lm_weights"])
             last = ops.shape(inputs["input_ids"])[1] - 1
-            wanted = ops.concatenate([positions, ops.maximum(begin - 1, 0), ops.minimum(end + 1, last)], axis=1)
-        encoded = self.encoder({**inputs, "output_positions": wanted}, training=training)
-        found = encoded["sequence_output"]                                            # [B,P or 3P,D]
-        outputs = {"mlm_logits": self.masked_lm(self.encoder.read_rows(found[:, :count]), table)}
+            read_positions = ops.concatenate([positions, ops.maximum(begin - 1, 0), ops.minimum(end + 1, last)], axis=1)
+        encoded = self.encoder({**inputs, "output_positions": read_positions}, training=training)
+        rows = encoded["sequence_output"]                                            # [B,P or 3P,D]
+        outputs = {"mlm_logits": self.masked_lm(self.encoder.read_rows(rows[:, :count]), table)}
         if of_spans:
-            outputs["boundary_logits"] = self.boundary(found[:, count:2 * count], found[:, 2 * count:],
+            outputs["boundary_logits"] = self.boundary(rows[:, count:2 * count], rows[:, 2 * count:],
                                                        ops.minimum(place, LONGEST_SPAN - 1), table)
         if self.next_sentence is not None:
             outputs["nsp_logits"] = self.next_sentence(encoded["pooled_output"])

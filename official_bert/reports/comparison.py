@@ -98,8 +98,8 @@ def measure_interval(answers: ComparableAnswers, resamples: int = CARD_RESAMPLES
 
 def _percentile_interval(drawn: np.ndarray) -> tuple[float, float]:
     """The interval of a bootstrap's values, without those that are not defined (a correlation of equal scores)."""
-    known, tail = drawn[np.isfinite(drawn)], (1.0 - CONFIDENCE) / 2.0
-    if 2 * len(known) <= len(drawn):
+    finite_values, tail = drawn[np.isfinite(drawn)], (1.0 - CONFIDENCE) / 2.0
+    if 2 * len(finite_values) <= len(drawn):
         return math.nan, math.nan
-    low, high = np.quantile(known, [tail, 1.0 - tail])
+    low, high = np.quantile(finite_values, [tail, 1.0 - tail])
     return float(low), float(high)

@@ -36,10 +36,10 @@ def curves_section(log_file: str) -> Section | None:
     if not curves:
         return None
     losses = {name: points for name, points in curves.items() if name.endswith("loss")}
-    others = {name: points for name, points in curves.items() if name not in losses}
+    metrics = {name: points for name, points in curves.items() if name not in losses}
     pictures = [lines_picture({_in_words(name): points for name, points in group.items()}, "training step", up, f"{title} by training step",
                               marker="o")
-                for title, up, group in (("Loss", "loss", losses), ("Held-out metrics", "share or score", others)) if group]
+                for title, up, group in (("Loss", "loss", losses), ("Held-out metrics", "share or score", metrics)) if group]
     return Section(name="curves", title="Loss and metrics during training", values=curves, pictures=pictures)
 
 

@@ -39,16 +39,16 @@ MODULES: Mapping[str, str] = types.MappingProxyType({
     "ner": "official_bert.tasks.tagging.task"})
 
 
-def task_class(name: str, where: str = "config.task", others: Sequence[str] = ()) -> type[TaskBase]:
+def task_class(name: str, where: str = "config.task", other_names: Sequence[str] = ()) -> type[TaskBase]:
     """Returns the `Task` of a name of `MODULES`, or of a module of the user's own, given by its dotted name.
 
-    Raises ValueError for another name, a module that cannot be imported, and one without a task. `others` are names that the caller
+    Raises ValueError for another name, a module that cannot be imported, and one without a task. `other_names` are names that the caller
     takes, for the message.
     """
     if name in MODULES:
         return importlib.import_module(MODULES[name]).Task
     if "." not in name or not all(part.isidentifier() for part in name.split(".")):
-        known = sorted([*MODULES, *others])
+        known = sorted([*MODULES, *other_names])
         raise ValueError(f"{where}: expected one of {known}, or a module of yours as in my_project.my_task, got {name!r}")
     try:
         module = importlib.import_module(name)

@@ -227,9 +227,9 @@ def _trimmed(space: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tuple[tf.T
 def _from_the_left(first: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
     """Returns which of the spans [K], in order of their starts, are kept if each drops those that begin inside it."""
     def scan():
-        def step(place, last, kept):
+        def step(place, last, decisions):
             keep = first[place] >= last
-            return place + 1, tf.where(keep, end[place], last), kept.write(place, keep)
-        kept = tf.TensorArray(tf.bool, tf.size(first))
-        return tf.while_loop(lambda place, *_: place < tf.size(first), step, (0, 0, kept))[2].stack()
+            return place + 1, tf.where(keep, end[place], last), decisions.write(place, keep)
+        decisions = tf.TensorArray(tf.bool, tf.size(first))
+        return tf.while_loop(lambda place, *_: place < tf.size(first), step, (0, 0, decisions))[2].stack()
     return tf.cond(tf.reduce_any(first[1:] < end[:-1]), scan, lambda: tf.ones_like(first, tf.bool))

@@ -55,26 +55,14 @@ class Template:
         return 2 + self.separators * pair
 
     def pack(self, ids_a: Sequence[int], ids_b: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
-        """Returns (input_ids, segment_ids) of one text or two."""
-        input_ids, segment_ids = pack_pair(ids_a, None, self.cls_id, self.sep_id)
+        """Returns (input_ids, segment_ids) of one text or two. As in 2018, an empty second text gets no [SEP]."""
+        input_ids = [self.cls_id, *map(int, ids_a), self.sep_id]
+        segment_ids = [0] * len(input_ids)
         if ids_b is not None and len(ids_b):
             more = [self.sep_id] * (self.separators - 1)
             input_ids += [*more, *map(int, ids_b), self.sep_id]
             segment_ids += [0] * len(more) + [self.second_segment] * (len(ids_b) + 1)
         return input_ids, segment_ids
-
-
-def pack_pair(ids_a: Sequence[int], ids_b: Sequence[int] | None, cls_id: int, sep_id: int) -> tuple[list[int], list[int]]:
-    """Returns (input_ids, segment_ids) of one text or two: [CLS] a [SEP] in segment 0, b [SEP] in segment 1.
-
-    As in 2018, an empty second text gets no [SEP].
-    """
-    input_ids = [cls_id, *map(int, ids_a), sep_id]
-    segment_ids = [0] * len(input_ids)
-    if ids_b is not None and len(ids_b):
-        input_ids += [*map(int, ids_b), sep_id]
-        segment_ids += [1] * (len(ids_b) + 1)
-    return input_ids, segment_ids
 
 
 def check_segments(type_vocab_size: int, where: str, second_segment: int = 1) -> None:

@@ -56,11 +56,11 @@ def _check_tokenizer(folder: str) -> None:
             values = json.loads(read_text(path, "tokenizer's configuration")) if exists(path) else {}
         except ValueError:  # not of Hugging Face
             continue
-        named = values.get("tokenizer_class") if isinstance(values, dict) else None
-        if isinstance(named, str) and named.removesuffix("Fast") not in WORDPIECE_CLASSES:
-            raise ValueError(f"{path}: tokenizer_class: expected BertTokenizer, got {named!r}: the vocabulary beside it is for text that "
-                             "another tokenizer has split; the folder as --vocab_file gives that one, if it is computed here")
-        if named is not None:
+        class_name = values.get("tokenizer_class") if isinstance(values, dict) else None
+        if isinstance(class_name, str) and class_name.removesuffix("Fast") not in WORDPIECE_CLASSES:
+            raise ValueError(f"{path}: tokenizer_class: expected BertTokenizer, got {class_name!r}: the vocabulary beside it is for text "
+                             "that another tokenizer has split; the folder as --vocab_file gives that one, if it is computed here")
+        if class_name is not None:
             return
 
 

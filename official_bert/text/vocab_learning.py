@@ -121,9 +121,9 @@ def learn_pieces(counts: Mapping[str, float], size: int, min_frequency: int = 2,
     words = _spellable(counts)
     if not words:
         raise ValueError("no words to learn a vocabulary from")
-    known = set(choose_characters(counts, 1.0) if characters is None else characters)
-    words = {word: count for word, count in sorted(words.items()) if known.issuperset(word)}
-    starts, continuing = sorted(known), sorted({char for word in words for char in word[1:]})
+    letters = set(choose_characters(counts, 1.0) if characters is None else characters)
+    words = {word: count for word, count in sorted(words.items()) if letters.issuperset(word)}
+    starts, continuing = sorted(letters), sorted({char for word in words for char in word[1:]})
     if len(starts) + len(continuing) > size:
         raise ValueError(f"a vocabulary of {size} pieces cannot hold {len(starts)} characters and {len(continuing)} "
                          "continuing ones; give a larger size (--vocab_size), fewer [unusedN] slots (--num_unused) or fewer characters "

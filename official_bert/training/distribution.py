@@ -351,7 +351,7 @@ def update(strategy: tf.distribute.Strategy, function: Callable[..., None], vari
     That would pass the first variable's copy only, and the others as a whole.
     """
     def update_copies(first: tf.Variable, *mine) -> None:
-        others = [next(copy for copy in strategy.experimental_local_results(variable) if copy.device == first.device)
-                  for variable in variables[1:]]
-        function(first, *others, *mine)
+        other_copies = [next(copy for copy in strategy.experimental_local_results(variable) if copy.device == first.device)
+                        for variable in variables[1:]]
+        function(first, *other_copies, *mine)
     strategy.extended.update(variables[0], update_copies, args=values, group=False)

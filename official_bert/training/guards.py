@@ -129,7 +129,7 @@ def _bad_in_part(step: Step, weights: Tensors, part: Batch, totals: dict, number
         gradients, losses, _ = step.gradients(weights, seeds, part, totals, tf.constant(1.0))
     if bad:
         return bad[0]
-    named = [(f"{name} loss", value) for name, value in losses.items()]
-    named += [(f"gradient of {variable.path}", value)
-              for variable, value in zip(reversed(step.model.trainable_variables), reversed(gradients))]
-    return next((name for name, value in named if not is_finite(value)), None)
+    values = [(f"{name} loss", value) for name, value in losses.items()]
+    values += [(f"gradient of {variable.path}", value)
+               for variable, value in zip(reversed(step.model.trainable_variables), reversed(gradients))]
+    return next((name for name, value in values if not is_finite(value)), None)

@@ -29,9 +29,9 @@ def group_logits(vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group
     places = tf.zeros_like(anchors) + tf.range(group_size) * size                         # [B/G,G]
     own = places[:, :, None] == tf.range(group_size * size)
     out = (answers | (anchors[:, :, None] == candidates[:, None]) | filler[:, None]) & ~own
-    first, others = (tf.reshape(part, (-1, group_size * count, vectors.shape[-1]))
+    first, second = (tf.reshape(part, (-1, group_size * count, vectors.shape[-1]))
                      for part, count in ((vectors[:, :1], 1), (vectors[:, 1:], size)))
-    return _masked(first, others, out, temperature), tf.reshape(places, [-1])
+    return _masked(first, second, out, temperature), tf.reshape(places, [-1])
 
 
 def reverse_logits(vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group_size: int,
@@ -39,9 +39,9 @@ def reverse_logits(vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, gro
     """Compares the positive of each row with all anchors of its group: logits [B,G], and the place of the row's own anchor [B]."""
     anchors, positives, _ = _numbers(texts, group_size)
     same_anchor = anchors[:, :, None] == anchors[:, None]
-    asked = _joined(positives[:, :, None] == positives[:, None], same_anchor)             # [B/G,G,G]
+    is_positive = _joined(positives[:, :, None] == positives[:, None], same_anchor)             # [B/G,G,G]
     filler = tf.reshape(weights, (-1, 1, group_size)) == 0.0
-    out = (asked | (positives[:, :, None] == anchors[:, None]) | filler) & ~tf.eye(group_size, dtype=tf.bool)
+    out = (is_positive | (positives[:, :, None] == anchors[:, None]) | filler) & ~tf.eye(group_size, dtype=tf.bool)
     first, second = (tf.reshape(vectors[:, side], (-1, group_size, vectors.shape[-1])) for side in (0, 1))
     return _masked(second, first, out, temperature), tf.reshape(tf.zeros_like(anchors) + tf.range(group_size), [-1])
 
@@ -127,8 +127,8 @@ def _joined(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     return tf.matmul(tf.cast(first, tf.float32), tf.cast(second, tf.float32)) > 0.0
 
 
-def _masked(first: tf.Tensor, others: tf.Tensor, out: tf.Tensor, temperature: float) -> tf.Tensor:
-    logits = tf.where(out, ABSENT, tf.matmul(first, others, transpose_b=True) / temperature)
+def _masked(first: tf.Tensor, second: tf.Tensor, out: tf.Tensor, temperature: float) -> tf.Tensor:
+    logits = tf.where(out, ABSENT, tf.matmul(first, second, transpose_b=True) / temperature)
     return tf.reshape(logits, (-1, out.shape[-1] or tf.shape(out)[-1]))
 
 

@@ -51,14 +51,14 @@ def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: st
     return CheckpointValues(model | {"tokenizer": known} | own, f"--init_checkpoint={stored.origin}")
 
 
-def first_values(asked: Mapping[str, Any], init_checkpoint: str, output_dir: str, vocab_file: str = "",
+def first_values(values: Mapping[str, Any], init_checkpoint: str, output_dir: str, vocab_file: str = "",
                  pretraining: bool = False) -> CheckpointValues:
-    """Returns `checkpoint_values` of what a run begins with: of `init_checkpoint`, or of the layers of its teacher that `asked`, the
+    """Returns `checkpoint_values` of what a run begins with: of `init_checkpoint`, or of the layers of its teacher that `values`, the
     mapping of its configuration, names.
 
     Raises ValueError as that does, and if there are both.
     """
-    section = asked.get("training")
+    section = values.get("training")
     if not (isinstance(section, Mapping) and "distillation" in section):
         return checkpoint_values(init_checkpoint, output_dir, vocab_file, pretraining)
     training = build(TrainingConfig, section, "config.training")
@@ -169,9 +169,9 @@ def asked_keys(flags: Mapping[str, Any] | None, overrides: Iterable[str]) -> set
 def check_read(config: Config, keys: Iterable[str]) -> None:
     """Raises ValueError for one of `keys`, those of flags and --set, that does nothing because another one of the configuration counts."""
     for unread, counts in UNREAD_BESIDE:
-        value, other = (getattr(getattr(config, section), name) for section, name in (key.split(".") for key in (unread, counts)))
+        value, counting_value = (getattr(getattr(config, section), name) for section, name in (key.split(".") for key in (unread, counts)))
         if unread in keys:
-            refuse_unused(f"config.{unread}", value, 0, f"config.{counts} 0 (not {other})", not other)
+            refuse_unused(f"config.{unread}", value, 0, f"config.{counts} 0 (not {counting_value})", not counting_value)
 
 
 def require_vocabulary(config: Config, init_checkpoint: str, begins: bool = False) -> None:

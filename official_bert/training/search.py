@@ -178,8 +178,8 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
     folder = RunFolder(output_dir)
     records = _Records(folder, metric, origin, configs)
 
-    def make(name: str, said: str) -> None:
-        report(said)
+    def make(name: str, line: str) -> None:
+        report(line)
         try:
             with _silent_about_retracing():
                 metrics = train_one(configs[name], folder.file(name))
@@ -278,11 +278,11 @@ class _Records:
             self._check_metric(metrics)
         self.runs[name] = {"config": to_dict(self.configs[name]), "metrics": metrics and dict(metrics)}
         self.with_checkpoints.add(name)
-        others = (self.with_checkpoints & self.configs.keys()) - {self.best()}
-        self.with_checkpoints -= others
+        worse_runs = (self.with_checkpoints & self.configs.keys()) - {self.best()}
+        self.with_checkpoints -= worse_runs
         self.write()
-        for other in others:
-            RunFolder(self.folder.file(other)).remove_weights()
+        for run_name in worse_runs:
+            RunFolder(self.folder.file(run_name)).remove_weights()
 
     def write(self) -> None:
         """Writes the file."""

@@ -129,9 +129,9 @@ def passes(task: TaskBase, weights: Sequence[np.ndarray], batch: Values,
         seeds = fold_seeds(model.non_trainable_variables, 0, tf.constant(0), tf.constant(0))
         outputs, _ = model.stateless_call(values, seeds, dict(part), training=False)
         gradients, losses, _ = step.gradients(values, seeds, part, task.loss_weights(part), tf.constant(1.0))
-        named = {f"output {name}": value for name, value in outputs.items()} | {f"loss {name}": value for name, value in losses.items()}
-        named |= {f"gradient {name}": value for name, value in zip(names, gradients)}
-        return {name: tf.cast(value, tf.float32) for name, value in named.items()}
+        tensors = {f"output {name}": value for name, value in outputs.items()} | {f"loss {name}": value for name, value in losses.items()}
+        tensors |= {f"gradient {name}": value for name, value in zip(names, gradients)}
+        return {name: tf.cast(value, tf.float32) for name, value in tensors.items()}
 
     arguments = ([tf.constant(value) for value in weights], {name: tf.constant(value) for name, value in batch.items()})
     if strategy is None:
@@ -189,9 +189,9 @@ def step_rate(task: TaskBase, batch: Values, strategy: tf.distribute.Strategy, s
     count = max(2, int(seconds / (time.perf_counter() - began)))
     began = time.perf_counter()
     rows = trainer.run_steps(iterator, tf.constant(count)).numpy()
-    taken = time.perf_counter() - began
-    return {"sequences": count * replicas * len(batch["example_weights"]) / taken,
-            "operations": float(rows[:, trainer.step.names.index("flops")].sum()) / taken}
+    elapsed = time.perf_counter() - began
+    return {"sequences": count * replicas * len(batch["example_weights"]) / elapsed,
+            "operations": float(rows[:, trainer.step.names.index("flops")].sum()) / elapsed}
 
 
 def product_rate(strategy: tf.distribute.Strategy, precision: str, side: int = PRODUCT) -> float:
@@ -202,11 +202,11 @@ def product_rate(strategy: tf.distribute.Strategy, precision: str, side: int = P
     def product() -> tf.Tensor:
         return strategy.run(lambda value: tf.reduce_sum(tf.cast(tf.matmul(value, value)[:1], tf.float32)), args=(first,))
     strategy.experimental_local_results(product())[0].numpy()
-    taken = []
+    seconds = []
     for _ in range(5):
         began = time.perf_counter()
         results = strategy.experimental_local_results(product())
         for result in results:
             result.numpy()
-        taken.append((time.perf_counter() - began) / len(results))
-    return 2.0 * side ** 3 / min(taken)
+        seconds.append((time.perf_counter() - began) / len(results))
+    return 2.0 * side ** 3 / min(seconds)

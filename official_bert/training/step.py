@@ -192,7 +192,7 @@ class Step:
         norm = tf.linalg.global_norm(gradients) * gradient_scale
         gradient_scale *= optimization.clip_scale(norm, rule.clip_norm)
         finite = tf.reduce_all(tf.math.is_finite(tf.stack([loss, norm])))
-        taken = finite & (norm <= training.skip_gradient_norm) if training.skip_gradient_norm else finite
+        is_taken = finite & (norm <= training.skip_gradient_norm) if training.skip_gradient_norm else finite
         rate = (learning_rate.scheduled_rate(rule, step, self.total_steps) if self.share is None
                 else learning_rate.rate_at_share(rule, tf.convert_to_tensor(self.share)))
         # An overflow of float16 is only skipped while there is a loss scale to halve.
@@ -202,8 +202,8 @@ class Step:
             grown = held >= SCALE_UP_EVERY
             scale = tf.where(finite, tf.where(grown, scale * 2.0, scale), tf.maximum(scale / 2.0, 1.0))
             finite_steps = tf.where(grown, 0, held)
-        facts = {"learning_rate": rate, "gradient_norm": norm, "failed": failed, "taken": taken, "loss_scale": scale}
-        return Decision(gradient_scale, rate, step, taken), scale, finite_steps, facts
+        facts = {"learning_rate": rate, "gradient_norm": norm, "failed": failed, "taken": is_taken, "loss_scale": scale}
+        return Decision(gradient_scale, rate, step, is_taken), scale, finite_steps, facts
 
     def at_rates(self, decision: Decision) -> dict[float, Decision]:
         """Returns the decision for weights of each of the `rate_factors`."""

@@ -225,7 +225,7 @@ class TaskBase(abc.ABC):
         return self.config.training.freeze
 
     def reads_pooler(self, model: keras.Model) -> bool:
-        """Whether a head of a model of the task reads the pooler: those of tags, spans, embeddings do not; with `pooler_norm` all but these."""
+        """Whether a head of the task's model reads it: tags, spans, embeddings do not; with `pooler_norm`, embeddings alone do not."""
         return self.head != "embeddings" if self.config.model.pooler_norm else self.head not in ("tagger", "span", "embeddings")
 
     def draw_first_weights(self, model: keras.Model) -> None:

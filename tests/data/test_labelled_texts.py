@@ -50,7 +50,7 @@ def test_a_missing_label_is_refused_with_its_line_or_left_out(value):
     said = []
     assert labelled_texts.without_missing(rows, ["y"], "skip", said.append).columns == {"text": ["a", "c"], "y": ["0", "1"]}
     assert "left out" in said[0]
-    assert len(labelled_texts.without_missing(table(y=["null", "x"]), ["y"], "refuse", pytest.fail, known=["null", "x"])) == 2
+    assert len(labelled_texts.without_missing(table(y=["null", "x"]), ["y"], "refuse", pytest.fail, labels=["null", "x"])) == 2
     assert len(labelled_texts.without_missing(table(y=["", [], "x", "x,", "x, y"]), ["y"], "refuse", pytest.fail, separator=",")) == 5
 
 

@@ -36,4 +36,4 @@ def pack_padded(ids_a, ids_b, cls_id, sep_id, max_seq_length, pad_id=0):
     if max_seq_length < special:
         raise ValueError(f"max_seq_length: expected at least {special} for the special tokens, got {max_seq_length}")
     ids_a, ids_b = packing.truncate_pair(ids_a, ids_b, max_seq_length - special)
-    return pad(*packing.pack_pair(ids_a, ids_b, cls_id, sep_id), max_seq_length, pad_id)
+    return pad(*packing.Template(cls_id, sep_id).pack(ids_a, ids_b), max_seq_length, pad_id)

@@ -48,8 +48,9 @@ def test_truncated_pairs_fill_the_room_that_there_is(length_a, length_b, max_tok
 
 
 def test_an_empty_second_text_is_none():
-    assert packing.pack_pair([5, 6], [], 1, 2) == packing.pack_pair([5, 6], None, 1, 2) == ([1, 5, 6, 2], [0, 0, 0, 0])
-    assert packing.pack_pair([5], np.array([6]), 1, 2) == ([1, 5, 2, 6, 2], [0, 0, 0, 1, 1])
+    template = packing.Template(1, 2)
+    assert template.pack([5, 6], []) == template.pack([5, 6], None) == ([1, 5, 6, 2], [0, 0, 0, 0])
+    assert template.pack([5], np.array([6])) == ([1, 5, 2, 6, 2], [0, 0, 0, 1, 1])
 
 
 def test_padding_has_the_id_of_pad():

@@ -29,20 +29,20 @@ def check_outputs(outputs: Sequence[str], inputs: Iterable[str] = (), patterns: 
     `may_be_packed`; and if its folder cannot be written.
     """
     read = {files.real(path): path for path in inputs}
-    taken: dict[str, str] = {}
+    path_of: dict[str, str] = {}
     for path in outputs:
         real = files.real(path)
         if files.is_folder(path) or not os.path.basename(path):
             raise ValueError(f"{path or 'an output'}: expected the name of a file to write, got {'a folder' if path else 'none'}")
         if is_packed(path) and not may_be_packed:
             raise ValueError(f"{path}: expected a name without {os.path.splitext(path)[1]}, because what is written is not packed")
-        if real in taken:
-            raise ValueError(f"{path}: expected different names of outputs, got the same file as {taken[real]}")
+        if real in path_of:
+            raise ValueError(f"{path}: expected different names of outputs, got the same file as {path_of[real]}")
         if real in read:
             raise ValueError(f"{path}: this output is an input too; give another name")
         if pattern := _matching_pattern(path, patterns):
             raise ValueError(f"{path}: this output would be an input the next time, since {pattern} matches it; write to another folder")
-        taken[real] = path
+        path_of[real] = path
     for folder in dict.fromkeys(files.folder_of(path) or "." for path in outputs):
         check_folder(folder)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 def worker_pool(num_workers: int) -> Iterator[concurrent.futures.ProcessPoolExecutor]:
     """Gives a pool of processes; an error ends them at once and cancels waiting jobs."""
     context = multiprocessing.get_context("forkserver")
-    others = set(multiprocessing.active_children())
+    earlier_processes = set(multiprocessing.active_children())
     with concurrent.futures.ProcessPoolExecutor(num_workers, context, _begin) as pool:
         # Elsewhere than in the main thread no signal cuts off the start of a process, which would then be known to nobody.
         starter = threading.Thread(target=lambda: [pool.submit(os.getpid) for _ in range(num_workers)])
@@ -26,7 +26,7 @@ def worker_pool(num_workers: int) -> Iterator[concurrent.futures.ProcessPoolExec
             with contextlib.suppress(RuntimeError):  # a signal came before it began
                 starter.join()
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in set(multiprocessing.active_children()) - others:
+            for process in set(multiprocessing.active_children()) - earlier_processes:
                 process.kill()  # one that is still importing would outlive this process and complain about its end
             raise
 

@@ -57,10 +57,10 @@ class DynamicMasking:
         if self.config.strategy == "token_draws":
             return copied | self._draw_tokens(rows, ids, candidates & (ids != self.facts.mask_id), budgets)
         if self.config.strategy == "token":
-            chosen, draws = self._choose_tokens(rows, candidates, budgets)
+            selection, draws = self._choose_tokens(rows, candidates, budgets)
         else:
-            chosen, draws = self._choose_words(rows, batch, candidates, budgets)
-        return copied | {"input_ids": self._corrupt(rows, ids, chosen, draws)} | self._predictions(ids, chosen)
+            selection, draws = self._choose_words(rows, batch, candidates, budgets)
+        return copied | {"input_ids": self._corrupt(rows, ids, selection, draws)} | self._predictions(ids, selection)
 
     def _choose_tokens(self, rows, candidates, budgets):
         """Returns (chosen [B,S], the number of the draw that decides each token's replacement [B,S])."""
@@ -102,19 +102,19 @@ class DynamicMasking:
         sizes = tf.math.bincount(words, weights=tf.cast(candidates, tf.int32), axis=-1,
                                  minlength=self.max_seq_length + 1, maxlength=self.max_seq_length + 1)  # [B,W]
         if self.config.strategy == "whole_word":
-            chosen = self._choose_whole_words(rows, sizes, budgets)
+            selection = self._choose_whole_words(rows, sizes, budgets)
             draws = tf.range(self.max_seq_length)[None] + tf.zeros_like(words)
         else:
             segments = tf.math.unsorted_segment_max(
                 tf.reshape(tf.where(candidates, batch["segment_ids"], -1), [-1]),
                 tf.reshape(words + tf.range(tf.shape(words)[0])[:, None] * (self.max_seq_length + 1), [-1]),
                 tf.size(sizes))
-            chosen, numbers = self._choose_spans(rows, sizes, tf.reshape(segments, tf.shape(sizes)), budgets)
+            selection, numbers = self._choose_spans(rows, sizes, tf.reshape(segments, tf.shape(sizes)), budgets)
             if self.config.strategy == "ngram":  # each token has a replacement of its own
                 draws = tf.range(self.max_seq_length)[None] + tf.zeros_like(words)
             else:
                 draws = tf.gather(numbers, words, batch_dims=1)
-        return candidates & tf.gather(chosen, words, batch_dims=1), draws
+        return candidates & tf.gather(selection, words, batch_dims=1), draws
 
     def _choose_whole_words(self, rows, sizes, budgets):
         """Chooses words in random order, each if it fits the rest of the budget: [B,W] bool."""
@@ -140,39 +140,39 @@ class DynamicMasking:
         places = tf.range(self.max_seq_length + 1)[None]
         begins_segment = tf.concat([tf.ones_like(segments[:, :1], tf.bool), segments[:, 1:] != segments[:, :-1]], 1)
 
-        def is_open(chosen, numbers, left, vain, step):
-            return tf.reduce_any((left > 0) & (vain < count))
+        def is_open(selection, numbers, budget, vain, step):
+            return tf.reduce_any((budget > 0) & (vain < count))
 
-        def choose(chosen, numbers, left, vain, step):
+        def choose(selection, numbers, budget, vain, step):
             length = 1 + tf.searchsorted(self._span_lengths[:-1], _uniform(rows, LENGTH, step[None])[:, 0], "right")
             first = _uniform(rows, FIRST, step[None])[:, 0] * tf.cast(count, tf.float64)
             first = lowest + tf.minimum(tf.cast(first, tf.int32), count - 1)
             first = first[:, None]
             within = (places >= first) & (places < first + length[:, None]) & (sizes > 0)
-            stops = within & (chosen | (begins_segment & (places > first)))
+            stops = within & (selection | (begins_segment & (places > first)))
             free = within & (tf.cumsum(tf.cast(stops, tf.int32), axis=1) == 0)
-            span = free & (tf.cumsum(tf.where(within, sizes, 0), axis=1) <= left[:, None])
-            span &= ((left > 0) & (vain < count))[:, None]
+            span = free & (tf.cumsum(tf.where(within, sizes, 0), axis=1) <= budget[:, None])
+            span &= ((budget > 0) & (vain < count))[:, None]
             taken = tf.reduce_sum(tf.where(span, sizes, 0), axis=1)
-            return (chosen | span, tf.where(span, step, numbers), left - taken, vain + tf.cast(taken == 0, tf.int32),
+            return (selection | span, tf.where(span, step, numbers), budget - taken, vain + tf.cast(taken == 0, tf.int32),
                     step + 1)
 
         state = (tf.zeros_like(sizes, tf.bool), tf.zeros_like(sizes), budgets, tf.zeros_like(budgets), tf.constant(0))
-        chosen, numbers, _, _, _ = tf.while_loop(is_open, choose, state)
-        return chosen, numbers
+        selection, numbers, _, _, _ = tf.while_loop(is_open, choose, state)
+        return selection, numbers
 
-    def _corrupt(self, rows, ids, chosen, draws):
+    def _corrupt(self, rows, ids, selection, draws):
         """Replaces each chosen token by [MASK], by itself or by a random token; tokens drawn together get the same kind of replacement."""
         becomes_mask = _uniform(rows, MASK, draws) < self.config.mask_rate
         stays = _uniform(rows, KEEP, draws) < self.config.keep_share
         random_ids = self._random_ids(rows, tf.range(self.max_seq_length))
         corrupted = tf.where(becomes_mask, self.facts.mask_id, tf.where(stays, ids, random_ids))
-        return tf.where(chosen, corrupted, ids)
+        return tf.where(selection, corrupted, ids)
 
-    def _predictions(self, ids, chosen) -> Batch:
+    def _predictions(self, ids, selection) -> Batch:
         """Returns the features of the predictions, in ascending order of their positions."""
         S, P = self.max_seq_length, self.max_predictions_per_seq
-        places = tf.sort(tf.where(chosen, tf.range(S)[None], S), axis=1)[:, :P]            # [B,P]
+        places = tf.sort(tf.where(selection, tf.range(S)[None], S), axis=1)[:, :P]            # [B,P]
         used = places < S
         places = tf.where(used, places, 0)
         return {"masked_lm_positions": places,

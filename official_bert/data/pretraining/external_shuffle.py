@@ -37,12 +37,12 @@ def shuffled(file: IO[bytes], row: np.dtype, order: np.ndarray, open_scratch: Ca
         count = min(size, len(order) - start)
         rows = np.memmap(file, row.base, "r", start * row.itemsize, (count, *row.shape))
         rows[:, 0].max()  # reads the bucket in sequence, if it is not in the system's cache
-        chosen = np.asarray(order[start:start + count])
+        numbers = np.asarray(order[start:start + count])
         if len(order) > size:  # a bucket has its rows in the order of the file's chunks, the last chunk first
             places = np.empty(count, np.int64)
-            places[_as_put(chosen, row)] = np.arange(count)
-            chosen = places
-        yield Bucket(start, rows, chosen)
+            places[_as_put(numbers, row)] = np.arange(count)
+            numbers = places
+        yield Bucket(start, rows, numbers)
 
 
 def _rows_in_chunk(row: np.dtype) -> int:

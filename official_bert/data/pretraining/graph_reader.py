@@ -72,9 +72,9 @@ class GraphReader:
 
     def find_unread(self, host: str) -> str:
         """Returns a file that a host does not see, of some record files and the orders; "" if it sees all of them."""
-        chosen = [self.source.paths[number] for number in np.unique(np.linspace(0, len(self.source.paths) - 1, LOOKED_AT, dtype=int))]
+        paths = [self.source.paths[number] for number in np.unique(np.linspace(0, len(self.source.paths) - 1, LOOKED_AT, dtype=int))]
         with tf.device(host):
-            return next((path for path in (*chosen, self._path("*")) if not len(tf.raw_ops.MatchingFiles(pattern=path))), "")
+            return next((path for path in (*paths, self._path("*")) if not len(tf.raw_ops.MatchingFiles(pattern=path))), "")
 
     def _path(self, epoch: str) -> str:
         return f"{os.path.join(self.folder, f'order-{self.source.digest}-')}{epoch}"

@@ -77,11 +77,11 @@ def shuffle(words, items, count):
     """CPython's `shuffle` of `items[:count]`; returns how many of them are still to be shuffled when numbers run out."""
     last = count - 1
     while last >= 0xFFFFFFFF:  # numbers of more than 32 bits
-        before, other = words[0], below(words, last + 1)
+        before, partner = words[0], below(words, last + 1)
         if words[0] > len(words) - 2:
             words[0] = before
             return last + 1
-        items[last], items[other] = items[other], items[last]
+        items[last], items[partner] = items[partner], items[last]
         last -= 1
     used, available = np.int64(words[0]) + 1, len(words) - 1
     while last > 0 and used < available:
@@ -92,8 +92,8 @@ def shuffle(words, items, count):
             used += 1
             # Branchless, because one branch in four would be mispredicted: a number that is too high swaps nothing.
             fits = drawn <= last
-            other = drawn if fits else last
-            items[last], items[other] = items[other], items[last]
+            partner = drawn if fits else last
+            items[last], items[partner] = items[partner], items[last]
             last -= fits
     words[0] = used - 1
     return last + 1
@@ -116,24 +116,24 @@ def _next_document(plan, documents, words, state):
 
 
 @njit(forceinline=True)
-def _random_segment(starts, document_starts, order, texts, words, place, wanted):
-    """Returns a slice of at least `wanted` tokens, if possible, from a random sentence of a random document with another text."""
-    other = place
+def _random_segment(starts, document_starts, order, texts, words, place, length):
+    """Returns a slice of at least `length` tokens, if possible, from a random sentence of a random document with another text."""
+    drawn_place = place
     # 2018 gives up after ten tries and takes the document itself. Here a copy is never taken, and counts as a failed try.
     for turn in range(1000):
-        other = below(words, len(order))
-        if texts[order[other]] != texts[order[place]] or (turn >= 9 and other == place):
+        drawn_place = below(words, len(order))
+        if texts[order[drawn_place]] != texts[order[place]] or (turn >= 9 and drawn_place == place):
             break
-    first, last = document_starts[order[other]], document_starts[order[other] + 1]
+    first, last = document_starts[order[drawn_place]], document_starts[order[drawn_place] + 1]
     first += below(words, last - first)
-    return starts[first], starts[_reach(starts, first, last, wanted)]
+    return starts[first], starts[_reach(starts, first, last, length)]
 
 
 @njit(forceinline=True)
-def _reach(starts, first, last, wanted):
-    """Returns the end of the sentences from `first` that have `wanted` tokens together, at most `last`."""
+def _reach(starts, first, last, length):
+    """Returns the end of the sentences from `first` that have `length` tokens together, at most `last`."""
     end = first + 1
-    while end < last and starts[end] - starts[first] < wanted:
+    while end < last and starts[end] - starts[first] < length:
         end += 1
     return end
 
@@ -169,8 +169,8 @@ def _sample_pair(plan, starts, document_starts, order, texts, words, state):
     if plan.task == NSP:
         label = alone or random(words) < 0.5
         if label:
-            wanted = state[TARGET] - (a_end - a_start)
-            b_start, b_end = _random_segment(starts, document_starts, order, texts, words, state[DOCUMENT], wanted)
+            length = state[TARGET] - (a_end - a_start)
+            b_start, b_end = _random_segment(starts, document_starts, order, texts, words, state[DOCUMENT], length)
             end, drawn = split, b_end - b_start  # the unused sentences are put back, so that no text is lost
     else:
         if alone:  # a sentence on its own is split between two of its tokens
@@ -258,19 +258,19 @@ def _ends_pass(sentences_left, documents, state):
 @njit(forceinline=True)
 def _find_words(plan, continues_word, row, places, begins):
     """Lists the places that may be masked, and the first of them for each word; returns the number of words."""
-    count, found = 0, 0
+    count, word_count = 0, 0
     for place in range(row[LENGTH]):
         token = row[HEADER + place]
         if token != plan.cls_id and token != plan.sep_id:
             # 2018: a piece with ## joins the word before it, even across [SEP]. The rest of a unit of the text that was cut does not.
             rest = token >= plan.vocab_size and place == row[SECOND_START]
-            if plan.strategy == TOKEN or found == 0 or rest or not continues_word[token]:
-                begins[found] = count
-                found += 1
+            if plan.strategy == TOKEN or word_count == 0 or rest or not continues_word[token]:
+                begins[word_count] = count
+                word_count += 1
             places[count] = place
             count += 1
-    begins[found] = count
-    return found
+    begins[word_count] = count
+    return word_count
 
 
 @njit(forceinline=True)
@@ -292,14 +292,14 @@ def _corrupt(plan, replacements, words, row, place, action, originals):
 
 
 @njit(forceinline=True)
-def _mask_words(plan, replacements, words, row, budget, found, order, places, begins, originals):
+def _mask_words(plan, replacements, words, row, budget, word_count, order, places, begins, originals):
     """Masks words in random order while they fit the budget (2018 `create_masked_lm_predictions`)."""
-    for word in range(found):
+    for word in range(word_count):
         order[word] = word
-    if shuffle(words, order, found) > 1:
+    if shuffle(words, order, word_count) > 1:
         words[0] = len(words)  # ran out
     masked = 0
-    for turn in range(found):
+    for turn in range(word_count):
         if masked >= budget:
             break
         first, last = begins[order[turn]], begins[order[turn] + 1]
@@ -310,20 +310,20 @@ def _mask_words(plan, replacements, words, row, budget, found, order, places, be
 
 
 @njit(forceinline=True)
-def _mask_spans(plan, replacements, span_lengths, words, row, budget, found, places, begins, originals):
+def _mask_spans(plan, replacements, span_lengths, words, row, budget, word_count, places, begins, originals):
     """Masks spans of whole words until the budget is spent (SpanBERT 3.1); all tokens of a span get the same kind of replacement.
 
     In n-grams (ALBERT 3.2), whose lengths are others, each token has a replacement of its own. A span ends early at a [SEP], at a masked
     word, or if the next word would exceed the budget. After as many failed tries as there are words, the rest of the budget stays unspent.
     """
     masked, vain = 0, 0
-    while masked < budget and vain < found:
+    while masked < budget and vain < word_count:
         draw, length = random(words), 1
         while length < len(span_lengths) and draw >= span_lengths[length - 1]:
             length += 1
-        first, before = below(words, found), masked
+        first, before = below(words, word_count), masked
         action = _draw_action(plan, words) if plan.strategy == SPAN else 0
-        for word in range(first, min(first + length, found)):
+        for word in range(first, min(first + length, word_count)):
             size, place = begins[word + 1] - begins[word], places[begins[word]]
             apart = word > first and place != places[begins[word] - 1] + 1
             if apart or originals[place] >= 0 or masked + size > budget:
@@ -376,11 +376,11 @@ def make_rows(plan, tables, corpus, words, state, rows):
                 _put_pair(plan, tokens, pair[0], pair[1], pair[2], pair[3], whole[4], row)
         if is_whole and plan.strategy != UNMASKED:
             originals[:] = -1
-            found, budget = _find_words(plan, continues_word, row, places, begins), budgets[row[LENGTH]]
+            word_count, budget = _find_words(plan, continues_word, row, places, begins), budgets[row[LENGTH]]
             if plan.strategy >= SPAN:
-                _mask_spans(plan, replacements, span_lengths, words, row, budget, found, places, begins, originals)
+                _mask_spans(plan, replacements, span_lengths, words, row, budget, word_count, places, begins, originals)
             else:
-                _mask_words(plan, replacements, words, row, budget, found, turns, places, begins, originals)
+                _mask_words(plan, replacements, words, row, budget, word_count, turns, places, begins, originals)
             _put_predictions(plan, row, originals)
         if words[0] > len(words) - 2:
             words[0] = used

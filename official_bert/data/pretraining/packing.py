@@ -123,9 +123,9 @@ def unpack(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.nd
     ends = begins + inside.sum(axis=1)
     used = (weights > 0) & (positions >= begins[:, None]) & (positions < ends[:, None])  # [N,Q]
 
-    def to_left(values, kept):
-        order = np.argsort(~kept, axis=1, kind="stable")
-        return np.take_along_axis(np.where(kept, values, 0), order, axis=1)
+    def to_left(values, is_value):
+        order = np.argsort(~is_value, axis=1, kind="stable")
+        return np.take_along_axis(np.where(is_value, values, 0), order, axis=1)
     instances = {name: to_left(rows[name][row], inside) for name in ("input_ids", "input_mask", "segment_ids")}
     return instances | {
         "masked_lm_positions": to_left(positions - begins[:, None], used), "masked_lm_ids": to_left(rows["masked_lm_ids"][row], used),
@@ -138,10 +138,10 @@ def _begin_in_row(sizes: tf.Tensor, firsts: tf.Tensor) -> tf.Tensor:
     return ends - tf.gather(ends, firsts)
 
 
-def _places(row: tf.Tensor, begins: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
-    """Returns (row, place) of each kept value: those of an instance begin at `begins` [N]; `kept` [N,X] -> [kept values,2]."""
-    rank = tf.cumsum(tf.cast(kept, tf.int32), axis=1, exclusive=True)
-    return tf.boolean_mask(tf.stack([row[:, None] + tf.zeros_like(rank), begins[:, None] + rank], axis=-1), kept)
+def _places(row: tf.Tensor, begins: tf.Tensor, is_value: tf.Tensor) -> tf.Tensor:
+    """Returns (row, place) of each kept value: those of an instance begin at `begins` [N]; `is_value` [N,X] -> [kept values,2]."""
+    rank = tf.cumsum(tf.cast(is_value, tf.int32), axis=1, exclusive=True)
+    return tf.boolean_mask(tf.stack([row[:, None] + tf.zeros_like(rank), begins[:, None] + rank], axis=-1), is_value)
 
 
 @compiled(nogil=True)

@@ -63,6 +63,6 @@ def fill_words(key, words):
 
 
 @njit(forceinline=True)
-def _twist(this, following, distant):
-    bits = (this & np.uint32(0x80000000)) | (following & np.uint32(0x7FFFFFFF))
+def _twist(word, following, distant):
+    bits = (word & np.uint32(0x80000000)) | (following & np.uint32(0x7FFFFFFF))
     return distant ^ (bits >> np.uint32(1)) ^ (np.uint32(0x9908B0DF) * (bits & np.uint32(1)))

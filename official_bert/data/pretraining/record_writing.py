@@ -39,16 +39,16 @@ def _plain(token, plan):
 
 
 @compiled(nogil=True)
-def expand_rows(rows, chosen, plan, continues_word, columns, version, values):
+def expand_rows(rows, numbers, plan, continues_word, columns, version, values):
     """Writes the features of `rows[chosen]` to `values` [n, W], each at its first column (-1: not wanted).
 
     `columns` are in the order of COLUMNS.
     """
     S, P = plan.max_seq_length, plan.max_predictions_per_seq
     one_bits = np.int32(0x3F800000)  # the bits of 1.0
-    values[:len(chosen)] = 0
-    for n in range(len(chosen)):
-        row, out = rows[chosen[n]], values[n]
+    values[:len(numbers)] = 0
+    for n in range(len(numbers)):
+        row, out = rows[numbers[n]], values[n]
         length, second = np.int64(row[kernels.LENGTH]), np.int64(row[kernels.SECOND_START])
         for place in range(length):
             out[columns[0] + place] = _plain(row[kernels.HEADER + place], plan)
@@ -79,12 +79,12 @@ class RowEncoder:
         self.block = max(16, VALUES_AT_A_TIME // self._encoder.width)  # records to encode at a time
         self.least_bytes = self._encoder.width  # of a record: one byte per value
 
-    def encode(self, rows: np.ndarray, chosen: np.ndarray, framed: bool = True) -> np.ndarray:
+    def encode(self, rows: np.ndarray, numbers: np.ndarray, framed: bool = True) -> np.ndarray:
         """Returns the bytes (uint8) of the records of `rows[chosen]`."""
-        values = np.empty((len(chosen), self._encoder.width), np.int32)
-        expand_rows(read_only(rows), np.ascontiguousarray(chosen), self._plan, self._continues_word, self._columns,
+        values = np.empty((len(numbers), self._encoder.width), np.int32)
+        expand_rows(read_only(rows), np.ascontiguousarray(numbers), self._plan, self._continues_word, self._columns,
                     records.SCHEMA_VERSION, values)
-        out = np.empty(len(chosen) * self._encoder.most_bytes, np.uint8)
+        out = np.empty(len(numbers) * self._encoder.most_bytes, np.uint8)
         return out[:self._encoder.encode(values, out, framed)]
 
 
@@ -159,13 +159,13 @@ def write_rows(buckets: Iterable[Bucket], count: int, paths: Sequence[str], enco
                 yield number, bucket.rows, shares[number][start:start + together]
 
     def make_part(job: tuple[int, np.ndarray, np.ndarray]) -> FilePart:
-        _, rows, chosen = job
-        return make_file_part(encoder.encode(rows, chosen), compress)
+        _, rows, numbers = job
+        return make_file_part(encoder.encode(rows, numbers), compress)
 
     done = 0
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(OutputFile(path, compress)) for path in paths]
-        for (number, _, chosen), part in in_order(make_part, make_jobs(), num_workers):
+        for (number, _, numbers), part in in_order(make_part, make_jobs(), num_workers):
             files[number].write(part)
-            done += len(chosen)
+            done += len(numbers)
             progress(done / count)

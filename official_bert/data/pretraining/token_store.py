@@ -74,9 +74,9 @@ class TokenStore:
         return sum(int(np.count_nonzero(self.tokens[start:start + CHUNK_BYTES] == token_id))
                    for start in range(0, len(self.tokens), CHUNK_BYTES))
 
-    def count_within(self, chosen: np.ndarray) -> int:
-        """Returns how many of the tokens are `chosen`, bool [V]."""
-        return sum(int(np.count_nonzero(chosen[self.tokens[start:start + CHUNK_BYTES]]))
+    def count_within(self, counted_ids: np.ndarray) -> int:
+        """Returns how many of the tokens are `counted_ids`, bool [V]."""
+        return sum(int(np.count_nonzero(counted_ids[self.tokens[start:start + CHUNK_BYTES]]))
                    for start in range(0, len(self.tokens), CHUNK_BYTES))
 
 

@@ -77,17 +77,17 @@ class Index:
     def find(self, keys: np.ndarray) -> set[int]:
         """Returns the entries that were added for some of `keys`."""
         candidates = {self._recent[key] for key in keys.tolist() if key in self._recent}
-        for known, entries in self._levels:
-            places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-            candidates.update(entries[places[known[places] == keys]].tolist())
+        for level_keys, entries in self._levels:
+            places = np.minimum(np.searchsorted(level_keys, keys), len(level_keys) - 1)
+            candidates.update(entries[places[level_keys[places] == keys]].tolist())
         return candidates
 
     def contains(self, keys: np.ndarray) -> np.ndarray:
         """Returns, for each of `keys`, whether it was added."""
-        known = np.fromiter((key in self._recent for key in keys.tolist()), bool, len(keys))
+        is_known = np.fromiter((key in self._recent for key in keys.tolist()), bool, len(keys))
         for level, _ in self._levels:
-            known |= level[np.minimum(np.searchsorted(level, keys), len(level) - 1)] == keys
-        return known
+            is_known |= level[np.minimum(np.searchsorted(level, keys), len(level) - 1)] == keys
+        return is_known
 
     def add(self, keys: np.ndarray, entry: int = 0) -> None:
         """Adds `keys` for an entry; a known key keeps its first entry."""
@@ -127,7 +127,7 @@ class Deduplicator:
         self._paragraphs, self._documents, self._bands = Index(), Index(), Index()
         self._least_equal = PERMUTATIONS * (similarity - 3 * math.sqrt(similarity * (1 - similarity) / PERMUTATIONS))
         self._path = os.path.join(folder, "signatures")
-        self._known = 0
+        self._count = 0
 
     def repeated_paragraphs(self, document: Fingerprint) -> list[bool]:
         """Tells for each paragraph whether it occurred before, in an earlier document or in this one."""
@@ -154,8 +154,8 @@ class Deduplicator:
                 return "near"
             with open(self._path, "ab") as file:
                 document.signature.tofile(file)
-            self._bands.add(keys, self._known)
-            self._known += 1
+            self._bands.add(keys, self._count)
+            self._count += 1
         return ""
 
     def _band_keys(self, values: np.ndarray) -> np.ndarray:

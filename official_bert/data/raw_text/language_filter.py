@@ -17,9 +17,9 @@ def accepted_labels(language: str) -> frozenset[str]:
     """
     import py3langid
     label = _ALIASES.get(language, language)
-    known = {name for name, _ in py3langid.rank("")}
-    if label not in known:
-        raise ValueError(f"--same_language: expected languages that can be told apart ({' '.join(sorted(known))}), got {language!r}")
+    languages = {name for name, _ in py3langid.rank("")}
+    if label not in languages:
+        raise ValueError(f"--same_language: expected languages that can be told apart ({' '.join(sorted(languages))}), got {language!r}")
     return frozenset(next((group for group in _ALIKE if label in group), {label}))
 
 

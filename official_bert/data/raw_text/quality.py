@@ -39,9 +39,9 @@ class QualityLimits:
         if self.max_repeated_lines < 1 and 1 - len(set(sentences)) / len(sentences) > self.max_repeated_lines:
             return f"documents with more than {self.max_repeated_lines:.0%} of repeated sentences"
         if self.min_letters or self.min_script:
-            letters, other = _letters_by_script("".join(sentences))
+            letters, other_letters = _letters_by_script("".join(sentences))
             total = sum(letters.values())
-            if total < self.min_letters * (total + other):
+            if total < self.min_letters * (total + other_letters):
                 return f"documents with fewer than {self.min_letters:.0%} letters"
             if sum(letters[script] for script in scripts_of(language)) < self.min_script * total:
                 return f"documents with fewer than {self.min_script:.0%} letters of their language's script"
@@ -60,10 +60,10 @@ def scripts_of(language: str) -> tuple[str, ...]:
 def _letters_by_script(text: str) -> tuple[collections.Counter, int]:
     """Returns the number of letters of each script in a text, and of other characters without white space."""
     letters: collections.Counter = collections.Counter()
-    other = 0
+    other_letters = 0
     for char, count in collections.Counter(text).items():
         if unicodedata.category(char)[0] in "LM":
             letters[unicodedata.name(char, "UNKNOWN").split(" ")[0]] += count
         elif not char.isspace():
-            other += count
-    return letters, other
+            other_letters += count
+    return letters, other_letters

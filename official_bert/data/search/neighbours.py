@@ -44,10 +44,10 @@ def _keep_largest(products, start, scores, numbers):
                     child = 2 * place + 1
                     if child >= count:
                         break
-                    other = child + 1
-                    if other < count and (scores[row, other] < scores[row, child] or (
-                            scores[row, other] == scores[row, child] and numbers[row, other] > numbers[row, child])):
-                        child = other
+                    sibling = child + 1
+                    if sibling < count and (scores[row, sibling] < scores[row, child] or (
+                            scores[row, sibling] == scores[row, child] and numbers[row, sibling] > numbers[row, child])):
+                        child = sibling
                     if scores[row, child] >= value:  # of equal products, the highest number is the first to leave
                         break
                     scores[row, place], numbers[row, place] = scores[row, child], numbers[row, child]

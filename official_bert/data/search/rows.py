@@ -58,20 +58,20 @@ def _negatives(table: Table, columns: SearchColumns, warn: Warn) -> list[tuple[s
     answers: dict[str, set[str]] = {}
     for anchor, positive in zip(first, second):
         answers.setdefault(anchor, set()).add(positive)
-    found, dropped = [], ""
+    negatives, dropped = [], ""
     for row, (anchor, positive) in enumerate(zip(first, second)):
         texts = [text for name in columns.negatives for text in _texts_of(table, row, name)]
         if bad := [text for text in texts if text in (positive, anchor)]:
             same = "positive" if bad[0] == positive else "anchor"
             raise ValueError(f"{table.place(row)}: expected negatives other than the {same}, got {bad[0]!r:.60}")
         if not columns.teacher:
-            kept = list(dict.fromkeys(text for text in texts if text not in answers[anchor]))
-            dropped = dropped or (table.place(row) if len(kept) < len(texts) else "")
-            texts = kept
-        found.append(tuple(texts[:columns.most_negatives or None]))
+            wrong_texts = list(dict.fromkeys(text for text in texts if text not in answers[anchor]))
+            dropped = dropped or (table.place(row) if len(wrong_texts) < len(texts) else "")
+            texts = wrong_texts
+        negatives.append(tuple(texts[:columns.most_negatives or None]))
     if dropped:
         warn(f"{dropped}: negatives that stand there twice, or answer the same anchor in another row, are left out here and in later rows")
-    return found
+    return negatives
 
 
 def _texts_of(table: Table, row: int, column: str) -> list[str]:
@@ -120,11 +120,11 @@ def _grouped(table: Table, columns: SearchColumns, warn: Warn) -> LabelledTexts:
     """Makes a row of each positive pair and the negatives of its query."""
     labels = labelled_texts.scores(table, columns.label)
     positives: dict[str, list[int]] = {}
-    others: dict[str, list[int]] = {}
+    negatives_of: dict[str, list[int]] = {}
     for row, anchor in enumerate(labelled_texts.texts(table, columns.text)):
-        (positives if labels[row] > 0 else others).setdefault(anchor, []).append(row)
+        (positives if labels[row] > 0 else negatives_of).setdefault(anchor, []).append(row)
     second = labelled_texts.texts(table, columns.text_pair)
-    if alone := [rows for anchor, rows in others.items() if anchor not in positives]:
+    if alone := [rows for anchor, rows in negatives_of.items() if anchor not in positives]:
         first = min(rows[0] for rows in alone)
         warn(f"{table.place(first)}: a query without a positive; left out, as are {len(alone) - 1} more")
     if not positives:
@@ -132,11 +132,11 @@ def _grouped(table: Table, columns: SearchColumns, warn: Warn) -> LabelledTexts:
     texts, pairs, negatives = [], [], []
     for anchor, rows in positives.items():
         answers = {second[row]: row for row in rows}
-        for row in others.get(anchor, []):
+        for row in negatives_of.get(anchor, []):
             if second[row] in answers:
                 raise ValueError(f"{table.place(row)}: expected negatives other than the positive in line "
                                  f"{table.lines[answers[second[row]]]}, got {second[row]!r:.60}")
-        wrong = tuple(dict.fromkeys(second[row] for row in others.get(anchor, [])))[:columns.most_negatives or None]
+        wrong = tuple(dict.fromkeys(second[row] for row in negatives_of.get(anchor, [])))[:columns.most_negatives or None]
         for positive in answers:
             texts.append(anchor)
             pairs.append(positive)
@@ -163,8 +163,8 @@ def read_candidates(path: Source, columns: SearchColumns, empty: EmptyText, how:
     assert rows.text_pair is not None
     passages: dict[str, dict[str, int]] = {}
     for anchor, positive, negatives in zip(rows.text, rows.text_pair, rows.choices or [()] * len(rows)):
-        known = passages.setdefault(anchor, {})
-        known |= dict.fromkeys([text for text in negatives if text not in known], 0) | {positive: 1}
+        grades = passages.setdefault(anchor, {})
+        grades |= dict.fromkeys([text for text in negatives if text not in grades], 0) | {positive: 1}
     if columns.label:
         table = how.read_table(path, [columns.text, columns.text_pair, columns.label])
         for row, label in enumerate(labelled_texts.scores(table, columns.label)):
@@ -173,5 +173,5 @@ def read_candidates(path: Source, columns: SearchColumns, empty: EmptyText, how:
                 if label != int(label):
                     raise ValueError(f"{table.place(row)}: column {columns.label!r}: expected a whole number, got {label:g}")
                 passages[anchor][passage] = max(int(label), passages[anchor][passage])
-    return [Candidates(query, list(known), {place: grade for place, grade in enumerate(known.values()) if grade})
-            for query, known in passages.items()]
+    return [Candidates(query, list(grades), {place: grade for place, grade in enumerate(grades.values()) if grade})
+            for query, grades in passages.items()]

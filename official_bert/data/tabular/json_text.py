@@ -18,12 +18,12 @@ def begun(line: str, where: str) -> tuple[Any, bool]:
     return parsed(line, where), False  # raises the error
 
 
-def parsed_whole(path: str, number: int, first: str, others: str) -> Any:
+def parsed_whole(path: str, number: int, first: str, other_lines: str) -> Any:
     """Returns the value that begins in line `number` and has the other lines too."""
     try:
-        return json.loads(first + others)
+        return json.loads(first + other_lines)
     except json.JSONDecodeError as error:
-        second = others.lstrip().partition("\n")[0]
+        second = other_lines.lstrip().partition("\n")[0]
         if second.startswith("{") and not first.rstrip().endswith("[") and _is_json(second):
             parsed(first, f"{path}:{number}")  # raises the error: the file is JSON lines, the first of which is cut
         raise ValueError(f"{path}:{number - 1 + error.lineno}: {_problem(error)}; expected {JSON_ROWS}") from None

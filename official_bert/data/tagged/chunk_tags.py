@@ -77,21 +77,21 @@ def remarks(labels: Sequence[str]) -> list[str]:
 def check_tags(places: Mapping[str, str]) -> None:
     """Raises ValueError, naming the place, for tags of a file that are of no scheme or of several; `places` has the first of each tag."""
     tags = [tag for tag in places if tag not in (OUTSIDE, NOT_LABELLED)]
-    others = [tag for tag in tags if not (has_prefix(tag) or tag in PREFIXES)]
-    known = [tag for tag in tags if tag not in others]
-    if not others:
+    other_tags = [tag for tag in tags if not (has_prefix(tag) or tag in PREFIXES)]
+    scheme_tags = [tag for tag in tags if tag not in other_tags]
+    if not other_tags:
         return
-    wrong = next(filter(LIKE_PREFIX.match, others), others[0])
-    if known:
-        raise ValueError(f"{places[wrong]}: expected {FORM}, got {wrong!r}; the file has {known[0]!r} in {places[known[0]]}: tags of one "
-                         "scheme are wanted")
+    wrong = next(filter(LIKE_PREFIX.match, other_tags), other_tags[0])
+    if scheme_tags:
+        raise ValueError(f"{places[wrong]}: expected {FORM}, got {wrong!r}; the file has {scheme_tags[0]!r} in "
+                         f"{places[scheme_tags[0]]}: tags of one scheme are wanted")
     if OUTSIDE not in places or LIKE_PREFIX.match(wrong):
         raise ValueError(f"{places[wrong]}: expected {FORM}, got {wrong!r}{HINT}")
 
 
-def of_scheme(tag: str, known: Iterable[str]) -> bool:
-    """Whether a tag is one of the scheme of the `known` ones."""
-    names = {*known}
+def of_scheme(tag: str, scheme_tags: Iterable[str]) -> bool:
+    """Whether a tag is one of the scheme of the `scheme_tags` ones."""
+    names = {*scheme_tags}
     return tag in (names | {OUTSIDE}) or has_prefix(tag) or (tag in PREFIXES and not names - {*PREFIXES, OUTSIDE})
 
 
@@ -100,13 +100,13 @@ def with_types(tags: Sequence[str]) -> list[str | None]:
     spelled: list[str | None] = []
     kind, ended = "", True
     for tag in tags:
-        place, this = split_tag(tag)
+        place, tag_kind = split_tag(tag)
         if tag in PREFIXES:
             spelled.append(f"{tag}-{kind}" if place in "IE" and not ended else None)
             ended = ended or place == "E"
             continue
         if tag != NOT_LABELLED:
-            kind, ended = this, place in "ESO"
+            kind, ended = tag_kind, place in "ESO"
         spelled.append(tag)
     return spelled
 
@@ -119,13 +119,13 @@ def read_chunks(tags: Sequence[str]) -> list[Chunk]:
     chunks: list[Chunk] = []
     begin, kind, is_open, ended = 0, "", False, True
     for index, tag in enumerate([*tags, OUTSIDE]):
-        place, this = split_tag(tag)
-        continues = place in "IE" and not ended and this == kind
+        place, tag_kind = split_tag(tag)
+        continues = place in "IE" and not ended and tag_kind == kind
         if is_open and not continues:
             chunks.append(Chunk(kind, begin, index))
             is_open = False
         if place != OUTSIDE and not continues:
-            begin, kind, is_open = index, this, True
+            begin, kind, is_open = index, tag_kind, True
         ended = place in "ESO"
     return chunks
 
@@ -216,14 +216,14 @@ def _may_follow(before: str, after: str, scheme: Scheme) -> bool:
     if scheme in ("plain", "io"):
         return True
     place, kind = split_tag(before)
-    this, this_kind = split_tag(after)
+    letter, this_kind = split_tag(after)
     same = place != OUTSIDE and kind == this_kind
     if scheme == "iob1":  # B only between two chunks of one type
-        return this != "B" or same
+        return letter != "B" or same
     if scheme == "iob2":
-        return this != "I" or same
+        return letter != "I" or same
     inside = place in ("B", "I")  # a chunk is open
-    return same and this in ("I", "E") if inside else this not in ("I", "E")
+    return same and letter in ("I", "E") if inside else letter not in ("I", "E")
 
 
 def chunk_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:
@@ -250,10 +250,10 @@ def plain_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str
     """`tag_accuracy` and `macro_f1` (the mean over the tags in gold or predicted) of plain tags, from 0 to 1."""
     counts: dict[str, np.ndarray] = {}  # by tag: right, predicted, gold
     for tags, found in zip(gold, predicted, strict=True):
-        for tag, other in zip(tags, found, strict=True):
+        for tag, answer in zip(tags, found, strict=True):
             counts.setdefault(tag, np.zeros(3, int))[2] += 1
-            counts.setdefault(other, np.zeros(3, int))[1] += 1
-            counts[tag][0] += tag == other
+            counts.setdefault(answer, np.zeros(3, int))[1] += 1
+            counts[tag][0] += tag == answer
     total = sum(counts.values(), np.zeros(3, int))
     f1 = [_share(2 * right, given + wanted) for right, given, wanted in counts.values()]
     return {"tag_accuracy": _share(total[0], total[2]), "macro_f1": sum(f1) / max(len(f1), 1)}

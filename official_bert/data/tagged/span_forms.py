@@ -251,12 +251,12 @@ def span_rows(source: Source, encoding: str = "") -> Rows | None:
         return brat.read_rows(source, annotations_of(source), encoding)
     if not is_file(source) or form_of_objects(source, encoding) != "jsonl":
         return None
-    named, values = json_values(source, encoding)
+    data, values = json_values(source, encoding)
     numbered = list(values)
     if len(numbered) == 1 and isinstance(numbered[0][1], Mapping) and isinstance(numbered[0][1].get("annotations"), list) and any(
             map(_is_pair, numbered[0][1]["annotations"])):  # of spaCy's annotator: null where a text was skipped
         return Rows(source, [row for row in numbered[0][1]["annotations"] if row])
-    rows = Rows(source, [row for _, row in numbered], () if isinstance(named, Rows) else [line for line, _ in numbered])
+    rows = Rows(source, [row for _, row in numbered], () if isinstance(data, Rows) else [line for line, _ in numbered])
     return rows if _has_spans(rows) else None
 
 
@@ -341,9 +341,9 @@ def _apart(chunks: Sequence[Chunk], where: str, reading: Reading) -> list[Chunk]
     """Keeps entities that share no word: the longest of those that do, the first of equally long ones."""
     apart: list[Chunk] = []
     for chunk in sorted({*chunks}, key=lambda entity: (entity.start - entity.end, entity.start, entity.kind)):
-        if other := next((entity for entity in apart if entity.start < chunk.end and chunk.start < entity.end), None):
+        if neighbour := next((entity for entity in apart if entity.start < chunk.end and chunk.start < entity.end), None):
             if reading.overlaps == "refuse":
-                raise ValueError(f"{where}: entities overlap, {other.kind} and {chunk.kind}, and each word has one tag; "
+                raise ValueError(f"{where}: entities overlap, {neighbour.kind} and {chunk.kind}, and each word has one tag; "
                                  "options.overlaps=longest keeps the longest")
             reading.dropped.append(where)
         else:

@@ -27,10 +27,10 @@ def of_folder(prefix: str, vocab: Iterable[str] | None) -> bool | None:
 
     A vocabulary with capitals is cased; without them, the folder's name decides. Raises ValueError if the two contradict each other.
     """
-    named = by_name(prefix)
+    casing_of_name = by_name(prefix)
     if vocab is None or not has_capitals(vocab):
-        return named
-    if named:
+        return casing_of_name
+    if casing_of_name:
         raise ValueError(f"{prefix}: its folder's name says that text is lower-cased, but more than 1 % of the entries in its vocabulary "
                          "have capital letters; expected the vocabulary that goes with it")
     return False
@@ -71,8 +71,8 @@ def check_entries(vocab_file: str, vocab: Sequence[str], own: Sequence[str] | No
                 raise ValueError(f"{vocab_file}:{number}: expected {theirs!r}, as in the vocabulary of {origin}, got {entry!r}")
 
 
-def agreed(known: bool | None, asked: bool | None, origin: str) -> bool | None:
+def agreed(lower_case: bool | None, asked_lower_case: bool | None, origin: str) -> bool | None:
     """Tells whether text is lower-cased, by a checkpoint and --do_lower_case. Raises ValueError if they contradict each other."""
-    if None not in (known, asked) and known != asked:
-        raise ValueError(f"--do_lower_case={str(asked).lower()}: text is {'' if known else 'not '}lower-cased for {origin}")
-    return known if asked is None else asked
+    if None not in (lower_case, asked_lower_case) and lower_case != asked_lower_case:
+        raise ValueError(f"--do_lower_case={str(asked_lower_case).lower()}: text is {'' if lower_case else 'not '}lower-cased for {origin}")
+    return lower_case if asked_lower_case is None else asked_lower_case

@@ -41,12 +41,12 @@ class Misfit:
 
     name: str  # ours
     theirs: str  # in the file
-    wanted: tuple[int, ...]
-    got: tuple[int, ...]
+    expected_shape: tuple[int, ...]
+    shape: tuple[int, ...]
 
     def describe(self) -> str:
         """Name and both shapes."""
-        return f"{self.theirs}: expected {self.wanted}, got {self.got}"
+        return f"{self.theirs}: expected {self.expected_shape}, got {self.shape}"
 
 
 class Format(Protocol):

@@ -1,11 +1,16 @@
 """Tables of the names of weights: a row is (our name, their name), used both ways."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 DENSE, NORM, OUTPUT = ("kernel", "bias"), ("gamma", "beta"), ("output_weights", "output_bias")
+# The parts of a layer in the code of 2018.
+GOOGLES_LAYER = {"attention/query": "attention/self/query", "attention/key": "attention/self/key",
+                 "attention/value": "attention/self/value", "attention/output": "attention/output/dense",
+                 "attention_LayerNorm": "attention/output/LayerNorm", "intermediate": "intermediate/dense", "output": "output/dense",
+                 "output_LayerNorm": "output/LayerNorm"}
 
 
 class NameTable:
@@ -25,15 +30,15 @@ class NameTable:
 
     def all_theirs(self, ours: Iterable[str], what: str) -> dict[str, str]:
         """The other format's name of each of our weights. Raises ValueError, naming them, if some have none."""
-        named = {name: self.theirs(name) for name in ours}
-        if without := [name for name, theirs in named.items() if theirs is None]:
+        names = {name: self.theirs(name) for name in ours}
+        if without := [name for name, theirs in names.items() if theirs is None]:
             raise ValueError(f"{what} has no place for {', '.join(without)}")
-        return {name: theirs for name, theirs in named.items() if theirs is not None}
+        return {name: theirs for name, theirs in names.items() if theirs is not None}
 
     def all_ours(self, theirs: Iterable[str]) -> tuple[dict[str, str], list[str]]:
         """Returns {our name: their name}, and their names that we have none for."""
-        named = {name: self.ours(name) for name in theirs}
-        return {ours: name for name, ours in named.items() if ours}, [name for name, ours in named.items() if not ours]
+        names = {name: self.ours(name) for name in theirs}
+        return {ours: name for name, ours in names.items() if ours}, [name for name, ours in names.items() if not ours]
 
     @staticmethod
     def _translate(table: dict[str, str], name: str) -> str | None:
@@ -72,15 +77,17 @@ def in_our_shape(name: str, weight: np.ndarray, num_heads: int) -> np.ndarray:
     return weight
 
 
-def googles_encoder(prefix: str) -> list[tuple[str, str]]:
+def googles_encoder(prefix: str, layer: str = "encoder/layer_{i}/", parts: Mapping[str, str] = GOOGLES_LAYER) -> list[tuple[str, str]]:
     """Makes the rows of embeddings and layers under the names of BERT's variables of 2018, behind a prefix such as `bert/`."""
-    layer = prefix + "encoder/layer_{i}/"
     return [*rows("embeddings/", f"{prefix}embeddings/", ("word_embeddings", "token_type_embeddings", "position_embeddings")),
             *rows("embeddings/LayerNorm/", f"{prefix}embeddings/LayerNorm/", NORM),
-            *(row for name in ("query", "key", "value")
-              for row in rows(f"layer_{{i}}/attention/{name}/", f"{layer}attention/self/{name}/", DENSE)),
-            *rows("layer_{i}/attention/output/", f"{layer}attention/output/dense/", DENSE),
-            *rows("layer_{i}/attention_LayerNorm/", f"{layer}attention/output/LayerNorm/", NORM),
-            *rows("layer_{i}/intermediate/", f"{layer}intermediate/dense/", DENSE),
-            *rows("layer_{i}/output/", f"{layer}output/dense/", DENSE),
-            *rows("layer_{i}/output_LayerNorm/", f"{layer}output/LayerNorm/", NORM)]
+            *(row for part, name in parts.items()
+              for row in rows(f"layer_{{i}}/{part}/", f"{prefix}{layer}{name}/", NORM if part.endswith("LayerNorm") else DENSE))]
+
+
+def googles_heads() -> list[tuple[str, str]]:
+    """Makes the rows of the heads of BERT and ALBERT under the names of 2018."""
+    return [*rows("pooler/", "bert/pooler/dense/", DENSE), *rows("masked_lm/transform/", "cls/predictions/transform/dense/", DENSE),
+            *rows("masked_lm/LayerNorm/", "cls/predictions/transform/LayerNorm/", NORM),
+            *rows("masked_lm/output_bias", "cls/predictions/output_bias"), *rows("next_sentence/", "cls/seq_relationship/", OUTPUT),
+            *rows("classifier/", "", OUTPUT)]

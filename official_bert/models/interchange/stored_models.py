@@ -21,6 +21,9 @@ Kind = Literal["", "classifier", "multi_label", "regression"]
 Objective = Literal["", "masked_lm", "next_token", "replaced_tokens"]
 StoredPooling = Literal["", "cls", "mean", "other"]
 BERT_CONFIG_FILE = "bert_config.json"
+# Weights that tell the sizes.
+SIZED = ("embeddings/word_embeddings", "embeddings/position_embeddings", "embeddings/token_type_embeddings",
+         "layer_0/attention/query/kernel", "layer_0/intermediate/kernel")
 # Prefixes of the weights of each head.
 HEAD_PREFIXES: Mapping[str, str] = {"masked_lm/": "pretraining", "next_sentence/": "pretraining", "classifier/": "classifier",
                                     "tagger/": "tagger", "span/": "span", "replaced": "replaced"}
@@ -83,6 +86,16 @@ def needs_pooler(stored: StoredModel) -> bool:
         return True
     return stored.head not in ("tagger", "span", "replaced") and not (
         stored.head == "pretraining" and "next_sentence/output_weights" not in stored.weights)
+
+
+def sizes_in(weights: Mapping[str, np.ndarray], table: NameTable, where: str) -> dict[str, Any]:
+    """Takes the sizes of a model, as fields of ModelConfig, from its weights. Raises ValueError for weights that are missing."""
+    if missing := [table.theirs(name) for name in SIZED if name not in weights]:
+        raise ValueError(f"{where}: missing: {', '.join(map(str, missing))}")
+    words, positions, segments, query, intermediate = (weights[name].shape for name in SIZED)
+    return {"vocab_size": words[0], "hidden_size": query[0], "embedding_size": 0 if words[1] == query[0] else words[1],
+            "num_hidden_layers": len({name.partition("/")[0] for name in weights if name.startswith("layer_")}),
+            "intermediate_size": intermediate[1], "max_position_embeddings": positions[0], "type_vocab_size": segments[0]}
 
 
 def class_names(stored: StoredModel) -> list[str]:

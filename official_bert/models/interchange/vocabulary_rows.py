@@ -19,17 +19,17 @@ def map_vectors(rows: np.ndarray, vectors: Mapping[int, np.ndarray], new: Collec
     The map, W numbers and a constant to D numbers, is fitted by least squares to the old entries that have vectors: two tables of words
     have nothing in common but the words, even if they are equally wide. Raises ValueError if these are fewer than 2 W.
     """
-    known = sorted(set(vectors) - set(new))
+    shared_ids = sorted(set(vectors) - set(new))
     width = len(next(iter(vectors.values()), ()))
-    if len(known) < 2 * width or not known:
+    if len(shared_ids) < 2 * width or not shared_ids:
         raise ValueError(f"--vectors: expected vectors for at least {max(2 * width, 1)} words that the vocabulary had before, twice their "
-                         f"{width} numbers, to map them to the checkpoint's rows; got {len(known)}")
+                         f"{width} numbers, to map them to the checkpoint's rows; got {len(shared_ids)}")
 
     def with_constant(indices: Collection[int]) -> np.ndarray:
         return np.array([[*vectors[index], 1.0] for index in indices]).reshape(-1, width + 1)
-    old = rows[known].astype(np.float64)
-    fitted = np.linalg.lstsq(with_constant(known), old, rcond=None)[0]                    # [W+1,D]
-    left = np.square(old - with_constant(known) @ fitted).sum()
+    old = rows[shared_ids].astype(np.float64)
+    fitted = np.linalg.lstsq(with_constant(shared_ids), old, rcond=None)[0]                    # [W+1,D]
+    left = np.square(old - with_constant(shared_ids) @ fitted).sum()
     mapped = [index for index in new if index in vectors]
     explained = 1.0 - left / max(np.square(old - old.mean(axis=0)).sum(), 1e-30)
     return dict(zip(mapped, with_constant(mapped) @ fitted)), float(explained)

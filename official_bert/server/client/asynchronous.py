@@ -281,7 +281,7 @@ class AsyncGrpcClient(AsyncModelClient):
                 raise ServingError("UNAVAILABLE", f"{self._target}: cannot connect", is_refused=state != states.SHUTDOWN)
             await channel.wait_for_state_change(state)
         try:
-            return await method(request, timeout=left, metadata=self._metadata)
+            return await method(request, timeout=seconds, metadata=self._metadata)
         except self._grpc.aio.AioRpcError as error:
             is_refused = is_lost = False
             if error.code() == self._grpc.StatusCode.UNAVAILABLE:

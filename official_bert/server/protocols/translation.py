@@ -74,7 +74,7 @@ class Translation:
             if normal(config.base_path) == folder:
                 return key
         raise invalid(f"model {name!r} takes {'text' if takes_ids else 'token ids'}: expected {folder}, which takes "
-                      f"{'token ids' if takes_ids else 'text'}, to be served key it")
+                      f"{'token ids' if takes_ids else 'text'}, to be served beside it")
 
     def chosen_model(self) -> str:
         """Returns the model for requests that name none. Raises RequestError if there are several, and no default."""

@@ -90,17 +90,17 @@ class Plan:
         Raises ValueError for an unknown scale, for unknown and missing keys, values of another type, and names that stand nowhere.
         """
         path = os.path.join(root, "tools", "ablations", suites_file)
-        found = build(Suites, read_yaml(read_text(path, "suites of ablations"), path, may_merge=True), path)
-        if scale not in found.scales:
-            raise ValueError(f"--scale: expected one of {', '.join(found.scales)}, got {scale}")
-        for what, names, known in (("task_sets", [name for part in found.task_sets.values() for name in part], found.tasks),
-                                   ("suites", [name for part in found.suites.values() for name in part], found.rows),
-                                   ("rows", [name for row in found.rows.values() for name in (
-                                       row.pretrained, row.teacher, row.task_teacher, row.beside) if name], found.rows),
-                                   ("rows", [row.tasks for row in found.rows.values()], found.task_sets)):
-            if unknown := sorted(set(names) - set(known)):
-                raise ValueError(f"{path}: {what}: expected names of {', '.join(known)}, got {', '.join(unknown)}")
-        return cls(root, scale, found.scales[scale], found.tasks, found.rows, found.task_sets, found.suites, milliseconds or {})
+        suites = build(Suites, read_yaml(read_text(path, "suites of ablations"), path, may_merge=True), path)
+        if scale not in suites.scales:
+            raise ValueError(f"--scale: expected one of {', '.join(suites.scales)}, got {scale}")
+        for section, names, entries in (("task_sets", [name for part in suites.task_sets.values() for name in part], suites.tasks),
+                                        ("suites", [name for part in suites.suites.values() for name in part], suites.rows),
+                                        ("rows", [name for row in suites.rows.values() for name in (
+                                            row.pretrained, row.teacher, row.task_teacher, row.beside) if name], suites.rows),
+                                        ("rows", [row.tasks for row in suites.rows.values()], suites.task_sets)):
+            if unknown := sorted(set(names) - set(entries)):
+                raise ValueError(f"{path}: {section}: expected names of {', '.join(entries)}, got {', '.join(unknown)}")
+        return cls(root, scale, suites.scales[scale], suites.tasks, suites.rows, suites.task_sets, suites.suites, milliseconds or {})
 
     def check_times(self, rows: Sequence[str]) -> None:
         """Raises ValueError, naming the first, if the time of a step of a row is needed and not known."""
@@ -188,10 +188,10 @@ def generator_flags(config: Mapping[str, Any], more: Mapping[str, Any], dupe_fac
     flags = []
     for options in lengths:
         masking = {"strategy": "token", **options.get("masking", {})}
-        chosen = {"max_seq_length": options["max_seq_length"], "max_predictions_per_seq": options["max_predictions_per_seq"],
+        values = {"max_seq_length": options["max_seq_length"], "max_predictions_per_seq": options["max_predictions_per_seq"],
                   "sentence_task": options.get("sentence_task", "nsp"), "dupe_factor": dupe_factor, "masking": masking.pop("strategy"),
                   **{"masked_lm_prob" if key == "rate" else key: value for key, value in masking.items()}, **more}
-        if chosen["masking"] == "dynamic":
-            chosen = {key: value for key, value in chosen.items() if key in ("max_seq_length", "sentence_task", "masking", "dupe_factor")}
-        flags.append([f"--{key}={value}" for key, value in chosen.items()])
+        if values["masking"] == "dynamic":
+            values = {key: value for key, value in values.items() if key in ("max_seq_length", "sentence_task", "masking", "dupe_factor")}
+        flags.append([f"--{key}={value}" for key, value in values.items()])
     return flags

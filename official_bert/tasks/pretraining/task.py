@@ -58,9 +58,9 @@ class Task(TaskBase):
                              f"{self.options.boundary_weight}")
         for number, phase in enumerate(self.config.phases):
             for key in OF_ALL_PHASES:
-                if (other := phase.options.get(key, wanted := getattr(self.options, key))) != wanted:
-                    raise ValueError(f"config.phases[{number}].options.{key}: expected that of the run, {wanted} "
-                                     f"(phases train one model, with one head for sentences and one for words), got {other}")
+                if (phase_value := phase.options.get(key, run_value := getattr(self.options, key))) != run_value:
+                    raise ValueError(f"config.phases[{number}].options.{key}: expected that of the run, {run_value} "
+                                     f"(phases train one model, with one head for sentences and one for words), got {phase_value}")
 
     def _check_replaced_tokens(self) -> None:
         """Raises ValueError for what does not go with objective replaced_tokens."""
@@ -226,7 +226,7 @@ class Task(TaskBase):
         return keys | {feature.name: tf.TensorSpec((batch_size, feature.length), tf.float32 if feature.is_float else tf.int32)
                 for feature in table} | {"example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
-    def _source(self, given: DataFiles, patterns: Source, batch_size: int, shuffle: bool) -> RecordSource:
+    def _source(self, data: DataFiles, patterns: Source, batch_size: int, shuffle: bool) -> RecordSource:
         """Opens the files whose records have this run's (or phase's) lengths."""
         if isinstance(patterns, Rows):
             raise ValueError(f"{patterns}: expected files of records, which tools/create_pretraining_data.py writes, got rows")
@@ -242,7 +242,7 @@ class Task(TaskBase):
         if not paths:
             raise ValueError(f"{patterns}: one of config.phases wants records of {self.options.max_seq_length} tokens and "
                              f"{self.options.max_predictions_per_seq} predictions, and none of the files holds such")
-        knows_words = self.config.tokenizer.vocab_file and not given.allow_changed_data
+        knows_words = self.config.tokenizer.vocab_file and not data.allow_changed_data
         digest = VocabularyFacts.of_tokenizer(self.tokenizer).digest if knows_words else ""
         for path in paths:
             origin = record_origins.read_origin(path)
@@ -268,7 +268,7 @@ class Task(TaskBase):
             packer = Packing(table, self.options.max_seq_length, self.options.max_predictions_per_seq, self.options.max_instances_per_row,
                              masking.budgets if isinstance(masking, DynamicMasking) else None)
         return RecordSource(paths, batch_size, lambda *rows: self._parse(table, masking, *rows), self.config.seed, shuffle,
-                            given.cache_dir, packer)
+                            data.cache_dir, packer)
 
     def _doubts_of_words(self, path: str) -> list[str]:
         """Says, by the first records, that masking whole words would mask single tokens."""
@@ -295,19 +295,19 @@ class Task(TaskBase):
         other masks than those that the records at `paths` hold, or than is known of them (no paths: records without masks); and of a
         rate for which a row has too few predictions.
         """
-        asked, strategy = self.config.options.get("masking", {}), self.options.masking.strategy
-        others = [key for key in asked for unit in ("span", "ngram") if key.startswith(f"{unit}_") and strategy != unit]
-        if self._is_next_token and asked:
-            logging.warning("config.options.masking (%s) is not read: objective next_token masks nothing", ", ".join(asked))
-        elif others and not paths:
-            logging.warning("config.options.masking (%s) is not read: its strategy is %s, not %s", ", ".join(others), strategy,
-                            others[0].partition("_")[0])
+        values, strategy = self.config.options.get("masking", {}), self.options.masking.strategy
+        unread_keys = [key for key in values for unit in ("span", "ngram") if key.startswith(f"{unit}_") and strategy != unit]
+        if self._is_next_token and values:
+            logging.warning("config.options.masking (%s) is not read: objective next_token masks nothing", ", ".join(values))
+        elif unread_keys and not paths:
+            logging.warning("config.options.masking (%s) is not read: its strategy is %s, not %s", ", ".join(unread_keys), strategy,
+                            unread_keys[0].partition("_")[0])
         for doubt in () if self._is_next_token or paths else self.options.masking.doubts(
                 self.options.max_seq_length, self.options.max_predictions_per_seq):
             logging.warning("config.options.masking: %s", doubt)
         for path in () if self._is_next_token else paths:
-            made = record_origins.read_origin(path).get("masking") or {}
-            if unread := [key for key, value in asked.items() if made.get(key) != value]:
+            record_values = record_origins.read_origin(path).get("masking") or {}
+            if unread := [key for key, value in values.items() if record_values.get(key) != value]:
                 logging.warning("%s: its records have masks already, so config.options.masking (%s) is not read; records made with "
                                 "--masking=dynamic are masked by it", path, ", ".join(unread))
                 return
@@ -328,10 +328,10 @@ class Task(TaskBase):
         if self._tells_replaced:
             batch |= {"sample_keys": sample_keys(indices, self.config.seed)}
         words, positions = self.config.model.vocab_size, batch["masked_lm_positions"]
-        known = [tf.reduce_all((ids >= 0) & (ids < words), axis=1) for ids in (batch["input_ids"], batch["masked_lm_ids"])]
+        are_ids = [tf.reduce_all((ids >= 0) & (ids < words), axis=1) for ids in (batch["input_ids"], batch["masked_lm_ids"])]
         segments, weights = batch["segment_ids"], batch["masked_lm_weights"]
         checks = {
-            f"token id beyond the vocabulary of {words} (model.vocab_size)": ~(known[0] & known[1]),
+            f"token id beyond the vocabulary of {words} (model.vocab_size)": ~(are_ids[0] & are_ids[1]),
             f"segment id beyond {self.config.model.type_vocab_size} (model.type_vocab_size)":
                 tf.reduce_any((segments < 0) | (segments >= (self.config.model.type_vocab_size or 2)), axis=1),
             "no token at all (input_mask is 0)": tf.reduce_all(tf.equal(batch["input_mask"], 0), axis=1),

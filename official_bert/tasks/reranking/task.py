@@ -61,10 +61,10 @@ class Options(SplitOptions, TableOptions):
         for name, least in (("most_negatives", 0), ("candidates", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"config.options.{name}: expected at least {least}, got {getattr(self, name)}")
-        named = [self.text_column, self.text_pair_column, *self.negative_columns, *filter(None, [self.label_column])]
-        if "" in named or len(set(named)) < len(named):
+        columns = [self.text_column, self.text_pair_column, *self.negative_columns, *filter(None, [self.label_column])]
+        if "" in columns or len(set(columns)) < len(columns):
             raise ValueError(f"config.options.text_column, text_pair_column, negative_columns, label_column: expected different columns, "
-                             f"got {named}")
+                             f"got {columns}")
         if self.label_column and self.negative_columns:
             raise ValueError("config.options.label_column: expected no negative_columns beside it: labels say which texts are negatives")
 

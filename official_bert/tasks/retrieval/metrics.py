@@ -30,22 +30,22 @@ def search(vectors: np.ndarray, texts: np.ndarray) -> dict[str, float]:
 def _ranks(vectors: np.ndarray, texts: np.ndarray) -> list[np.ndarray]:
     """The ranks, from 1, of each query's right texts, best first."""
     queries, query_rows, query_of = np.unique(texts[:, 0], return_index=True, return_inverse=True)
-    found, found_rows, found_of = np.unique(texts[:, 1], return_index=True, return_inverse=True)
+    text_numbers, text_rows, text_of = np.unique(texts[:, 1], return_index=True, return_inverse=True)
     right: list[set[int]] = [set() for _ in queries]
-    for query, text in zip(query_of, found_of):
+    for query, text in zip(query_of, text_of):
         right[query].add(int(text))
     ranks = []
     for start in range(0, len(queries), AT_ONCE):
-        similar = vectors[query_rows[start:start + AT_ONCE], 0] @ vectors[found_rows, 1].T
+        similar = vectors[query_rows[start:start + AT_ONCE], 0] @ vectors[text_rows, 1].T
         for query, row in enumerate(similar, start):
-            wanted = sorted(right[query])
-            wrong = np.ones(len(found), bool)
-            wrong[wanted] = False
-            wrong &= found != queries[query]
-            others = np.sort(row[wrong])
-            best = np.sort(row[wanted])[::-1]
-            nearer = len(others) - np.searchsorted(others, best, side="left")
-            ranks.append(np.arange(1, len(wanted) + 1) + nearer)
+            right_texts = sorted(right[query])
+            wrong = np.ones(len(text_numbers), bool)
+            wrong[right_texts] = False
+            wrong &= text_numbers != queries[query]
+            wrong_scores = np.sort(row[wrong])
+            best = np.sort(row[right_texts])[::-1]
+            nearer = len(wrong_scores) - np.searchsorted(wrong_scores, best, side="left")
+            ranks.append(np.arange(1, len(right_texts) + 1) + nearer)
     return ranks
 
 

@@ -93,11 +93,11 @@ class Options(SplitOptions, TableOptions):
         if self.loss_name in OF_A_TEACHER and not (self.teacher_columns and self.negative_columns):
             raise ValueError(f"config.options.loss: {self.loss_name}: expected options.teacher_columns and negative_columns beside it")
         pair = [self.text_pair_column] if self.train_on != "texts" and self.text_pair_column != self.text_column else []
-        named = [self.text_column, *pair, *self.negative_columns, *self.teacher_columns,
-                 *filter(None, (self.label_column, self.score_column))]
-        if "" in named or len(set(named)) < len(named):
+        columns = [self.text_column, *pair, *self.negative_columns, *self.teacher_columns,
+                   *filter(None, (self.label_column, self.score_column))]
+        if "" in columns or len(set(columns)) < len(columns):
             raise ValueError("config.options.text_pair_column, negative_columns, teacher_columns, label_column, score_column: expected "
-                             f"different columns, got {named}")
+                             f"different columns, got {columns}")
 
     @property
     def loss_name(self) -> Loss:

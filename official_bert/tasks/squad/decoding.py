@@ -119,15 +119,15 @@ def decode(example: SquadExample, features: Sequence[SquadFeature], logits: Sequ
             return ""
         exact = rules.answer_alignment == "characters"
         return span_slice(example, feature, span) if exact else span_text(example, feature, span, do_lower_case)
-    chosen: dict[str, Span] = {}
+    span_of: dict[str, Span] = {}
     for span in best_spans(features, logits, rules):
-        if len(chosen) >= rules.n_best_size:
+        if len(span_of) >= rules.n_best_size:
             break
         text = answer_text(features[span.feature], span)
-        chosen.setdefault(text, span)
+        span_of.setdefault(text, span)
     if rules.version_2_with_negative:
-        chosen.setdefault("", null_span(logits))
-    entries = [(text, span.start_logit, span.end_logit) for text, span in chosen.items()] or [
+        span_of.setdefault("", null_span(logits))
+    entries = [(text, span.start_logit, span.end_logit) for text, span in span_of.items()] or [
         (NOTHING if rules.answer_alignment == 2018 else "", 0.0, 0.0)]
     probabilities = softmax([start + end for _, start, end in entries])
     nbest = tuple(Answer(text, probability, start, end) for (text, start, end), probability in zip(entries, probabilities))

@@ -134,10 +134,10 @@ def _shown(cells: Iterable[float | None]) -> str:
 
 
 def _mean(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return "-"
-    return shown("f1", statistics.mean(known)) + (f" ({len(known)} of {len(values)} files)" if len(known) < len(values) else "")
+    return shown("f1", statistics.mean(numbers)) + (f" ({len(numbers)} of {len(values)} files)" if len(numbers) < len(values) else "")
 
 
 def write(rows: Sequence[Scores], output_dir: str) -> list[str]:

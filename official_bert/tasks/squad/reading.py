@@ -59,10 +59,10 @@ class SquadFile:
         """One line about skipped examples, with the first three; "" if there are none."""
         if not self.unfound:
             return ""
-        said = f"{self.skipped} questions skipped, whose answer is not in the context: "
+        account = f"{self.skipped} questions skipped, whose answer is not in the context: "
         if self.skipped != len(self.unfound):  # of several answers
-            said = f"{len(self.unfound)} answers skipped, which are not in the context, and with them {self.skipped} questions: "
-        return f"{self.source}: {said}" + "; ".join(self.unfound[:3]) + ("; ..." if len(self.unfound) > 3 else "")
+            account = f"{len(self.unfound)} answers skipped, which are not in the context, and with them {self.skipped} questions: "
+        return f"{self.source}: {account}" + "; ".join(self.unfound[:3]) + ("; ..." if len(self.unfound) > 3 else "")
 
 
 def split_words(context: str) -> Passage:

@@ -175,10 +175,10 @@ class Task(TaskBase):
                                                         "several_answers", "answer_alignment")}
         arrays = cached(cache_dir, depends_on, lambda: self._train_arrays(file))
         self._warn_of_cut(file, int(arrays["cut_questions"]))
-        said = LabelCounts(*map(int, arrays["labels"])).line(self.options.answer_alignment)
+        label_line = LabelCounts(*map(int, arrays["labels"])).line(self.options.answer_alignment)
         answers = {name: arrays[name] for name in ("start_positions", "end_positions")}
         source = self.make_batches(TextFeatures(arrays, answers), training=True, rows=len(file.examples))
-        return source, (f"{file.source}: {said}",) if said else ()
+        return source, (f"{file.source}: {label_line}",) if label_line else ()
 
     def _train_arrays(self, file: SquadFile) -> dict[str, np.ndarray]:
         maker = self._feature_maker()
@@ -210,13 +210,13 @@ class Task(TaskBase):
         return self.with_options(null_score_diff_threshold=float(stored["null_score_diff_threshold"]))
 
     def served(self, model, options):
-        asked = self.options
-        no_answer = asked.version_2_with_negative if options.no_answer is None else options.no_answer
+        defaults = self.options
+        no_answer = defaults.version_2_with_negative if options.no_answer is None else options.no_answer
         if options.null_score_diff_threshold is not None and not no_answer:
             raise ValueError("--null_score_diff_threshold: expected --no_answer beside it, because this model always gives an answer")
-        return ServedSpans.make(self, model, options, doc_stride=asked.doc_stride, max_query_length=asked.max_query_length,
-                                max_answer_length=asked.max_answer_length, n_best_size=asked.n_best_size,
-                                no_answer=asked.version_2_with_negative, null_score_diff_threshold=asked.null_score_diff_threshold)
+        return ServedSpans.make(self, model, options, doc_stride=defaults.doc_stride, max_query_length=defaults.max_query_length,
+                                max_answer_length=defaults.max_answer_length, n_best_size=defaults.n_best_size,
+                                no_answer=defaults.version_2_with_negative, null_score_diff_threshold=defaults.null_score_diff_threshold)
 
     def check_same_rows(self, other: TaskBase, where: str) -> None:
         """Raises ValueError if another run's model cannot answer this task's rows."""
@@ -290,16 +290,16 @@ class Questions:
         return write_answers(self.decode(predictions), output_dir, self.task.options.version_2_with_negative)
 
 
-def _check_overlap(train: SquadFile, other: SquadFile, refuse: Callable[[str], None] | None) -> None:
+def _check_overlap(train: SquadFile, second_file: SquadFile, refuse: Callable[[str], None] | None) -> None:
     """Warns of training questions that are also answered; calls `refuse`, if it is given, if nearly all questions are such.
 
     A question is the same if its text and its context are: ids may be numbers of rows.
     """
-    trained, asked = _ids_by_question(train), _ids_by_question(other)
-    if not (shared := [number for question, number in trained.items() if question in asked]):
+    trained, answered_questions = _ids_by_question(train), _ids_by_question(second_file)
+    if not (shared := [number for question, number in trained.items() if question in answered_questions]):
         return
-    message = f"{train.source}: {len(shared)} of its {len(trained)} questions are in {other.source} too ({shared[0]} ...)"
-    if refuse and len(shared) >= SAME_SHARE * len(asked):
+    message = f"{train.source}: {len(shared)} of its {len(trained)} questions are in {second_file.source} too ({shared[0]} ...)"
+    if refuse and len(shared) >= SAME_SHARE * len(answered_questions):
         refuse(message)
     else:
         logging.warning("%s: what is measured there says nothing about other questions", message)

@@ -156,15 +156,15 @@ def _without_comments(path: str, blocks: Sequence[Block], columns: Columns, note
     if not any(line.startswith("#") for block in blocks for _, line in block.rows):
         return list(blocks)
     words = [line for block in blocks for _, line in block.rows if not line.startswith("#")]
-    known = {cells[columns.tag].strip(SPACES) for cells in map(columns.split, words) if _has_column(cells, columns.tag)}
+    tags = {cells[columns.tag].strip(SPACES) for cells in map(columns.split, words) if _has_column(cells, columns.tag)}
     widths = collections.Counter(len(columns.split(line)) for line in words)
     sentences, comments = [], []
     for block in blocks:
         rows: list[tuple[int, str]] = []
-        others = {len(columns.split(line)) for _, line in block.rows if not line.startswith("#")} or {*dict(widths.most_common(1))}
+        widths_here = {len(columns.split(line)) for _, line in block.rows if not line.startswith("#")} or {*dict(widths.most_common(1))}
         for number, line in block.rows:
-            odd = len(columns.split(line)) not in others or (line.startswith("##") and not rows)
-            if line.startswith("#") and odd and not of_scheme(last(line), known):
+            odd = len(columns.split(line)) not in widths_here or (line.startswith("##") and not rows)
+            if line.startswith("#") and odd and not of_scheme(last(line), tags):
                 comments.append(number)
             else:
                 rows.append((number, line))
@@ -247,10 +247,10 @@ def _sentence(rows: Rows, number: int, with_tags: bool, columns: Columns, first:
         return Sentence(tuple(words), (), number, 0)
     if not isinstance(tags, Sequence) or isinstance(tags, str) or len(tags) != len(words):
         raise ValueError(f"{where}: expected {len(words)} tags under {' or '.join(TAG_KEYS)}, got {str(tags)[:60]}")
-    named = [_named(tag, where, columns.names) for tag in tags]
-    for tag in named:
+    tag_names = [_named(tag, where, columns.names) for tag in tags]
+    for tag in tag_names:
         first.setdefault(tag, where)
-    return Sentence(tuple(words), tuple(named), number, 0)
+    return Sentence(tuple(words), tuple(tag_names), number, 0)
 
 
 def _named(tag: Any, where: str, names: Sequence[str]) -> str:

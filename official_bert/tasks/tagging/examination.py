@@ -64,12 +64,12 @@ def _of_tags(sentences: Sequence[Tagged]) -> Iterator[Section]:
     numbers = {label: number for number, label in enumerate(labels)}
     scores = statistics.class_scores(np.array([numbers[tag] for tag in gold]), np.array([numbers[tag] for tag in predicted]), labels)
     yield _scores_section(scores, "Tags", "tag")
-    yield _pairs_section(collections.Counter((right, other) for right, other in zip(gold, predicted) if right != other), "")
+    yield _pairs_section(collections.Counter((right, answer) for right, answer in zip(gold, predicted) if right != answer), "")
     mistakes = []
-    for words, tags, others in sentences:
-        if wrong := [place for place, (right, other) in enumerate(zip(tags, others)) if right != other]:
+    for words, tags, answers in sentences:
+        if wrong := [place for place, (right, answer) in enumerate(zip(tags, answers)) if right != answer]:
             mistakes.append(Mistake([" ".join(words)], ", ".join(f"{words[place]} {tags[place]}" for place in wrong),
-                                    ", ".join(f"{words[place]} {others[place]}" for place in wrong), float(len(wrong))))
+                                    ", ".join(f"{words[place]} {answers[place]}" for place in wrong), float(len(wrong))))
     yield mistakes_section(mistakes, "words wrong", title="The worst sentences")
 
 

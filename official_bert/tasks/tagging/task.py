@@ -324,10 +324,10 @@ class TaggedFile:
         tags = self.task.decode_tags(by_sentence, next(row for row in rows if row is not None))
         owners = [text for text, sizes in enumerate(self.sizes) for _ in sizes]
         nothing = {*chunk_tags.meaningless(options.labels)} if self.task.scheme != "plain" else ()
-        named = [[OUTSIDE if label in nothing else label for label in (options.labels[tag] for tag in numbers)] for numbers in tags]
+        tag_names = [[OUTSIDE if label in nothing else label for label in (options.labels[tag] for tag in numbers)] for numbers in tags]
         if any(map(chunk_tags.has_prefix, options.labels)) and self.task.scheme != "plain":
-            named = [[tag or OUTSIDE for tag in chunk_tags.with_types(numbers)] for numbers in named]
-        return [None if text in missing else tags for text, tags in zip(owners, named)]
+            tag_names = [[tag or OUTSIDE for tag in chunk_tags.with_types(numbers)] for numbers in tag_names]
+        return [None if text in missing else tags for text, tags in zip(owners, tag_names)]
 
 
 def _rows_of(source: Source, encoding: str) -> Source:

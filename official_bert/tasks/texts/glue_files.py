@@ -137,9 +137,9 @@ class Reader:
 
     def _find_all(self, files: Mapping[str, str]) -> dict[str, Source]:
         """Finds the paths of files by name; of several (matched and mismatched MNLI) only the first one must exist."""
-        first, *others = files
+        first, *other_names = files
         paths: dict[str, Source] = {first: self._find(files[first])}
-        for name in others:
+        for name in other_names:
             if path := _first([files[name]], self._folders()):
                 paths[name] = path
             else:

@@ -7,15 +7,11 @@ character by itself, once accents are gone.
 """
 
 import functools
-import io
 import itertools
-import os
-import struct
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
 import sentencepiece
 import tokenizers
 
@@ -24,7 +20,6 @@ from official_bert.text.subwords import model_proto
 CHARACTERS = (range(1, 0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))  # Unicode assigns no others, private use apart
 LEADS, VOWELS, TAILS = range(0x1100, 0x1113), range(0x1161, 0x1176), range(0x11A8, 0x11C3)  # parts of Hangul syllables
 QUOTES = {"``": '"', "''": '"'}
-LEAF, LABEL, LONGEST = 0x100, 0x800000FF, 64  # bits of a unit; the most bytes of a key
 
 
 class Steps(NamedTuple):
@@ -35,49 +30,19 @@ class Steps(NamedTuple):
     lower: bool = False
 
 
-def look_up(charsmap: bytes, keys: Sequence[str]) -> list[str | None]:
-    """Returns what a character map (a Darts double array, then strings that end with 0) makes of each key as a whole, None for no entry."""
-    if not charsmap:
-        return [None] * len(keys)
-    size = struct.unpack("<I", charsmap[:4])[0]
-    units, pool = np.frombuffer(charsmap[4:4 + size], "<u4").astype(np.int64), charsmap[4 + size:]
-    encoded = [key.encode() for key in keys]
-    lengths = np.array([len(key) for key in encoded])
-    letters = np.zeros((len(keys), max(lengths, default=0)), np.int64)
-    for row, key in enumerate(encoded):
-        letters[row, :len(key)] = list(key)
-
-    def offset(unit):
-        return (unit >> 10) << ((unit & 0x200) >> 6)
-    place, leaf = np.full(len(keys), offset(units[0])), np.zeros(len(keys), bool)
-    alive = lengths <= LONGEST
-    for step in range(letters.shape[1]):
-        going = alive & (lengths > step)
-        place = np.where(going, place ^ letters[:, step], place)
-        unit = units[np.where(place < len(units), place, 0)]
-        alive &= ~going | ((place < len(units)) & ((unit & LABEL) == letters[:, step]))
-        leaf = np.where(going, (unit & LEAF) > 0, leaf)
-        place = np.where(going, place ^ offset(unit), place)
-    starts = units[np.where(alive & leaf, place, 0)] & 0x7FFFFFFF
-    return [pool[start:pool.index(0, start)].decode() if hit else None for start, hit in zip(starts.tolist(), alive & leaf)]
-
-
 @functools.lru_cache(4)
 def joined(charsmap: bytes, steps: Steps) -> bytes:
     """Returns a character map that does `steps` and then what `charsmap` does."""
     if not any(steps):
         return charsmap
     chars = [chr(code) for code in itertools.chain(*CHARACTERS) if code != 0x0A]
-    composed = ["".join(parts) for parts in _hangul()]
-    before = _before(steps).normalize_str("\n".join([*chars, *composed])).split("\n")
-    keys = [*chars, *composed, "\n"]
-    own = {key: value for key, value in zip(keys, look_up(charsmap, keys)) if value is not None}
-    rules = {char: value for char, text in zip(chars, before) if (value := _mapped(text, own)) != char}
-    rules |= {key: value for key, text in zip(composed, before[len(chars):]) if (value := _mapped(text, own)) != key}
-    rules |= {key: value for key, value in own.items() if key == "\n"}
-    if steps.quotes:
-        rules |= {key: own.get(value, value) for key, value in QUOTES.items()}
-    return _compiled(rules)
+    keys = [*chars, *map("".join, _hangul())]
+    before = _before(steps).normalize_str("\n".join(keys)).split("\n")
+    model = model_proto.ModelProto(normalizer_spec={"precompiled_charsmap": charsmap})
+    own = sentencepiece.SentencePieceNormalizer(model_proto=model, add_dummy_prefix=False, escape_whitespaces=False,
+                                                remove_extra_whitespaces=False).normalize
+    rules = {key: value for key, text in zip([*keys, "\n"], [*before, "\n"]) if (value := own(text)) != key}
+    return _compiled(rules | ({key: own(value) for key, value in QUOTES.items()} if steps.quotes else {}))
 
 
 def _before(steps: Steps) -> tokenizers.normalizers.Sequence:
@@ -93,26 +58,12 @@ def _hangul() -> Iterator[tuple[str, ...]]:
     yield from ((chr(code), chr(tail)) for code in range(0xAC00, 0xD7A4, 28) for tail in TAILS)
 
 
-def _mapped(text: str, own: dict[str, str]) -> str:
-    """Maps a text by the entries of `own`, of at most three characters, always the longest."""
-    mapped, place = "", 0
-    while place < len(text):
-        key = next((key for key in (text[place:place + 3], text[place:place + 2]) if key in own), text[place])
-        mapped += own.get(key, key)
-        place += len(key)
-    return mapped
-
-
 def _compiled(rules: dict[str, str]) -> bytes:
-    """Compiles rules to a character map, which the library does when it trains a model."""
+    """Compiles rules to a character map."""
     def hexadecimal(text: str) -> str:
         return " ".join(f"{ord(char):X}" for char in text)
-    trained = io.BytesIO()
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "rules.tsv")
-        with open(path, "w", encoding="ascii") as file:
-            file.writelines(f"{hexadecimal(key)}\t{hexadecimal(value)}\n" for key, value in rules.items())
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(["a b c d"]), model_writer=trained, vocab_size=8, hard_vocab_limit=False, minloglevel=2,
-            normalization_rule_tsv=path)
-    return model_proto.read(trained.getvalue(), "rules").normalizer_spec.precompiled_charsmap
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="ascii") as file:
+        file.writelines(f"{hexadecimal(key)}\t{hexadecimal(value)}\n" for key, value in rules.items())
+        file.flush()
+        compiled = sentencepiece.SentencePieceNormalizer(rule_tsv=file.name).serialized_model_proto()
+    return model_proto.ModelProto.FromString(compiled).normalizer_spec.precompiled_charsmap

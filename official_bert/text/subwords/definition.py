@@ -83,13 +83,13 @@ class Definition:
 def read_definition(files: Mapping[str, bytes], where: str) -> Definition:
     """Reads what files say. Raises ValueError, naming `where`, for another tokenizer than those of `FAMILIES`, or damaged files."""
     config = _mapping(files, names.CONFIG_FILE, where)
-    named = class_of(files, where)
-    if named not in FAMILIES and named not in GENERIC:
+    class_name = class_of(files, where)
+    if class_name not in FAMILIES and class_name not in GENERIC:
         file = names.CONFIG_FILE if config.get("tokenizer_class") else "config.json"
-        raise ValueError(f"{where}/{file}: tokenizer_class: expected BertTokenizer, got {named!r}; {', '.join(sorted(FAMILIES))} are "
+        raise ValueError(f"{where}/{file}: tokenizer_class: expected BertTokenizer, got {class_name!r}; {', '.join(sorted(FAMILIES))} are "
                          "computed, too")
     library = _mapping(files, names.JSON_FILE, where)
-    family = FAMILIES[named] if named in FAMILIES else _generic(files, library, where)
+    family = FAMILIES[class_name] if class_name in FAMILIES else _generic(files, library, where)
     stated = {**_mapping(files, names.SPECIAL_FILE, where), **{key: value for key, value in config.items() if key in KEYS.values()}}
     special = {role: _content(stated.get(key)) or family.special[role] for role, key in KEYS.items()}
     return Definition(where, family, files, special, _added(files, config, where), config)
@@ -133,12 +133,12 @@ def _generic(files: Mapping[str, bytes], library: Mapping[str, Any], where: str)
     if (kind := model.get("type", "BPE" if "merges" in model else "")) not in kinds:
         raise ValueError(f"{where}: {names.JSON_FILE}: model: expected {', '.join(kinds)}, got {kind!r}")
     vocab = model.get("vocab") or {}
-    known = set(vocab) if isinstance(vocab, dict) else {str(entry[0]) for entry in vocab}
-    known |= {_content(token) for token in library.get("added_tokens") or ()}
-    special = ALBERT if {"[CLS]", "[SEP]"} <= known else ROBERTA
+    tokens = set(vocab) if isinstance(vocab, dict) else {str(entry[0]) for entry in vocab}
+    tokens |= {_content(token) for token in library.get("added_tokens") or ()}
+    special = ALBERT if {"[CLS]", "[SEP]"} <= tokens else ROBERTA
     separators, second_segment = _form_of_pairs(library.get("post_processor") or {}, special, where)
-    return Family(kinds[kind], {**special, **({"[PAD]": "[PAD]"} if "[PAD]" in known else {}),
-                                **({"[UNK]": "[UNK]"} if "[UNK]" in known else {})}, separators, second_segment)
+    return Family(kinds[kind], {**special, **({"[PAD]": "[PAD]"} if "[PAD]" in tokens else {}),
+                                **({"[UNK]": "[UNK]"} if "[UNK]" in tokens else {})}, separators, second_segment)
 
 
 def _form_of_pairs(processor: Mapping[str, Any], special: Mapping[str, str], where: str) -> tuple[int, int]:

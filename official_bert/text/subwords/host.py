@@ -193,9 +193,9 @@ def _ids(pieces: Sequence[str], unknown: int, definition: Definition) -> tuple[d
 
 def added_tokens(definition: Definition, vocab: Mapping[str, int]) -> list[AddedToken]:
     """Returns the tokens to look for: the special ones and those that were added. The mask takes the space before it."""
-    said = {token.content: token for token in definition.added}
-    special = [token for token in definition.special.values() if token in vocab and token not in said]
-    return [AddedToken(token, vocab[token], lstrip=token == definition.special["[MASK]"]) for token in special] + list(said.values())
+    listed = {token.content: token for token in definition.added}
+    special = [token for token in definition.special.values() if token in vocab and token not in listed]
+    return [AddedToken(token, vocab[token], lstrip=token == definition.special["[MASK]"]) for token in special] + list(listed.values())
 
 
 def library_settings(definition: Definition) -> dict[str, Any]:
@@ -231,9 +231,9 @@ def _check_settings(settings: Mapping[str, Any], definition: Definition) -> None
     """Raises ValueError for a `tokenizer.json` of a kind that has no form in TensorFlow here."""
     model, before = settings.get("model") or {}, settings.get("pre_tokenizer") or {}
     where = f"{definition.where}: {tokenizer_files.JSON_FILE}"
-    wanted: dict[str, Any]
+    steps_allowed: dict[str, Any]
     if definition.family.kind == "byte_bpe":
-        wanted = {"type": ("ByteLevel",), "use_regex": (True, None)}
+        steps_allowed = {"type": ("ByteLevel",), "use_regex": (True, None)}
         usual = {"dropout": (None, 0, 0.0), "continuing_subword_prefix": (None, ""), "end_of_word_suffix": (None, ""),
                  "byte_fallback": (False, None), "ignore_merges": (False, None)}
         if (settings.get("normalizer") or {"type": "NFC"}).get("type") != "NFC":
@@ -243,10 +243,10 @@ def _check_settings(settings: Mapping[str, Any], definition: Definition) -> None
         before = steps[-1]
         if [step.get("type") for step in steps[:-1]] not in ([], ["WhitespaceSplit"]):
             raise ValueError(f"{where}: pre_tokenizer: expected WhitespaceSplit and Metaspace, got {[step.get('type') for step in steps]}")
-        wanted = {"type": ("Metaspace",), "replacement": (WORD_START,), "prepend_scheme": ("always", None),
-                  "add_prefix_space": (True, None)}
+        steps_allowed = {"type": ("Metaspace",), "replacement": (WORD_START,), "prepend_scheme": ("always", None),
+                         "add_prefix_space": (True, None)}
         usual = {"byte_fallback": (False, None)}
-    for section, values, allowed in (("pre_tokenizer", before, wanted), ("model", model, usual)):
+    for section, values, allowed in (("pre_tokenizer", before, steps_allowed), ("model", model, usual)):
         for key, usual_values in allowed.items():
             if values.get(key) not in usual_values:
                 raise ValueError(f"{where}: {section}.{key}: {values.get(key)!r} is not computed here; expected {usual_values[0]!r}")

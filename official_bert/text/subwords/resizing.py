@@ -20,12 +20,12 @@ Files = Mapping[str, bytes]
 DECODER = "added_tokens_decoder"  # of tokenizer_config.json: added tokens by id
 
 
-def tokens_to_keep(tokenizer: Tokenizer, used: Collection[str], characters: bool) -> set[str]:
-    """Returns the tokens that must stay for `used`: those, special and added tokens, and symbols of byte-level BPE.
+def tokens_to_keep(tokenizer: Tokenizer, used_tokens: Collection[str], characters: bool) -> set[str]:
+    """Returns the tokens that must stay for `used_tokens`: those, special and added tokens, and symbols of byte-level BPE.
 
     With `characters`, those of a single character stay too, by which other words can be spelled.
     """
-    tokens = {*used, *tokenizer.special.values()} & set(tokenizer.vocab)
+    tokens = {*used_tokens, *tokenizer.special.values()} & set(tokenizer.vocab)
     if isinstance(tokenizer, SubwordTokenizer):
         tokens |= {token.content for token in tokenizer.added} & set(tokenizer.vocab)
     if characters:

@@ -13,7 +13,9 @@ from official_bert.text.tokenization import UNKNOWN, FullTokenizer
 from official_bert.text.tokenizer import Span
 from official_bert.text.vocab import number_entries
 
-STEPS: Mapping[str, tuple] = {"clean_text": (True, None), "handle_chinese_chars": (True, None), "tokenize_chinese_chars": (True, None)}
+# Switches that change the tokens, with their values for BERT of 2018.
+STEPS: Mapping[str, tuple] = {"tokenize_chinese_chars": (True, None), "do_basic_tokenize": (True, None),
+                              "handle_chinese_chars": (True, None), "clean_text": (True, None)}
 
 
 class WordPieceTokenizer(SubwordTokenizer):
@@ -76,15 +78,16 @@ def read_pieces(definition: Definition) -> dict[str, int]:
         pieces = number_entries(sorted(ids, key=ids.__getitem__), f"{where}/{tokenizer_files.JSON_FILE}", special)
         if pieces != ids:
             raise ValueError(f"{where}: {tokenizer_files.JSON_FILE}: expected a WordPiece vocabulary with ids 0, 1, 2, ..., got others")
-    _check_steps(definition.config, definition.lower_cases, f"{where}: {tokenizer_files.CONFIG_FILE}")
-    _check_steps(settings.get("normalizer") or {}, definition.lower_cases, f"{where}: {tokenizer_files.JSON_FILE}")
+    check_steps(definition.config, definition.lower_cases, f"{where}: {tokenizer_files.CONFIG_FILE}")
+    check_steps(settings.get("normalizer") or {}, definition.lower_cases, f"{where}: {tokenizer_files.JSON_FILE}")
     return pieces
 
 
-def _check_steps(values: Mapping[str, Any], lower_cases: bool, where: str) -> None:
+def check_steps(values: Mapping[str, Any], lower_cases: bool, where: str) -> None:
     """Raises ValueError for switches that change the words of a text otherwise than in 2018."""
-    for key, usual in {**STEPS, "strip_accents": (None, lower_cases)}.items():
+    for key, usual in STEPS.items():
         if values.get(key) not in usual:
             raise ValueError(f"{where}: {key}: {values[key]!r} is not computed here; expected {usual[0]!r}")
-
-
+    if (accents := values.get("strip_accents")) not in (None, lower_cases):
+        raise ValueError(f"{where}: strip_accents: {accents!r} with do_lower_case {lower_cases} is not computed here: accents go if, and "
+                         "only if, text is lower-cased")

@@ -40,7 +40,7 @@ def taught(kind: type[TaskBase]) -> type[TaskBase]:
 class Taught(TaskBase):
     """The part that all tasks with a teacher have in common. `teacher` is None where nothing is trained."""
 
-    teacher: Teacher | None = None  # no field: tasks may be made of a configuration in a way of their own
+    teacher: ClassVar[Teacher | None] = None  # no field: tasks may be made of a configuration in a way of their own
     kind: ClassVar[type[TaskBase]]  # the task without a teacher
 
     @property

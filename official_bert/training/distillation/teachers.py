@@ -79,9 +79,9 @@ def load_observed(reader: TaskBase, student: TaskBase, model: keras.Model, needs
     return Teacher(reader, model, reads_alike(reader, student))
 
 
-def reads_alike(one: TaskBase, other: TaskBase) -> bool:
+def reads_alike(first_task: TaskBase, second_task: TaskBase) -> bool:
     """Whether two tasks make the same rows of a text. Without a vocabulary, as with records, the size of the tables decides."""
-    if not (one.config.tokenizer.vocab_file and other.config.tokenizer.vocab_file):
-        return one.config.model.vocab_size == other.config.model.vocab_size
-    first, second = one.tokenizer, other.tokenizer
+    if not (first_task.config.tokenizer.vocab_file and second_task.config.tokenizer.vocab_file):
+        return first_task.config.model.vocab_size == second_task.config.model.vocab_size
+    first, second = first_task.tokenizer, second_task.tokenizer
     return (first.kind, first.do_lower_case, first.vocab) == (second.kind, second.do_lower_case, second.vocab)

@@ -103,12 +103,12 @@ class Replay(NoClock):
 
     def begin_loop(self, step: int, count: int) -> int:
         """Gives the share of the loop of the log in which `step` lies; the loop ends at the latest where that one did."""
-        begun = max(known for known in self.steps if known <= step)
+        begun = max(start for start in self.steps if start <= step)
         share = self.shares[begun]
         self.watcher.write_share(step, share)
         self.trainer.share.assign(share)
         self.trainer.seconds.assign(share * self.seconds)
-        return min(count, next(known for known in self.steps if known > step) - step)
+        return min(count, next(start for start in self.steps if start > step) - step)
 
 
 def read_shares(path: str) -> Mapping[int, float]:

@@ -61,7 +61,7 @@ def plain_answer(plain, model, question, context, length):
     windows = packing.sliding_windows(len(ids), length - len(query) - 3, SETTINGS["doc_stride"])
     found, null = [], float("inf")
     for number, (first, size) in enumerate(windows):
-        input_ids, segment_ids = packing.pack_pair(query, ids[first:first + size], cls, sep)
+        input_ids, segment_ids = packing.Template(cls, sep).pack(query, ids[first:first + size])
         row = {"input_ids": input_ids, "input_mask": [1] * len(input_ids), "segment_ids": segment_ids}
         outputs = model({name: np.array([value], np.int32) for name, value in row.items()})
         start_logits, end_logits = (outputs[name].numpy()[0].astype(float) for name in ("start_logits", "end_logits"))

@@ -50,7 +50,7 @@ def word_logits(plain, model, text, words, length=20, stride=5):
         number = next(index for index, (first, size) in enumerate(windows)
                       if first <= piece < first + size and packing.is_max_context(windows, index, piece))
         first, size = windows[number]
-        row, segments = packing.pack_pair(ids[first:first + size], None, plain.special_id("[CLS]"), plain.special_id("[SEP]"))
+        row, segments = plain.template.pack(ids[first:first + size])
         inputs = {"input_ids": [row], "input_mask": [[1] * len(row)], "segment_ids": [segments]}
         if number not in outputs:
             outputs[number] = model({name: np.array(value, np.int32) for name, value in inputs.items()})["logits"].numpy()

@@ -42,7 +42,7 @@ def test_exported_models_keep_the_same(part):
             second = second if pairs else []
             room = 12 - (3 if second else 2)
             one, other = packing.truncate_pair(first, second, room)
-            ids, segments = packing.pack_pair(packing.keep(first, len(one), part), packing.keep(second, len(other), part), 1, 2)
+            ids, segments = packing.Template(1, 2).pack(packing.keep(first, len(one), part), packing.keep(second, len(other), part))
             real = int(tf.reduce_sum(layout.input_mask[row]))
             assert layout.input_ids[row, :real].numpy().tolist() == ids and layout.segment_ids[row, :real].numpy().tolist() == segments
             assert bool(cut[row]) == (len(first) + len(second) > room)

@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 
 from official_bert.model_config import ModelConfig
-from official_bert.models.interchange.members.member import LINEAR, USUAL_KEYS, Form, Member, dense, layers, output, tables, usual_forms
-from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, rows
+from official_bert.models.interchange.members.member import USUAL_KEYS, Form, Member, dense, layers, output, tables, usual_forms, words
+from official_bert.models.interchange.names import DENSE, NameTable, googles_encoder, googles_heads, rows
 
 LAYER = "albert.encoder.albert_layer_groups.{i}.albert_layers.0."  # of groups of one layer, as all published models have
 NUMBERS = re.compile(r"(albert_layer_groups)\.(\d+)\.(albert_layers)\.(\d+)\.")
-POOLER, CLASSIFIER = dense("pooler/", "albert.pooler."), output("classifier/", "classifier.")
-WORDS = (*dense("masked_lm/transform/", "predictions.dense."), *rows("masked_lm/LayerNorm/", "predictions.LayerNorm.", NORM, LINEAR),
-         *rows("masked_lm/output_bias", "predictions.bias"))
+POOLER, WORDS = dense("pooler/", "albert.pooler."), words("predictions.dense.", "predictions.LayerNorm.", "predictions.bias")
 
 
 def all_layers(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +52,7 @@ ALBERT = Member(
     forms={"Model": Form("", POOLER),
            "ForPreTraining": Form("pretraining", POOLER, WORDS, output("next_sentence/", "sop_classifier.classifier.")),
            "ForMaskedLM": Form("pretraining", WORDS),
-           **usual_forms(POOLER, CLASSIFIER)},
+           **usual_forms(POOLER)},
     tied={"predictions.decoder.weight": "albert.embeddings.word_embeddings.weight", "predictions.decoder.bias": "predictions.bias"},
     keys={ours: theirs for ours, theirs in USUAL_KEYS.items() if ours != "num_hidden_layers"} | {
         "embedding_size": "embedding_size", "layer_groups": "num_hidden_groups", "layers_in_group": "inner_group_num"},
@@ -63,21 +61,13 @@ ALBERT = Member(
               "num_attention_heads": 64, "intermediate_size": 16384, "inner_group_num": 1, "hidden_act": "gelu_new",
               "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
 # Google's checkpoints (TF 1).
-TF1_LAYER = "bert/encoder/transformer/group_{i}/inner_group_0/"
+TF1_PARTS = {"attention/query": "attention_1/self/query", "attention/key": "attention_1/self/key",
+             "attention/value": "attention_1/self/value", "attention/output": "attention_1/output/dense",
+             "attention_LayerNorm": "LayerNorm", "intermediate": "ffn_1/intermediate/dense",
+             "output": "ffn_1/intermediate/output/dense", "output_LayerNorm": "LayerNorm_1"}
 TF1_TABLE = NameTable([
-    *rows("embeddings/", "bert/embeddings/", ("word_embeddings", "token_type_embeddings", "position_embeddings")),
-    *rows("embeddings/LayerNorm/", "bert/embeddings/LayerNorm/", NORM),
-    *rows("embeddings/projection/", "bert/encoder/embedding_hidden_mapping_in/", DENSE),
-    *(row for name in ("query", "key", "value")
-      for row in rows(f"layer_{{i}}/attention/{name}/", f"{TF1_LAYER}attention_1/self/{name}/", DENSE)),
-    *rows("layer_{i}/attention/output/", TF1_LAYER + "attention_1/output/dense/", DENSE),
-    *rows("layer_{i}/attention_LayerNorm/", TF1_LAYER + "LayerNorm/", NORM),
-    *rows("layer_{i}/intermediate/", TF1_LAYER + "ffn_1/intermediate/dense/", DENSE),
-    *rows("layer_{i}/output/", TF1_LAYER + "ffn_1/intermediate/output/dense/", DENSE),
-    *rows("layer_{i}/output_LayerNorm/", TF1_LAYER + "LayerNorm_1/", NORM),
-    *rows("pooler/", "bert/pooler/dense/", DENSE), *rows("masked_lm/transform/", "cls/predictions/transform/dense/", DENSE),
-    *rows("masked_lm/LayerNorm/", "cls/predictions/transform/LayerNorm/", NORM), ("masked_lm/output_bias", "cls/predictions/output_bias"),
-    *rows("next_sentence/", "cls/seq_relationship/", OUTPUT), *rows("classifier/", "", OUTPUT)])
+    *googles_encoder("bert/", "encoder/transformer/group_{i}/inner_group_0/", TF1_PARTS),
+    *rows("embeddings/projection/", "bert/encoder/embedding_hidden_mapping_in/", DENSE), *googles_heads()])
 
 
 def tf1_layer(name: str, config: ModelConfig) -> str:

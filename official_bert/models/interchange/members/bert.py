@@ -4,12 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_bert.model_config import ModelConfig
-from official_bert.models.interchange.members.member import LINEAR, Form, Member, dense, layers, output, tables, usual_forms
-from official_bert.models.interchange.names import NORM, rows
+from official_bert.models.interchange.members.member import Form, Member, dense, layers, output, tables, usual_forms, words
 
-WORDS = (*dense("masked_lm/transform/", "cls.predictions.transform.dense."),
-         *rows("masked_lm/LayerNorm/", "cls.predictions.transform.LayerNorm.", NORM, LINEAR),
-         *rows("masked_lm/output_bias", "cls.predictions.bias"))
+WORDS = words("cls.predictions.transform.dense.", "cls.predictions.transform.LayerNorm.", "cls.predictions.bias")
 
 
 def forms(prefix: str) -> dict[str, Form]:
@@ -17,7 +14,7 @@ def forms(prefix: str) -> dict[str, Form]:
     pooler, sentences = dense("pooler/", f"{prefix}pooler.dense."), output("next_sentence/", "cls.seq_relationship.")
     return {"Model": Form("", pooler), "ForPreTraining": Form("pretraining", pooler, WORDS, sentences),
             "ForMaskedLM": Form("pretraining", WORDS), "ForNextSentencePrediction": Form("pretraining", pooler, sentences),
-            **usual_forms(pooler, output("classifier/", "classifier."))}
+            **usual_forms(pooler)}
 
 
 def tied(prefix: str) -> dict[str, str]:

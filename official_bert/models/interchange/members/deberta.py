@@ -7,10 +7,8 @@ import numpy as np
 
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members.bert import WORDS, tied
-from official_bert.models.interchange.members.member import LINEAR, USUAL_KEYS, Form, Member, dense, layers, output, tables, usual_forms
-from official_bert.models.interchange.names import NORM, rows
+from official_bert.models.interchange.members.member import USUAL_KEYS, Form, Member, dense, layers, norm, output, tables, usual_forms
 
-POOLER, CLASSIFIER = dense("pooler/", "pooler.dense."), output("classifier/", "classifier.")
 # Names of `legacy: false`, by those of `legacy: true`, which are written.
 NEWER = {"lm_predictions.lm_head.dense.": "cls.predictions.transform.dense.",
          "lm_predictions.lm_head.LayerNorm.": "cls.predictions.transform.LayerNorm.", "lm_predictions.lm_head.bias": "cls.predictions.bias"}
@@ -63,17 +61,17 @@ DEBERTA = Member(
     stems={"deberta-v2": "DebertaV2"}, prefix="deberta.",
     encoder=(*tables("deberta.", ("word_embeddings", "token_type_embeddings")),
              ("relative_positions/table", "deberta.encoder.rel_embeddings.weight"),
-             *rows("relative_positions/LayerNorm/", "deberta.encoder.LayerNorm.", NORM, LINEAR),
+             *norm("relative_positions/LayerNorm/", "deberta.encoder.LayerNorm."),
              *layers("deberta.encoder.layer.{i}.", {
                  "attention/query": "attention.self.query_proj", "attention/key": "attention.self.key_proj",
                  "attention/value": "attention.self.value_proj", "attention/distance_query": "attention.self.pos_query_proj",
                  "attention/distance_key": "attention.self.pos_key_proj"}),
              *dense("convolution/", "deberta.encoder.conv.conv."),
-             *rows("convolution/LayerNorm/", "deberta.encoder.conv.LayerNorm.", NORM, LINEAR)),
+             *norm("convolution/LayerNorm/", "deberta.encoder.conv.LayerNorm.")),
     forms={"Model": Form(""), "ForMaskedLM": Form("pretraining", WORDS),
-           "ForPreTraining": Form("replaced", rows("replaced_LayerNorm/", f"{REPLACED}LayerNorm.", NORM, LINEAR),
+           "ForPreTraining": Form("replaced", norm("replaced_LayerNorm/", f"{REPLACED}LayerNorm."),
                                   dense("replaced_transform/", f"{REPLACED}dense."), output("replaced/", f"{REPLACED}classifier.")),
-           **usual_forms(POOLER, CLASSIFIER)},
+           **usual_forms(dense("pooler/", "pooler.dense."))},
     tied=tied("deberta."),
     keys=USUAL_KEYS | {"position_buckets": "position_buckets", "pooler_act": "pooler_hidden_act", "convolution_act": "conv_act"},
     fields=distances, values=their_distances,

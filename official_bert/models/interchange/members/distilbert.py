@@ -1,9 +1,6 @@
 """DistilBERT (Sanh et al. 2019): half the layers, no segments, no pooler of the encoder's own."""
 
-from official_bert.models.interchange.members.member import LINEAR, Form, Member, dense, layers, output, tables, usual_forms
-from official_bert.models.interchange.names import NORM, rows
-
-POOLER, CLASSIFIER = dense("pooler/", "pre_classifier."), output("classifier/", "classifier.")
+from official_bert.models.interchange.members.member import Form, Member, dense, layers, tables, usual_forms, words
 
 DISTILBERT = Member(
     stems={"distilbert": "DistilBert"}, prefix="distilbert.",
@@ -13,10 +10,8 @@ DISTILBERT = Member(
                  "attention/output": "attention.out_lin", "attention_LayerNorm": "sa_layer_norm", "intermediate": "ffn.lin1",
                  "output": "ffn.lin2", "output_LayerNorm": "output_layer_norm"})),
     forms={"Model": Form(""),
-           "ForMaskedLM": Form("pretraining", dense("masked_lm/transform/", "vocab_transform."),
-                               rows("masked_lm/LayerNorm/", "vocab_layer_norm.", NORM, LINEAR),
-                               rows("masked_lm/output_bias", "vocab_projector.bias")),
-           **usual_forms(POOLER, CLASSIFIER)},
+           "ForMaskedLM": Form("pretraining", words("vocab_transform.", "vocab_layer_norm.", "vocab_projector.bias")),
+           **usual_forms(dense("pooler/", "pre_classifier."))},
     tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
     keys={"vocab_size": "vocab_size", "hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
           "intermediate_size": "hidden_dim", "hidden_act": "activation", "hidden_dropout_prob": "dropout",

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from official_bert.model_config import ModelConfig
-from official_bert.models.interchange.members.member import LINEAR, Form, Member, dense, layers, output, tables, usual_forms
+from official_bert.models.interchange import stored_models
+from official_bert.models.interchange.members.member import Form, Member, dense, layers, output, tables, usual_forms, words
 from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, googles_encoder, rows
 
 
@@ -24,12 +25,9 @@ ELECTRA = Member(
     forms={"Model": Form(""),
            "ForPreTraining": Form("replaced", dense("replaced_transform/", "discriminator_predictions.dense."),
                                   output("replaced/", "discriminator_predictions.dense_prediction.")),
-           "ForMaskedLM": Form("pretraining", dense("masked_lm/transform/", "generator_predictions.dense."),
-                               rows("masked_lm/LayerNorm/", "generator_predictions.LayerNorm.", NORM, LINEAR),
-                               rows("masked_lm/output_bias", "generator_lm_head.bias")),
-           **usual_forms(dense("pooler/", "sequence_summary.summary."), output("classifier/", "classifier.")),
-           "ForSequenceClassification": Form("classifier", dense("pooler/", "classifier.dense."),
-                                             output("classifier/", "classifier.out_proj."))},
+           "ForMaskedLM": Form("pretraining", words(
+               "generator_predictions.dense.", "generator_predictions.LayerNorm.", "generator_lm_head.bias")),
+           **usual_forms(dense("pooler/", "sequence_summary.summary."), own_pooler=True)},
     tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     fixed={"pooler_act": "gelu_erf", "masked_lm_act": "gelu_erf"}, fields=narrow_tables,
     values=lambda config: {"embedding_size": config.table_width}, used=("embedding_size",),
@@ -65,19 +63,13 @@ def tf1_name(name: str, generator: bool) -> str:
     return re.sub("^electra/(?!embeddings/)", "generator/", name) if generator else name
 
 
-def tf1_sizes(weights: Mapping[str, np.ndarray], given: ModelConfig | None, where: str) -> ModelConfig:
+def tf1_sizes(weights: Mapping[str, np.ndarray], config: ModelConfig | None, where: str) -> ModelConfig:
     """Takes the sizes from the weights, and the rest from a configuration beside them if it is of this width.
 
     Otherwise a head has 64 numbers, as in Google's code. Raises ValueError for weights that are missing.
     """
-    needed = ("embeddings/word_embeddings", "embeddings/position_embeddings", "embeddings/token_type_embeddings",
-              "layer_0/attention/query/kernel", "layer_0/intermediate/kernel")
-    if missing := [TF1_TABLE.theirs(name) for name in needed if name not in weights]:
-        raise ValueError(f"{where}: missing: {', '.join(map(str, missing))}")
-    words, positions, segments, query, inner = (weights[name].shape for name in needed)
-    head_sizes = {key: getattr(given, key) for key in OF_CONFIG} if given is not None and given.hidden_size == query[0] else \
-        {"num_attention_heads": max(1, query[0] // 64)}
-    return ModelConfig(vocab_size=words[0], hidden_size=query[0], embedding_size=0 if words[1] == query[0] else words[1],
-                       num_hidden_layers=len({name.partition("/")[0] for name in weights if name.startswith("layer_")}),
-                       intermediate_size=inner[1], max_position_embeddings=positions[0],
-                       type_vocab_size=segments[0], hidden_act="gelu_erf", pooler_act="gelu_erf", masked_lm_act="gelu_erf", **head_sizes)
+    sizes = stored_models.sizes_in(weights, TF1_TABLE, where)
+    width = sizes["hidden_size"]
+    fields = {key: getattr(config, key) for key in OF_CONFIG} if config is not None and config.hidden_size == width else {
+        "num_attention_heads": max(1, width // 64)}
+    return ModelConfig(**sizes, **fields, hidden_act="gelu_erf", pooler_act="gelu_erf", masked_lm_act="gelu_erf")

@@ -20,9 +20,9 @@ FAMILY = (BERT, ROBERTA, DISTILBERT, MPNET, ERNIE, ELECTRA, ALBERT, DEBERTA, MOD
 
 def member_of(values: Mapping[str, Any], path: str) -> tuple[Member, str]:
     """Returns the member of a `config.json` and its `model_type`. Raises ValueError, with those that are computed, for another."""
-    named = values.get("architectures") or []
-    if not (isinstance(named, list) and all(isinstance(name, str) for name in named)):
-        raise ValueError(f"{path}: architectures: expected a list of names, got {str(named)[:80]}")
+    architectures = values.get("architectures") or []
+    if not (isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)):
+        raise ValueError(f"{path}: architectures: expected a list of names, got {str(architectures)[:80]}")
     kind = values.get("model_type", "bert")
     if not isinstance(kind, str):
         raise ValueError(f"{path}: model_type: expected a name, got {str(kind)[:80]}")
@@ -31,7 +31,7 @@ def member_of(values: Mapping[str, Any], path: str) -> tuple[Member, str]:
             return member, kind
     computed = ", ".join(name for member in FAMILY for name in member.stems)
     raise ValueError(f"{path}: expected a BERT model or one of its family (model_type {computed}), got model_type {kind!r} "
-                     f"({', '.join(named) or 'no architectures'})")
+                     f"({', '.join(architectures) or 'no architectures'})")
 
 
 def member_for(config: ModelConfig, model_type: str = "") -> tuple[Member, str]:
@@ -39,11 +39,11 @@ def member_for(config: ModelConfig, model_type: str = "") -> tuple[Member, str]:
 
     Raises ValueError, naming the fields, if none does.
     """
-    given = [member for member in FAMILY if model_type in member.stems]
-    differing = [(member, member.differences(config)) for member in (*given, *FAMILY)]
+    named_members = [member for member in FAMILY if model_type in member.stems]
+    differing = [(member, member.differences(config)) for member in (*named_members, *FAMILY)]
     for member, fields in differing:
         if not fields:
             return member, model_type if model_type in member.stems else next(iter(member.stems))
     nearest, fields = min(differing, key=lambda pair: len(pair[1]))
-    told = ", ".join(f"model.{name} {getattr(config, name)!r}" for name in fields)
-    raise ValueError(f"no model of Hugging Face's has {told}; the nearest is {nearest.title}; only --to=ours can hold it")
+    values = ", ".join(f"model.{name} {getattr(config, name)!r}" for name in fields)
+    raise ValueError(f"no model of Hugging Face's has {values}; the nearest is {nearest.title}; only --to=ours can hold it")

@@ -37,9 +37,12 @@ def layers(theirs: str, names: Mapping[str, str] = MappingProxyType({})) -> list
             for row in rows(f"layer_{{i}}/{part}/", f"{theirs}{name}.", NORM if part.endswith("LayerNorm") else DENSE, LINEAR)]
 
 
-def usual_forms(pooler: Rows, classifier: Rows) -> dict[str, "Form"]:
-    """The classes for texts, choices, tokens and answers under BERT's names."""
-    return {"ForSequenceClassification": Form("classifier", pooler, classifier), "ForMultipleChoice": Form("choice", pooler, classifier),
+def usual_forms(pooler: Rows, own_pooler: bool = False) -> dict[str, "Form"]:
+    """The classes for texts, choices, tokens and answers under BERT's names; with `own_pooler`, that for texts has its own (RoBERTa)."""
+    classifier = output("classifier/", "classifier.")
+    own = Form("classifier", dense("pooler/", "classifier.dense."), output("classifier/", "classifier.out_proj."))
+    return {"ForSequenceClassification": own if own_pooler else Form("classifier", pooler, classifier),
+            "ForMultipleChoice": Form("choice", pooler, classifier),
             "ForTokenClassification": Form("tagger", output("tagger/", "classifier.")),
             "ForQuestionAnswering": Form("span", output("span/", "qa_outputs."))}
 
@@ -47,12 +50,22 @@ def usual_forms(pooler: Rows, classifier: Rows) -> dict[str, "Form"]:
 def tables(prefix: str, names: Iterable[str] = ("word_embeddings", "token_type_embeddings", "position_embeddings")) -> list:
     """The rows of embedding tables and their layer norm under BERT's names."""
     return [*((f"embeddings/{name}", f"{prefix}embeddings.{name}.weight") for name in names),
-            *rows("embeddings/LayerNorm/", f"{prefix}embeddings.LayerNorm.", NORM, LINEAR)]
+            *norm("embeddings/LayerNorm/", f"{prefix}embeddings.LayerNorm.")]
 
 
 def dense(ours: str, theirs: str) -> list[tuple[str, str]]:
     """The rows of a product with a bias."""
     return rows(ours, theirs, DENSE, LINEAR)
+
+
+def norm(ours: str, theirs: str) -> list[tuple[str, str]]:
+    """The rows of a layer norm."""
+    return rows(ours, theirs, NORM, LINEAR)
+
+
+def words(transform: str, layer_norm: str, bias: str) -> list[tuple[str, str]]:
+    """The rows of the head for words."""
+    return [*dense("masked_lm/transform/", transform), *norm("masked_lm/LayerNorm/", layer_norm), *rows("masked_lm/output_bias", bias)]
 
 
 def output(ours: str, theirs: str) -> list[tuple[str, str]]:
@@ -102,7 +115,6 @@ class Member:
     unpack: Callable[[Tensors, ModelConfig], Tensors] = _same  # of a file's tensors, to the names and shapes of the table
     pack: Callable[[Tensors, ModelConfig], Tensors] = _same  # the reverse
     sentence_task: str = ""  # that the head for sentences learned, if the files of all models say so by their kind
-    buffers: tuple[str, ...] = ()  # tensors that are not weights, beside the usual ones
 
     @property
     def title(self) -> str:
@@ -115,13 +127,13 @@ class Member:
 
     def table(self, form: Form | None = None) -> NameTable:
         """The names of a class; those of other classes follow if they name other weights, because files hold more than their class."""
-        named: dict[str, str] = {}
-        taken: set[str] = set()
+        names: dict[str, str] = {}
+        their_names: set[str] = set()
         for ours, theirs in [*self.encoder, *(form.rows if form else ()), *(row for other in self.forms.values() for row in other.rows)]:
-            if ours not in named and theirs not in taken:
-                named[ours] = theirs
-                taken.add(theirs)
-        return NameTable(named.items())
+            if ours not in names and theirs not in their_names:
+                names[ours] = theirs
+                their_names.add(theirs)
+        return NameTable(names.items())
 
     def form_of(self, head: Head, names: Iterable[str]) -> tuple[str, Form]:
         """Returns suffix and form of the class with a head and its weights. Raises ValueError if there is none."""

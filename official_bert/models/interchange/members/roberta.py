@@ -4,19 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_bert.model_config import ModelConfig
-from official_bert.models.interchange.members.member import LINEAR, Form, Member, dense, layers, output, tables, usual_forms
-from official_bert.models.interchange.names import NORM, rows
+from official_bert.models.interchange.members.member import Form, Member, dense, layers, tables, usual_forms, words
 
 
 def forms(prefix: str) -> dict[str, Form]:
     """RoBERTa's classes over an encoder with this prefix; the head for classes has a pooler of its own."""
     pooler = dense("pooler/", f"{prefix}pooler.dense.")
-    words = (*dense("masked_lm/transform/", "lm_head.dense."), *rows("masked_lm/LayerNorm/", "lm_head.layer_norm.", NORM, LINEAR),
-             *rows("masked_lm/output_bias", "lm_head.bias"))
-    return {"Model": Form("", pooler), "ForMaskedLM": Form("pretraining", words),
-            **usual_forms(pooler, output("classifier/", "classifier.")),
-            "ForSequenceClassification": Form("classifier", dense("pooler/", "classifier.dense."),
-                                              output("classifier/", "classifier.out_proj."))}
+    return {"Model": Form("", pooler), "ForMaskedLM": Form("pretraining", words("lm_head.dense.", "lm_head.layer_norm.", "lm_head.bias")),
+            **usual_forms(pooler, own_pooler=True)}
 
 
 def tied(prefix: str) -> dict[str, str]:

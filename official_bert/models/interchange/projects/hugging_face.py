@@ -44,21 +44,21 @@ def read(folder: str) -> StoredModel:
     tensors = read_tensors(folder)
     if own_class := architecture is not None and form is None:
         tensors = _with_usual_prefix(tensors, member, folder)
-    named = {_usual_name(name, member): tensor for name, tensor in tensors.items()}
-    if len(named) < len(tensors):
+    usual_tensors = {_usual_name(name, member): tensor for name, tensor in tensors.items()}
+    if len(usual_tensors) < len(tensors):
         raise ValueError(f"{folder}: several tensors claim one name, once with and once without the prefix {member.prefix}")
-    named = member.unpack(named, config)
-    _drop_copies(named, member, folder)
-    unusable = _unusable_heads(named, member, config.hidden_size) if own_class else []
+    usual_tensors = member.unpack(usual_tensors, config)
+    _drop_copies(usual_tensors, member, folder)
+    unusable = _unusable_heads(usual_tensors, member, config.hidden_size) if own_class else []
     if form is None:
-        head = stored_models.head_of(member.table().all_ours(name for name in named if name not in unusable)[0], folder)
+        head = stored_models.head_of(member.table().all_ours(name for name in usual_tensors if name not in unusable)[0], folder)
         form = next(form for form in member.forms.values() if form.head == head)
     table, head = member.table(form), form.head
-    known, unknown = table.all_ours(name for name in named if name not in unusable)
-    _refuse_quantised({theirs: named[theirs] for theirs in known.values()}, folder)
-    weights = {ours: (named[theirs].T if ours.endswith("/kernel") else named[theirs]).astype(np.float32, copy=False)
-               for ours, theirs in known.items()}
-    narrow = {str(named[theirs].dtype) for theirs in known.values()} - {"float32"}
+    their_names, unknown = table.all_ours(name for name in usual_tensors if name not in unusable)
+    _refuse_quantised({theirs: usual_tensors[theirs] for theirs in their_names.values()}, folder)
+    weights = {ours: (usual_tensors[theirs].T if ours.endswith("/kernel") else usual_tensors[theirs]).astype(np.float32, copy=False)
+               for ours, theirs in their_names.items()}
+    narrow = {str(usual_tensors[theirs].dtype) for theirs in their_names.values()} - {"float32"}
     notes = [f"{' and '.join(sorted(narrow))} weights were made float32"] if narrow else []
     if config.hidden_act == "gelu_erf":
         notes.append("hidden_act gelu is Hugging Face's, the erf form: gelu_erf here")
@@ -107,10 +107,10 @@ def _read_kind(values: Mapping[str, Any], path: str, outputs: int) -> Kind:
 
 def _check_architecture(values: Mapping[str, Any], member: Member, model_type: str, path: str) -> str | None:
     """Returns the class of the model, which may be one of a user's own. Raises ValueError if it is not computed here."""
-    named, stem = values.get("architectures") or [], member.stems[model_type]
-    if len(named) > 1 or (named and named[0] in {stem + ending for ending in OTHER_CLASSES}):
-        raise ValueError(f"{path}: expected one of {', '.join(member.classes(model_type))}, or a class of your own, got {', '.join(named)}")
-    return named[0] if named else None
+    names, stem = values.get("architectures") or [], member.stems[model_type]
+    if len(names) > 1 or (names and names[0] in {stem + ending for ending in OTHER_CLASSES}):
+        raise ValueError(f"{path}: expected one of {', '.join(member.classes(model_type))}, or a class of your own, got {', '.join(names)}")
+    return names[0] if names else None
 
 
 def read_tensors(folder: str) -> dict[str, np.ndarray]:
@@ -160,30 +160,30 @@ def _with_usual_prefix(tensors: Mapping[str, np.ndarray], member: Member, folder
             for name, tensor in tensors.items()}
 
 
-def _unusable_heads(named: Mapping[str, np.ndarray], member: Member, hidden_size: int) -> list[str]:
+def _unusable_heads(tensors: Mapping[str, np.ndarray], member: Member, hidden_size: int) -> list[str]:
     """Returns the names of the head's tensors, in a class of one's own, that are not all of one head for the encoder's vectors."""
     heads: dict[str, dict[str, str]] = {}
     table = member.table()
-    for ours, theirs in table.all_ours(named)[0].items():
+    for ours, theirs in table.all_ours(tensors)[0].items():
         if prefix := next((prefix for prefix in stored_models.HEAD_PREFIXES if ours.startswith(prefix)), None):
             heads.setdefault(prefix, {})[ours] = theirs
     whole = [prefix for prefix, names in heads.items() if {*names} == {ours for ours, _ in table.rows if ours.startswith(prefix)}
-             and all(named[theirs].shape[-1] == hidden_size for ours, theirs in names.items() if ours.endswith("/output_weights"))]
+             and all(tensors[theirs].shape[-1] == hidden_size for ours, theirs in names.items() if ours.endswith("/output_weights"))]
     kinds = {stored_models.HEAD_PREFIXES[prefix] for prefix in whole}
     return [theirs for prefix, names in heads.items() if prefix not in whole or len(kinds) > 1 for theirs in names.values()]
 
 
-def _drop_copies(named: dict[str, np.ndarray], member: Member, folder: str) -> None:
+def _drop_copies(tensors: dict[str, np.ndarray], member: Member, folder: str) -> None:
     """Drops buffers and second names of weights; a tensor under its second name alone gets the first.
 
     Raises ValueError if a second name has another tensor.
     """
-    for name in (*(member.prefix + name for name in USUAL_BUFFERS), *member.buffers):
-        named.pop(name, None)
+    for name in (member.prefix + name for name in USUAL_BUFFERS):
+        tensors.pop(name, None)
     for copy, original in member.tied.items():
-        if copy in named and original not in named:
-            named[original] = named.pop(copy)
-        if copy in named and not np.array_equal(named.pop(copy), named.get(original, ())):
+        if copy in tensors and original not in tensors:
+            tensors[original] = tensors.pop(copy)
+        if copy in tensors and not np.array_equal(tensors.pop(copy), tensors.get(original, ())):
             raise ValueError(f"{folder}: {copy} is not {original}: a model with output words of its own is not computed here")
 
 

@@ -8,15 +8,13 @@ from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.names import NameTable
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.text.subwords import definition, tokenizer_files
+from official_bert.text.subwords.word_pieces import check_steps
 from official_bert.text.vocab import SPECIAL_TOKENS
 
 TOKENIZER_FILE, FAST_TOKENIZER_FILE, MODEL_FILE = "tokenizer_config.json", "tokenizer.json", "config.json"
 ADDED_FILE = "added_tokens.json"
 CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer")  # and the same with Fast
 GENERIC = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")  # tokenizer.json says it all
-# Switches of their tokenizer that change the tokens, with their values for BERT of 2018.
-SWITCHES: Mapping[str, tuple] = {"tokenize_chinese_chars": (True, None), "do_basic_tokenize": (True, None),
-                                 "handle_chinese_chars": (True, None), "clean_text": (True, None)}
 
 
 def read_files(folder: str) -> dict[str, bytes]:
@@ -33,8 +31,8 @@ def read_files(folder: str) -> dict[str, bytes]:
 
 def _is_other(files: Mapping[str, bytes], folder: str) -> bool:
     """Whether the files are those of another tokenizer; raises ValueError for one that is not computed here."""
-    named = definition.class_of(files, folder)
-    if named in CLASSES or (named in definition.GENERIC and tokenizer_files.WORDPIECE_FILE in files):
+    class_name = definition.class_of(files, folder)
+    if class_name in CLASSES or (class_name in definition.GENERIC and tokenizer_files.WORDPIECE_FILE in files):
         return False
     family = definition.read_definition(files, folder).family
     return family.kind != "wordpiece" or family.special["[CLS]"] != "[CLS]"
@@ -101,9 +99,9 @@ def read_do_lower_case(folder: str) -> bool | None:
     values = stored_models.read_mapping(path) if os.path.exists(path) and not generic else {}
     is_told = values.get("do_lower_case") is not None
     lower = values["do_lower_case"] if is_told else fast.get("lowercase")
-    _check_switches(values, lower, path)
+    check_steps(values, lower is not False, path)
     if not is_told:
-        _check_switches(fast, lower, fast_path)
+        check_steps(fast, lower is not False, fast_path)
     return None if lower is None else bool(lower)
 
 
@@ -113,11 +111,11 @@ def _tokenizer_class(folder: str) -> str | None:
     Raises ValueError if it is not BERT's.
     """
     for path in (os.path.join(folder, name) for name in (TOKENIZER_FILE, MODEL_FILE)):
-        named = stored_models.read_mapping(path).get("tokenizer_class") if os.path.exists(path) else None
-        if named is not None and named not in GENERIC and str(named).removesuffix("Fast") not in CLASSES:
-            raise ValueError(f"{path}: tokenizer_class: expected {CLASSES[0]}, got {named!r}")
-        if named is not None:
-            return named
+        class_name = stored_models.read_mapping(path).get("tokenizer_class") if os.path.exists(path) else None
+        if class_name is not None and class_name not in GENERIC and str(class_name).removesuffix("Fast") not in CLASSES:
+            raise ValueError(f"{path}: tokenizer_class: expected {CLASSES[0]}, got {class_name!r}")
+        if class_name is not None:
+            return class_name
     return None
 
 
@@ -129,17 +127,6 @@ def _normalizer(path: str) -> dict[str, Any]:
         if part != kind:
             raise ValueError(f"{path}: {key}: expected {kind}, got {part}")
     return values.get("normalizer") or {}
-
-
-def _check_switches(values: Mapping[str, Any], lower: bool | None, path: str) -> None:
-    """Raises ValueError if a switch of a file has a value that is not computed here, or that contradicts lower-casing."""
-    for name, usual in SWITCHES.items():
-        if values.get(name) not in usual:
-            raise ValueError(f"{path}: {name}: {values[name]!r} is not computed here; expected {usual[0]!r}")
-    accents = values.get("strip_accents")
-    if accents is not None and accents != (lower is not False):
-        raise ValueError(f"{path}: strip_accents: {accents!r} with do_lower_case {lower is not False} is not computed here: accents go if, "
-                         "and only if, text is lower-cased")
 
 
 def write(stored: StoredModel, length: int, folder: str) -> None:

@@ -134,11 +134,11 @@ def read_keras(path: str) -> StoredModel:
     if not isinstance(model, MODELS):
         raise ValueError(f"{path}: expected a BERT model of ours, got {type(model).__name__}")
     encoder = encoder_within(model)
-    known = {field: encoder.settings[field] for field in ModelConfig.__dataclass_fields__}
+    fields = {field: encoder.settings[field] for field in ModelConfig.__dataclass_fields__}
     weights = {name: value.numpy() for name, value in named_weights(model).items()}
     head = stored_models.head_of(weights, path)
-    predicts_next = head == "pretraining" and known["attention"] == "left_to_right" and not known["bilstm_layers"]
-    return StoredModel(origin=f"{KERAS_NAME} {path}", weights=weights, table=TABLE, config=ModelConfig(**known),
+    predicts_next = head == "pretraining" and fields["attention"] == "left_to_right" and not fields["bilstm_layers"]
+    return StoredModel(origin=f"{KERAS_NAME} {path}", weights=weights, table=TABLE, config=ModelConfig(**fields),
                        head="choice" if isinstance(model, ChoiceClassifier) else head,
                        objective="next_token" if predicts_next else "", vocab=stored_models.read_vocab(os.path.dirname(path)),
                        warnings=[NO_CLASSES] if head == "classifier" and weights["classifier/output_bias"].size > 1 else [],

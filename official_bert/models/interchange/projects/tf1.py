@@ -16,18 +16,13 @@ from official_bert.config import build
 from official_bert.model_config import OF_2018, ModelConfig
 from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.members import albert, electra
-from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, as_matrix, googles_encoder, rows
+from official_bert.models.interchange.names import OUTPUT, NameTable, as_matrix, googles_encoder, googles_heads, rows
 from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.text.subwords import tokenizer_files
 
 NAME = "TF 1 checkpoint"
 TABLE = NameTable([
-    *googles_encoder("bert/"), *rows("pooler/", "bert/pooler/dense/", DENSE),
-    *rows("masked_lm/transform/", "cls/predictions/transform/dense/", DENSE),
-    *rows("masked_lm/LayerNorm/", "cls/predictions/transform/LayerNorm/", NORM),
-    *rows("masked_lm/output_bias", "cls/predictions/output_bias"),
-    *rows("next_sentence/", "cls/seq_relationship/", OUTPUT),
-    *rows("classifier/", "", OUTPUT),
+    *googles_encoder("bert/"), *googles_heads(),
     *rows("tagger/", "", OUTPUT),  # as in the taggers that were made from run_classifier.py; read back as a classifier
     *rows("span/", "cls/squad/", OUTPUT),
 ])
@@ -157,9 +152,9 @@ def _write_electra(stored: StoredModel, config: ModelConfig, folder: str) -> lis
 def _write_files(stored: StoredModel, table: NameTable, values: Mapping[str, Any], folder: str,
                  config_file: str = stored_models.BERT_CONFIG_FILE, rename: Callable[[str], str] = str) -> None:
     """Writes the weights under the names of a table, the configuration and the tokenizer."""
-    named = {rename(theirs): as_matrix(ours, stored.weights[ours])
-             for ours, theirs in table.all_theirs(stored.weights, "a TF 1 checkpoint").items()}
-    write_checkpoint(named, folder)
+    variables = {rename(theirs): as_matrix(ours, stored.weights[ours])
+                 for ours, theirs in table.all_theirs(stored.weights, "a TF 1 checkpoint").items()}
+    write_checkpoint(variables, folder)
     stored_models.write_mapping(values, os.path.join(folder, config_file))
     if stored.tokenizer:
         with open(os.path.join(folder, "spiece.model"), "wb") as file:
@@ -168,10 +163,10 @@ def _write_files(stored: StoredModel, table: NameTable, values: Mapping[str, Any
         stored_models.write_vocab(stored, folder)
 
 
-def write_checkpoint(named: Mapping[str, np.ndarray], folder: str) -> None:
+def write_checkpoint(variables: Mapping[str, np.ndarray], folder: str) -> None:
     """Writes variables by name to `bert_model.ckpt`, and its name to `checkpoint`."""
     prefix = os.path.join(folder, "bert_model.ckpt")
-    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(named), shape_and_slices=[""] * len(named), tensors=list(named.values()))
+    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(variables), shape_and_slices=[""] * len(variables), tensors=list(variables.values()))
     # By hand: TensorFlow's own writer takes the name for one that is relative to the working folder.
     with open(os.path.join(folder, "checkpoint"), "w", encoding="utf-8") as file:
         file.write('model_checkpoint_path: "bert_model.ckpt"\nall_model_checkpoint_paths: "bert_model.ckpt"\n')

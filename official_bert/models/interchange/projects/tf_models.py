@@ -60,19 +60,12 @@ def read(prefix: str) -> StoredModel:
             weights[ours] = reader.get_tensor(key)
     folder = os.path.dirname(prefix)
     config, vocab = stored_models.read_config(folder), stored_models.read_vocab(folder)
-    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config or infer_config(weights, prefix),
+    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config or _inferred_config(weights, prefix),
                        unknown=unknown, head=stored_models.head_of(weights, prefix), vocab=vocab,
                        do_lower_case=casing.of_folder(prefix, vocab),
                        notes=[] if config else ["activations are taken to be gelu in the tanh form"])
 
 
-def infer_config(weights: dict[str, np.ndarray], where: str) -> ModelConfig:
-    """Takes all sizes from the weights."""
-    needed = ["embeddings/word_embeddings", "embeddings/position_embeddings", "embeddings/token_type_embeddings",
-              "layer_0/attention/query/kernel", "layer_0/intermediate/kernel"]
-    if missing := [TABLE.theirs(name) for name in needed if name not in weights]:
-        raise ValueError(f"{where}: {', '.join(map(str, missing))} is missing")
-    words, positions, segments, query, intermediate = (weights[name].shape for name in needed)
-    layers = {name.partition("/")[0] for name in weights if name.startswith("layer_")}
-    return ModelConfig(vocab_size=words[0], hidden_size=words[1], num_hidden_layers=len(layers), num_attention_heads=query[1],
-                       intermediate_size=intermediate[1], max_position_embeddings=positions[0], type_vocab_size=segments[0])
+def _inferred_config(weights: dict[str, np.ndarray], where: str) -> ModelConfig:
+    sizes = stored_models.sizes_in(weights, TABLE, where)
+    return ModelConfig(**sizes, num_attention_heads=weights["layer_0/attention/query/kernel"].shape[1])
