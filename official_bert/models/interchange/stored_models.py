@@ -91,7 +91,7 @@ def needs_pooler(stored: StoredModel) -> bool:
 def sizes_in(weights: Mapping[str, np.ndarray], table: NameTable, where: str) -> dict[str, Any]:
     """Takes the sizes of a model, as fields of ModelConfig, from its weights. Raises ValueError for weights that are missing."""
     if missing := [table.theirs(name) for name in SIZED if name not in weights]:
-        raise ValueError(f"{where}: missing: {', '.join(map(str, missing))}")
+        raise ValueError(f"{where}: {', '.join(map(str, missing))} is missing")
     words, positions, segments, query, intermediate = (weights[name].shape for name in SIZED)
     return {"vocab_size": words[0], "hidden_size": query[0], "embedding_size": 0 if words[1] == query[0] else words[1],
             "num_hidden_layers": len({name.partition("/")[0] for name in weights if name.startswith("layer_")}),

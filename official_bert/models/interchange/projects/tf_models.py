@@ -60,12 +60,13 @@ def read(prefix: str) -> StoredModel:
             weights[ours] = reader.get_tensor(key)
     folder = os.path.dirname(prefix)
     config, vocab = stored_models.read_config(folder), stored_models.read_vocab(folder)
-    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config or _inferred_config(weights, prefix),
+    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config or infer_config(weights, prefix),
                        unknown=unknown, head=stored_models.head_of(weights, prefix), vocab=vocab,
                        do_lower_case=casing.of_folder(prefix, vocab),
                        notes=[] if config else ["activations are taken to be gelu in the tanh form"])
 
 
-def _inferred_config(weights: dict[str, np.ndarray], where: str) -> ModelConfig:
+def infer_config(weights: dict[str, np.ndarray], where: str) -> ModelConfig:
+    """Takes all sizes from the weights."""
     sizes = stored_models.sizes_in(weights, TABLE, where)
     return ModelConfig(**sizes, num_attention_heads=weights["layer_0/attention/query/kernel"].shape[1])
