@@ -65,5 +65,6 @@ def _compiled(rules: dict[str, str]) -> bytes:
     with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="ascii") as file:
         file.writelines(f"{hexadecimal(key)}\t{hexadecimal(value)}\n" for key, value in rules.items())
         file.flush()
+        sentencepiece.set_min_log_level(2)  # warnings: it logs each map
         compiled = sentencepiece.SentencePieceNormalizer(rule_tsv=file.name).serialized_model_proto()
     return model_proto.ModelProto.FromString(compiled).normalizer_spec.precompiled_charsmap
