@@ -355,7 +355,7 @@ def main(_) -> None:
         given = {name: str(FLAGS[name].value) for name in ("corpus", "held_out_corpus", "data")}
         corpus, data = sources(stages, given, any(map(plan.tasks_of, todo)), FLAGS.scale == "smoke")
         suite = Suite(plan, stages, corpus, data, FLAGS.seeds, FLAGS.num_workers, FLAGS.part)
-        stages.left = len(corpus) + 1 + sum(map(suite.count, todo))
+        stages.stages_left = len(corpus) + 1 + sum(map(suite.count, todo))
         suite.check_data(todo)
         suite.prepare()
         for number, name in enumerate(todo, 1):
