@@ -41,9 +41,9 @@ def seconds_of_a_step(row: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder)
         (path / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-        given = [part.replace("WORK", str(pathlib.Path(FLAGS.work_dir).resolve())) for part in stage["command"]
+        flags = [part.replace("WORK", str(pathlib.Path(FLAGS.work_dir).resolve())) for part in stage["command"]
                  if part.startswith(("--input_file=", "--vocab_file="))]
-        done = subprocess.run([sys.executable, "-m", "official_bert.run_pretraining", *given, f"--config={path / 'config.yaml'}",
+        done = subprocess.run([sys.executable, "-m", "official_bert.run_pretraining", *flags, f"--config={path / 'config.yaml'}",
                                f"--output_dir={path / 'run'}"], cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"error: {row}: {done.stderr.strip().splitlines()[-1]}")

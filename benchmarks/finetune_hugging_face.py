@@ -83,10 +83,10 @@ def train(folder, run_file):
     optimizer = make_optimizer(model, run["epsilon"])
     model.train()
     began = time.monotonic()
-    for rate, chosen in zip(run["rates"], orders(len(rows["train"]["input_ids"]), size, run["seed"])):
-        batch = collate(tokenizer, rows["train"], chosen)
+    for rate, numbers in zip(run["rates"], orders(len(rows["train"]["input_ids"]), size, run["seed"])):
+        batch = collate(tokenizer, rows["train"], numbers)
         with products_in(run["precision"]):
-            loss = model(**batch, **targets(run["train"], chosen, batch["input_ids"].shape[1])).loss
+            loss = model(**batch, **targets(run["train"], numbers, batch["input_ids"].shape[1])).loss
         update(model, optimizer, loss, rate)
     seconds = time.monotonic() - began
     print(json.dumps({"seconds": seconds, "steps": len(run["rates"]), "logits": answer(model, tokenizer, rows["eval"], run)}))
@@ -105,8 +105,8 @@ def answer(model, tokenizer, rows, run):
     logits_of_rows, size = [], run["batch_size"]
     with torch.no_grad(), products_in(run["precision"]):
         for start in range(0, len(rows["input_ids"]), size):
-            chosen = range(start, min(start + size, len(rows["input_ids"])))
-            outputs = model(**collate(tokenizer, rows, chosen))
+            numbers = range(start, min(start + size, len(rows["input_ids"])))
+            outputs = model(**collate(tokenizer, rows, numbers))
             logits = outputs.logits if "logits" in outputs else torch.stack([outputs.start_logits, outputs.end_logits], -1)
             logits_of_rows += logits.float().tolist()
     return logits_of_rows

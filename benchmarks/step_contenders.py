@@ -159,9 +159,9 @@ def pytorch(size: dict, compiled: bool = False):
 def _in_pytorch(size: dict, model, losses, compiled: bool):
     """The step of a model in PyTorch whose loss `losses` computes."""
     import torch
-    kept = [weight for name, weight in model.named_parameters() if "LayerNorm" not in name and not name.endswith("bias")]
-    others = [weight for name, weight in model.named_parameters() if "LayerNorm" in name or name.endswith("bias")]
-    optimizer = torch.optim.AdamW([{"params": kept, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}], lr=RATE,
+    decayed = [weight for name, weight in model.named_parameters() if "LayerNorm" not in name and not name.endswith("bias")]
+    undecayed = [weight for name, weight in model.named_parameters() if "LayerNorm" in name or name.endswith("bias")]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": DECAY}, {"params": undecayed, "weight_decay": 0.0}], lr=RATE,
                                   eps=1e-6, fused=True)
     run = torch.compile(losses) if compiled else losses
 

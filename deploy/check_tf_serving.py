@@ -167,9 +167,9 @@ def free_ports(count: int) -> list[int]:
     """Returns ports that nobody listens on."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in sockets]
 
 
 def rows_for(signature: dict[str, str], head: str, count: int, draw: random.Random) -> list[dict[str, Any]]:
@@ -207,28 +207,28 @@ def compare(first: Address, second: Address, names: Sequence[str]) -> int:
             inputs = clients["REST"][1].signatures()["serving_default"]["inputs"]
             for size in SIZES:
                 rows = rows_for(inputs, head, size, draw)
-                for protocol, (one, other) in clients.items():
-                    pairs = zip(one.predict(rows), other.predict(rows), strict=True)
-                    found = max(difference(a, b) for a, b in pairs)
-                    largest = max(largest, found)
-                    if found > TOLERANCE:
+                for protocol, (first_client, second_client) in clients.items():
+                    pairs = zip(first_client.predict(rows), second_client.predict(rows), strict=True)
+                    worst = max(difference(a, b) for a, b in pairs)
+                    largest = max(largest, worst)
+                    if worst > TOLERANCE:
                         differences.append(f"{protocol}, {size} rows")
         wrong += bool(differences)
         print(f"{name}: {'DIFFERENT in ' + '; '.join(differences) if differences else 'equal'}, at most {largest:.1e}", flush=True)
     return wrong
 
 
-def difference(one: Any, other: Any) -> float:
+def difference(first: Any, second: Any) -> float:
     """Returns the largest difference of two answers' numbers; infinite if anything else differs, padding included."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return max((difference(one[key], other[key]) for key in one), default=0.0) if one.keys() == other.keys() else float("inf")
-    if hasattr(one, "tolist") or hasattr(other, "tolist"):
-        one, other = (value.tolist() if hasattr(value, "tolist") else value for value in (one, other))
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return max((difference(a, b) for a, b in zip(one, other)), default=0.0) if len(one) == len(other) else float("inf")
-    if isinstance(one, float) or isinstance(other, float):
-        return abs(one - other) / max(1.0, abs(one))
-    return 0.0 if one == other else float("inf")
+    if isinstance(first, dict) and isinstance(second, dict):
+        return max((difference(first[key], second[key]) for key in first), default=0.0) if first.keys() == second.keys() else float("inf")
+    if hasattr(first, "tolist") or hasattr(second, "tolist"):
+        first, second = (value.tolist() if hasattr(value, "tolist") else value for value in (first, second))
+    if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
+        return max((difference(a, b) for a, b in zip(first, second)), default=0.0) if len(first) == len(second) else float("inf")
+    if isinstance(first, float) or isinstance(second, float):
+        return abs(first - second) / max(1.0, abs(first))
+    return 0.0 if first == second else float("inf")
 
 
 def main(_) -> None:

@@ -108,10 +108,10 @@ class WorkingFolder:
         """Brings here what others have written since, and removes here what they have removed."""
         if is_remote(self.path):
             local_copy(self.path)
-            there = {os.path.relpath(_copy_of(path), self.folder) for path in files_below(self.path)}
-            for name in set(self._copied) - there:
+            names = {os.path.relpath(_copy_of(path), self.folder) for path in files_below(self.path)}
+            for name in set(self._copied) - names:
                 remove(os.path.join(self.folder, name))
-            self._copied = {name: state for name, state in self._state().items() if name in there}
+            self._copied = {name: state for name, state in self._state().items() if name in names}
 
     def push(self) -> None:
         """Copies back what has changed, the files that readers look for last, and removes what was removed here."""

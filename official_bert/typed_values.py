@@ -64,9 +64,9 @@ def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] 
     if not isinstance(values, Mapping):
         raise ValueError(f"{where}: expected a mapping, got {values!r}")
     if unknown := sorted(set(map(str, values)) - set(kinds)):
-        asked = " ".join(filter(None, (did_you_mean(key, keys) for key in unknown)))
+        hints = " ".join(filter(None, (did_you_mean(key, keys) for key in unknown)))
         own = next((f"; those of the task stand there as {name}.{unknown[0]}" for name, kind in kinds.items() if kind is dict), "")
-        raise ValueError(f"{where}: unknown keys {unknown}; {asked or f'known: {sorted(kinds)}{own}'}")
+        raise ValueError(f"{where}: unknown keys {unknown}; {hints or f'known: {sorted(kinds)}{own}'}")
     if missing := [field.name for field in dataclasses.fields(cls) if field.name not in values  # type: ignore[arg-type]
                    and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING]:
         raise ValueError(f"{where}: missing keys {missing}")

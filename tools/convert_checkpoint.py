@@ -72,9 +72,9 @@ def read_source(formats, stored_models, settings: Settings, expected: str):
     if settings.bert_config_file or settings.hidden_act:
         model = dataclasses.replace(model, notes=[note for note in model.notes if "gelu" not in note])  # how the files' own was taken
     if settings.bert_config_file:
-        own = dataclasses.asdict(model.config) if model.config else {}  # of which the JSON has no place for some
-        own = {key: value for key, value in own.items() if key not in OF_2018}
-        values = build(ModelConfig, own | read_bert_config(settings.bert_config_file), settings.bert_config_file)
+        fields = dataclasses.asdict(model.config) if model.config else {}  # of which the JSON has no place for some
+        fields = {key: value for key, value in fields.items() if key not in OF_2018}
+        values = build(ModelConfig, fields | read_bert_config(settings.bert_config_file), settings.bert_config_file)
         model = dataclasses.replace(model, config=values)
     if settings.hidden_act:
         model = dataclasses.replace(model, config=dataclasses.replace(stored_models.require_config(model), hidden_act=settings.hidden_act))

@@ -234,12 +234,12 @@ def main(_) -> None:
     if not blanks:
         raise ValueError(f"{FLAGS.input_file}: expected sentences of {min(WORDS_OF_SENTENCE)} to {max(WORDS_OF_SENTENCE)} words, some of "
                          "them in the vocabulary, got none")
-    sentence = FLAGS.sentence or next((line for line, own in zip(sentences, pieces) if 9 <= len(own) <= 14), sentences[0])
+    sentence = FLAGS.sentence or next((line for line, tokens in zip(sentences, pieces) if 9 <= len(tokens) <= 14), sentences[0])
     encoded = tokenizer.encode([sentence], max_seq_length=min(LONGEST, encoder.settings["max_position_embeddings"]))
     sections = [
         *blanks_sections(blanks, answers),
         neighbours_section(ops.convert_to_numpy(encoder.embeddings.word_embeddings), tokenizer,
-                           collections.Counter(piece for own in pieces for piece in own), FLAGS.least_count),
+                           collections.Counter(piece for tokens in pieces for piece in tokens), FLAGS.least_count),
         maps_section(attention_weights(encoder, encoded), tokenizer.convert_ids_to_tokens(encoded["input_ids"][0].tolist())),
         averages_section(encoder, tokenizer, sentences),
         plane_section(documents, official_bert.Predictor(FLAGS.model, vocab_file=FLAGS.vocab_file, head="embeddings", pooling="mean"))]

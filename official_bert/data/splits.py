@@ -77,10 +77,10 @@ def divide(options: SplitOptions, units: Sequence[Hashable], strata: Sequence[Ha
         low, high = (count * number // options.folds for number in (options.fold, options.fold + 1))
     else:
         low, high = count - (round(options.dev_share * count) if hold_out else 0), count
-    held_out, rest = order[low:high], np.concatenate([order[:low], order[high:]])
-    training = rest[:round(options.train_share * len(rest))]
+    held_out, pool = order[low:high], np.concatenate([order[:low], order[high:]])
+    training = pool[:round(options.train_share * len(pool))]
     if not len(training):
-        name, share, of = ("train_share", options.train_share, len(rest)) if len(rest) else ("dev_share", options.dev_share, count)
+        name, share, of = ("train_share", options.train_share, len(pool)) if len(pool) else ("dev_share", options.dev_share, count)
         raise ValueError(f"{where}: options.{name} = {share:g} leaves nothing to train on of {of} {unit or 'texts'}")
     train, out = (np.flatnonzero(np.isin(numbers, part)) for part in (training, held_out))
     of_unit = f" of {len(held_out)} {unit}" if unit else ""
@@ -92,7 +92,7 @@ def divide(options: SplitOptions, units: Sequence[Hashable], strata: Sequence[Ha
                      f"(options.dev_share={options.dev_share:g})")
     elif hold_out and options.dev_share:
         notes.append(f"{where}: no evaluation data given, and {count} {unit or 'texts'} are too few to hold some out; nothing is evaluated")
-    if len(training) < len(rest):
+    if len(training) < len(pool):
         notes.append(f"{where}: trains on {len(train)} of {len(units) - len(out)} {rows} (options.train_share={options.train_share:g})")
     if notes and not unit and count < len(units):
         notes.append(f"{where}: {len(units) - count} {rows} have the text of an earlier one; equal texts stay together")

@@ -162,10 +162,10 @@ def config_of_run(output_dir: str, init_checkpoint: str, path: str | None, overr
     return None
 
 
-def _unread(path: str, own: Config) -> list[str]:
+def _unread(path: str, config: Config) -> list[str]:
     """Describes the values of a YAML, without those of its `base:`, that are other than those of a run."""
-    in_file = to_dict(build(Config, merge(to_dict(own), inherited_and_own(path)[1]), "config"))
-    return [change.describe() for change in differences(in_file, to_dict(own)) if change.key != "tokenizer.vocab_file"]
+    in_file = to_dict(build(Config, merge(to_dict(config), inherited_and_own(path)[1]), "config"))
+    return [change.describe() for change in differences(in_file, to_dict(config)) if change.key != "tokenizer.vocab_file"]
 
 
 def _check_same_words(run_file: str, vocab_file: str, folder: str) -> None:

@@ -107,7 +107,7 @@ class ManyAnswers:
         bounds = [round(number * sum(counts) / len(self.outputs)) for number in range(len(self.outputs) + 1)]
         rows = _Rows(self.inputs, counts, self.read)
         waiting = [number for number, path in enumerate(self.outputs) if not files.exists(path)]
-        left = sum(bounds[number + 1] - bounds[number] for number in waiting)
+        rows_left = sum(bounds[number + 1] - bounds[number] for number in waiting)
         done, busy = 0, []
         if not waiting:
             print(f"{self.manifest}: all {sum(counts):,} rows are answered; --discard answers them again")
@@ -118,11 +118,11 @@ class ManyAnswers:
                 before = done
 
                 def show(share: float, before: int = before, size: int = end - start) -> None:
-                    reporter.show(f"answering {left:,} rows", min((before + share * size) / max(left, 1), 0.999))
+                    reporter.show(f"answering {rows_left:,} rows", min((before + share * size) / max(rows_left, 1), 0.999))
                 if not self._answer_shard(self.outputs[number], rows, start, end, show):
                     busy.append(number)
                 done += end - start
-            reporter.show(f"answering {left:,} rows", 1.0)
+            reporter.show(f"answering {rows_left:,} rows", 1.0)
         if busy := [number for number in busy if not files.exists(self.outputs[number])]:
             print(f"{len(busy)} of {len(self.outputs)} files are being answered by other processes, first {self.outputs[busy[0]]}; the "
                   "same command finishes what they leave")

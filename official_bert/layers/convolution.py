@@ -34,12 +34,12 @@ class Convolution(keras.layers.Layer):
     def call(self, x, embedded, input_mask, instance_ids=None, training=None):
         """x, the rows after the layer, and embedded [B,S,D], input_mask [B,S] -> [B,S,D]; packed rows see those of their instance."""
         length = ops.shape(embedded)[1]
-        own = ops.cast(input_mask, "int32") if instance_ids is None else ops.where(input_mask > 0, instance_ids + 1, 0)
+        owners = ops.cast(input_mask, "int32") if instance_ids is None else ops.where(input_mask > 0, instance_ids + 1, 0)
         half, total = self.settings["tokens"] // 2, 0.0
-        numbers = ops.pad(own, [(0, 0), (half, half)])                                # 0: nothing there
+        numbers = ops.pad(owners, [(0, 0), (half, half)])                                # 0: nothing there
         rows = ops.pad(embedded, [(0, 0), (half, half), (0, 0)])
         for place in range(self.settings["tokens"]):
-            near = ops.logical_and(numbers[:, place:place + length] == own, own > 0)
+            near = ops.logical_and(numbers[:, place:place + length] == owners, owners > 0)
             shifted = rows[:, place:place + length] * ops.cast(ops.expand_dims(near, 2), embedded.dtype)
             total = total + ops.matmul(shifted, ops.cast(self.kernel[place], self.compute_dtype))
         total = total if self.bias is None else total + ops.cast(self.bias, self.compute_dtype)

@@ -73,27 +73,27 @@ def marginals(emissions, mask, scores: Scores, begins=None) -> Marginals:
         return scores.end + ops.logsumexp(scores.start + emission + after, axis=-1, keepdims=True)
 
     def backward_step(after, row):
-        emission, here, opens = _unpack(row, 2)
+        emission, is_inside, opens = _unpack(row, 2)
         reached = ops.logsumexp(scores.transitions + (emission + after)[:, None, :], axis=2)
-        return ops.where(here, ops.where(opens, anew(emission, after), reached), after), after
+        return ops.where(is_inside, ops.where(opens, anew(emission, after), reached), after), after
 
     rows = _pack(emissions, mask, begins)
     first = ops.zeros_like(rows[0, :, :-1])
     last, reached = ops.scan(forward_step, first, rows)                               # [B,T+1], [S,B,T+1]
     final, any_here = _unpack(last)
     before, begun = _unpack(ops.concatenate([first[None], reached], axis=0)[:-1])     # [S,B,T], [S,B,1]
-    emission, here, opens = _unpack(rows, 2)
+    emission, is_inside, opens = _unpack(rows, 2)
     opens = ops.logical_or(opens, ops.logical_not(begun))
     _, after = ops.scan(backward_step, ops.zeros_like(final) + scores.end, rows, reverse=True)  # [B,T], [S,B,T]
     total = ops.where(any_here[:, 0], ops.logsumexp(final + scores.end, axis=1), 0.0)
 
     def probability(logarithm, possible):
         return ops.exp(ops.where(possible, logarithm, IMPOSSIBLE))
-    tags = probability(reached[:, :, :-1] + after - total[:, None], here)
+    tags = probability(reached[:, :, :-1] + after - total[:, None], is_inside)
     pairs = before[:, :, :, None] + scores.transitions + (emission + after - total[:, None])[:, :, None, :]  # [S,B,T,T]
-    pairs = probability(pairs, ops.logical_and(here, ops.logical_not(opens))[..., None])
-    start = ops.where(ops.logical_and(here, opens), tags, 0.0)
-    ends = probability(before + anew(emission, after) - total[:, None], ops.logical_and(here, ops.logical_and(opens, begun)))
+    pairs = probability(pairs, ops.logical_and(is_inside, ops.logical_not(opens))[..., None])
+    start = ops.where(ops.logical_and(is_inside, opens), tags, 0.0)
+    ends = probability(before + anew(emission, after) - total[:, None], ops.logical_and(is_inside, ops.logical_and(opens, begun)))
     return Marginals(total, ops.transpose(tags, (1, 0, 2)), ops.sum(pairs, axis=0), ops.sum(start, axis=0),
                      probability(final + scores.end - total[:, None], any_here) + ops.sum(ends, axis=0))
 
@@ -127,10 +127,10 @@ def best_path(emissions, mask, scores: Scores):
     before = ops.concatenate([first[None], reached], axis=0)[:-1, :, :-1]             # [S,B,T], the scores before each position
 
     def backward_step(tag, row):
-        best, here = _unpack(row)
+        best, is_inside = _unpack(row)
         into = ops.take(ops.transpose(scores.transitions), tag, axis=0)               # [B,T], from every tag into this one
         previous = ops.cast(ops.argmax(best + into, axis=1), "int32")
-        return ops.where(here[:, 0], previous, tag), ops.where(here[:, 0], tag, 0)
+        return ops.where(is_inside[:, 0], previous, tag), ops.where(is_inside[:, 0], tag, 0)
 
     tag = ops.cast(ops.argmax(final + scores.end, axis=1), "int32")
     _, tags = ops.scan(backward_step, tag, ops.concatenate([before, rows[:, :, -2:-1]], axis=2), reverse=True)
@@ -139,12 +139,12 @@ def best_path(emissions, mask, scores: Scores):
 
 def _advance(carry, row, scores: Scores, combine):
     """Scores of the tags at the next position, by `combine` over the tags before it. Carry [B,T+1], row [B,T+2]."""
-    (before, begun), (emission, here, opens) = _unpack(carry), _unpack(row, 2)
+    (before, begun), (emission, is_inside, opens) = _unpack(carry), _unpack(row, 2)
     anew = scores.start + ops.where(begun, combine(before + scores.end, axis=1)[:, None], 0.0)
     inside = ops.logical_and(begun, ops.logical_not(opens))
     reached = emission + ops.where(inside, combine(before[:, :, None] + scores.transitions, axis=1), anew)
-    begun = ops.cast(ops.logical_or(begun, here), "float32")
-    return ops.concatenate([ops.where(here, reached, before), begun], axis=1)
+    begun = ops.cast(ops.logical_or(begun, is_inside), "float32")
+    return ops.concatenate([ops.where(is_inside, reached, before), begun], axis=1)
 
 
 def _pack(values, mask, begins=None):

@@ -45,13 +45,13 @@ def recomputed_in_chunks(function: Callable, weights: Sequence, sites: Sequence,
 
     def run_chunk(number):
         part = {name: ops.take(value, number, axis=0) for name, value in cut.items()}
-        own = [seed + ops.stack([0, ops.cast(number, seed.dtype)]) for seed in seeds]
+        chunk_seeds = [seed + ops.stack([0, ops.cast(number, seed.dtype)]) for seed in seeds]
         # Integers are no arguments: nothing can be learned of them, and TensorFlow would warn of each.
         learned = [name for name, value in part.items() if keras.backend.is_float_dtype(keras.backend.standardize_dtype(value.dtype))]
 
         def run(*values):
             inputs, values_of = dict(zip(learned, values)), values[len(learned):]
-            with keras.StatelessScope(state_mapping=[*zip(weights, values_of), *zip(sites, own)]):
+            with keras.StatelessScope(state_mapping=[*zip(weights, values_of), *zip(sites, chunk_seeds)]):
                 return function(part | inputs)
         return keras.remat(run)(*(part[name] for name in learned), *values_of_weights)
     return ops.reshape(in_turn(run_chunk, chunks, (size, width)), (-1, width))[:count]

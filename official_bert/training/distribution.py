@@ -118,15 +118,15 @@ def wait_for_hosts(placement: Placement, seconds: float) -> None:
     TensorFlow itself waits for a missing worker for an hour. Call it before `make_strategy`, which needs the port that this listens on.
     """
     if placement.worker_hosts:
-        hosts, own = placement.worker_hosts.split(","), placement.task_index
+        hosts, index = placement.worker_hosts.split(","), placement.task_index
     else:
         _is_first_in(text := os.environ.get("TF_CONFIG", ""))
         config = json.loads(text)
         hosts = [host for kind in sorted(config["cluster"]) for host in config["cluster"][kind]]
-        own = hosts.index(config["cluster"][config["task"].get("type", "worker")][int(config["task"]["index"])])
+        index = hosts.index(config["cluster"][config["task"].get("type", "worker")][int(config["task"]["index"])])
     deadline = time.monotonic() + seconds
-    with socket.create_server(("", _address(hosts[own])[1])):
-        for host in (host for number, host in enumerate(hosts) if number != own):
+    with socket.create_server(("", _address(hosts[index])[1])):
+        for host in (host for number, host in enumerate(hosts) if number != index):
             while not _answers(host):
                 if time.monotonic() > deadline:
                     raise ValueError(f"--strategy=multi_worker: expected every worker to be started within {seconds:.0f} s, "

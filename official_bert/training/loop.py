@@ -152,13 +152,13 @@ class Run:
     def steps_until_next_event(self, step: int, last: int, seconds_a_step: float) -> int:
         """Returns how many steps follow `step` before the host has something to do, or wants to look."""
         events = [self.settings.log_every, self.settings.save_every, self.settings.keep_every]
-        left = [every - step % every for every in events if every] + [last - step, self.settings.steps_per_loop]
-        left += [edge - step for edge in (*self.profile.edges, *self.recovery.spikes.edges) if edge > step]
-        left += [self.evaluations.next_due(step) - step]
+        steps_left = [every - step % every for every in events if every] + [last - step, self.settings.steps_per_loop]
+        steps_left += [edge - step for edge in (*self.profile.edges, *self.recovery.spikes.edges) if edge > step]
+        steps_left += [self.evaluations.next_due(step) - step]
         # Each worker measures its own seconds, but all of them must see a spike after the same step, before another one begins.
         at_once = self.trainer.several_workers and self.settings.rewind_on_spike
         bound = int(self.clock.seconds_of_loop / seconds_a_step) if seconds_a_step and not at_once else 1
-        return max(1, min(*left, bound))
+        return max(1, min(*steps_left, bound))
 
     def take_steps(self, phase: Phase, batches, step: int, count: int) -> np.ndarray:
         """Takes `count` steps after `step`, fewer if one fails; returns their metrics [steps, names]."""

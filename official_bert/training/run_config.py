@@ -37,8 +37,8 @@ def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: st
         values = {"model": dataclasses.asdict(begun.model), "tokenizer": dataclasses.asdict(begun.tokenizer)}
         if not run.casing_is_chosen:
             del values["tokenizer"]
-        own = _objectives(begun.options, begun.options.get("sentence_task", "")) if pretraining else {}
-        return CheckpointValues(values | own, f"--output_dir={output_dir}")
+        objective = _objectives(begun.options, begun.options.get("sentence_task", "")) if pretraining else {}
+        return CheckpointValues(values | objective, f"--output_dir={output_dir}")
     try:
         stored = formats.read(init_checkpoint)
     except ValueError as error:
@@ -46,9 +46,9 @@ def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: st
     model = {} if stored.config is None else {"model": dataclasses.asdict(stored.config)}
     lower_case = casing.is_lower_case(casing.with_vocabulary(stored, vocab_file))
     tokenizer = {"vocab_file": formats.vocab_file_of(init_checkpoint, stored), "do_lower_case": lower_case}
-    known = {key: value for key, value in tokenizer.items() if value not in ("", None)}
-    own = _objectives({"objective": stored.objective, **stored.objective_options}, stored.sentence_task) if pretraining else {}
-    return CheckpointValues(model | {"tokenizer": known} | own, f"--init_checkpoint={stored.origin}")
+    tokenizer_values = {key: value for key, value in tokenizer.items() if value not in ("", None)}
+    objective = _objectives({"objective": stored.objective, **stored.objective_options}, stored.sentence_task) if pretraining else {}
+    return CheckpointValues(model | {"tokenizer": tokenizer_values} | objective, f"--init_checkpoint={stored.origin}")
 
 
 def first_values(values: Mapping[str, Any], init_checkpoint: str, output_dir: str, vocab_file: str = "",
@@ -106,10 +106,10 @@ def counter_of_entries(run: RunFolder) -> Callable[[str], int]:
 def _objectives(options: Mapping[str, Any], sentence_task: str) -> dict[str, Any]:
     """The values of what a model of pre-training has learned, as far as they are not the defaults; `options` are those of its run."""
     others = options.get("objective", "") not in ("", "masked_lm")
-    own = {key: options[key] for key in ("objective", *generators.OPTIONS) if key in options} if others else {}
+    values = {key: options[key] for key in ("objective", *generators.OPTIONS) if key in options} if others else {}
     if sentence_task == "sop":
-        own["sentence_task"] = sentence_task
-    return {"options": own} if own else {}
+        values["sentence_task"] = sentence_task
+    return {"options": values} if values else {}
 
 
 def with_classes_of(config: Config, init_checkpoint: str) -> Config:

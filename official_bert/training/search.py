@@ -174,7 +174,7 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
                             for seed in range(seeds) for fold in range(max(folds, 1))]
     names = [[name_of(setting | {key: value for key, value in part.items() if key != "options.folds"}) for part in parts]
              for setting in settings]
-    configs = {name: with_setting(config, setting | part) for setting, own in zip(settings, names) for name, part in zip(own, parts)}
+    configs = {name: with_setting(config, setting | part) for setting, keys in zip(settings, names) for name, part in zip(keys, parts)}
     folder = RunFolder(output_dir)
     records = _Records(folder, metric, origin, configs)
 
@@ -197,7 +197,7 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
     if best not in records.with_checkpoints:
         make(best, f"{best}, the best run, again: another search in this folder has removed its checkpoints")
     records.write()
-    outcomes = [Outcome(setting, tuple(map(records.value, own)), tuple(map(folder.file, own))) for setting, own in zip(settings, names)]
+    outcomes = [Outcome(setting, tuple(map(records.value, keys)), tuple(map(folder.file, keys))) for setting, keys in zip(settings, names)]
     outcomes.sort(key=lambda outcome: -records.sign * outcome.mean)
     return outcomes, folder.file(best)
 

@@ -46,9 +46,9 @@ class Journal:
         end = self._file.seek(0, os.SEEK_END)
         try:
             for part in (_HEADER.pack(len(data), zlib.crc32(data)), data):
-                left = memoryview(part)
-                while left:
-                    left = left[self._file.write(left):]
+                unwritten = memoryview(part)
+                while unwritten:
+                    unwritten = unwritten[self._file.write(unwritten):]
         except BaseException:
             self._file.truncate(end)
             raise

@@ -80,7 +80,7 @@ class DynamicMasking:
         first = tf.argsort(tf.where(candidates, 0, 1), axis=1, stable=True)                # the places of candidates, in order
         ranks = tf.cast(_uniform(rows, PLACE, draws) * tf.cast(number, tf.float64)[:, None], tf.int32)
         places = tf.where(used, tf.gather(first, ranks, batch_dims=1), 0)
-        own = tf.gather(ids, places, batch_dims=1)
+        original_ids = tf.gather(ids, places, batch_dims=1)
         # The larger of two replacements wins: [MASK] is above all words here, and "stays" below them.
         random_ids = self._random_ids(rows, draws)
         words = tf.where(_uniform(rows, MASK, draws) < self.config.mask_rate, self.facts.size,
@@ -88,7 +88,7 @@ class DynamicMasking:
         cells = tf.stack([tf.range(count)[:, None] + tf.zeros_like(places), places], axis=-1)
         decided = tf.tensor_scatter_nd_max(tf.fill([count, length], -1), cells, tf.where(used, words, -1))
         corrupted = tf.where(decided < 0, ids, tf.where(decided == self.facts.size, self.facts.mask_id, decided))
-        return {"input_ids": corrupted, "masked_lm_positions": places, "masked_lm_ids": tf.where(used, own, 0),
+        return {"input_ids": corrupted, "masked_lm_positions": places, "masked_lm_ids": tf.where(used, original_ids, 0),
                 "masked_lm_weights": tf.cast(used, tf.float32)}
 
     def _random_ids(self, rows, numbers):
@@ -122,11 +122,11 @@ class DynamicMasking:
         order = tf.argsort(scores, axis=1)                                                 # [B,W]
         ordered = tf.transpose(tf.gather(sizes, order, batch_dims=1))                      # [W,B]
 
-        def take(left, size):
-            return left - tf.where(size <= left, size, 0)
-        left = tf.scan(take, ordered, initializer=budgets)                                 # [W,B], after each word
-        before = tf.concat([budgets[None], left[:-1]], axis=0)
-        taken = tf.transpose((left < before) & (ordered > 0))
+        def take(budget, size):
+            return budget - tf.where(size <= budget, size, 0)
+        budget = tf.scan(take, ordered, initializer=budgets)                                 # [W,B], after each word
+        before = tf.concat([budgets[None], budget[:-1]], axis=0)
+        taken = tf.transpose((budget < before) & (ordered > 0))
         return tf.gather(taken, tf.argsort(order, axis=1), batch_dims=1)
 
     def _choose_spans(self, rows, sizes, segments, budgets):

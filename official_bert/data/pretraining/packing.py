@@ -160,15 +160,15 @@ def pack(sizes, room, most):
         while most_left > 0 and newest[most_left] < 0:
             most_left -= 1
         if most_left >= size:
-            row, left = newest[most_left], most_left - size
+            row, room_left = newest[most_left], most_left - size
             newest[most_left] = older[row]
         else:
-            row, left = count, room - size
+            row, room_left = count, room - size
             count += 1
         rows[instance] = row
         inside[row] += 1
-        if left > 0 and inside[row] < most:
-            older[row] = newest[left]
-            newest[left] = row
-            most_left = max(most_left, left)
+        if room_left > 0 and inside[row] < most:
+            older[row] = newest[room_left]
+            newest[room_left] = row
+            most_left = max(most_left, room_left)
     return rows

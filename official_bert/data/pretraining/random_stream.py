@@ -34,14 +34,14 @@ class RandomStream:
 
     def refill(self) -> None:
         """Makes more numbers available; many more if none was used since the last call."""
-        left = self.words[1 + int(self.words[0]):-1]
-        if len(left) and not self.words[0]:
+        unread_words = self.words[1 + int(self.words[0]):-1]
+        if len(unread_words) and not self.words[0]:
             self._room *= 2
-        steps = (self._room - len(left)) // STATE
-        words = np.empty(1 + len(left) + steps * STATE + 1, np.uint32)
+        steps = (self._room - len(unread_words)) // STATE
+        words = np.empty(1 + len(unread_words) + steps * STATE + 1, np.uint32)
         words[0], words[-1] = 0, 0
-        words[1:1 + len(left)] = left
-        fill_words(self._key, words[1 + len(left):-1])
+        words[1:1 + len(unread_words)] = unread_words
+        fill_words(self._key, words[1 + len(unread_words):-1])
         self.words = words
 
 

@@ -274,12 +274,12 @@ class StoreWriter:
     def _is_as_saved(self, folder: str, saved: dict) -> bool:
         """Tells whether the files begin with the saved content."""
         for name in ARRAYS:
-            left, checksum = saved["lengths"][name] * self._types[name].itemsize, 0
+            bytes_left, checksum = saved["lengths"][name] * self._types[name].itemsize, 0
             with open(self._path(name), "rb") as file:
-                while left and (block := file.read(min(left, 1 << 22))):
+                while bytes_left and (block := file.read(min(bytes_left, 1 << 22))):
                     checksum = zlib.crc32(block, checksum)
-                    left -= len(block)
-            if left or checksum != saved["checksums"][name]:
+                    bytes_left -= len(block)
+            if bytes_left or checksum != saved["checksums"][name]:
                 return False
         return True
 

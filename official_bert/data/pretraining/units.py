@@ -69,15 +69,15 @@ class TextUnits:
             yield from self._words(line, divided)
             return
         begin, end = self.phrase_marks
-        rest = line
+        rest_of_line = line
         while True:
-            before, opened, after = rest.partition(begin)
+            before, opened, after = rest_of_line.partition(begin)
             if end in before:
                 raise ValueError(f"a phrase ends with {end} that has not begun in its line")
             yield from self._words(before, divided)
             if not opened:
                 return
-            inside, closed, rest = after.partition(end)
+            inside, closed, rest_of_line = after.partition(end)
             if not closed or begin in inside:
                 raise ValueError(f"a phrase begins with {begin} and does not end in its line: no phrase goes on in another record")
             yield (inside.replace(self.separator, " ") if self.separator else inside), True

@@ -63,10 +63,10 @@ def with_vocabulary(stored: StoredModel, vocab_file: str) -> StoredModel:
     return dataclasses.replace(stored, vocab=vocab, tokenizer={})
 
 
-def check_entries(vocab_file: str, vocab: Sequence[str], own: Sequence[str] | None, origin: str) -> None:
-    """Raises ValueError if a vocabulary is as long as a checkpoint's `own` one, with other entries than new ones in `[unused]` slots."""
-    if own is not None and len(vocab) == len(own):
-        for number, (theirs, entry) in enumerate(zip(own, vocab), 1):
+def check_entries(vocab_file: str, vocab: Sequence[str], model_vocab: Sequence[str] | None, origin: str) -> None:
+    """Raises ValueError if a vocabulary is as long as the `model_vocab`, with other entries than new ones in `[unused]` slots."""
+    if model_vocab is not None and len(vocab) == len(model_vocab):
+        for number, (theirs, entry) in enumerate(zip(model_vocab, vocab), 1):
             if entry != theirs and not UNUSED.fullmatch(theirs):
                 raise ValueError(f"{vocab_file}:{number}: expected {theirs!r}, as in the vocabulary of {origin}, got {entry!r}")
 

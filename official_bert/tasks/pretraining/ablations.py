@@ -128,10 +128,10 @@ class Plan:
         values = merge(*inherited_and_own(os.path.join(self.root, self.scale.pretraining)))
         if self.scale.precision:
             values = merge(values, {"training": {"precision": self.scale.precision}})
-        own: dict = {}
+        row_values: dict = {}
         if entry.config not in ("", COMMON):
-            own = inherited_and_own(os.path.join(self.root, "configs", "ablations", f"{entry.config}.yaml"))[1]
-        values = merge(merge(merge(values, {"model": {"vocab_size": self.scale.vocab_size}}), own), entry.pretraining)
+            row_values = inherited_and_own(os.path.join(self.root, "configs", "ablations", f"{entry.config}.yaml"))[1]
+        values = merge(merge(merge(values, {"model": {"vocab_size": self.scale.vocab_size}}), row_values), entry.pretraining)
         if self.scale.minutes and row in self.milliseconds:
             steps = round(entry.time_share * self.scale.minutes * 60_000 / self.milliseconds[row])
             values = merge(values, {"training": {"steps": steps, "eval_every": max(1, steps // 10)}})

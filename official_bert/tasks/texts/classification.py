@@ -239,10 +239,10 @@ class Task(TextClassification):
 
     def with_tuned(self, stored_options):
         """Takes the stored thresholds in the place of those to be tuned: one for all labels, or one for each."""
-        stored, asked = stored_options.get("threshold"), self.options.threshold
-        if asked == "tuned" and isinstance(stored, float):
+        stored, threshold = stored_options.get("threshold"), self.options.threshold
+        if threshold == "tuned" and isinstance(stored, float):
             return self.with_options(threshold=stored)
-        if asked == "tuned_per_label" and isinstance(stored, list):
+        if threshold == "tuned_per_label" and isinstance(stored, list):
             return self.with_options(threshold=tuple(stored))
         return self
 

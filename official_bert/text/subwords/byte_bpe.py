@@ -64,9 +64,9 @@ def merges(vocab: Mapping[str, int], pairs: Sequence[Sequence[str] | str], where
     values: dict[tuple[int, int], list[int]] = {}
     for rank, (first, second, _) in enumerate(joins):
         for symbol in ends[first]:
-            for other in begins[second]:
-                value = values.setdefault((symbol, other), [NEVER] * 3)  # ranks come in order: the first is the lowest
-                for place, applies in enumerate((symbol == first and other == second, other == second, symbol == first)):
+            for symbol_behind in begins[second]:
+                value = values.setdefault((symbol, symbol_behind), [NEVER] * 3)  # ranks come in order: the first is the lowest
+                for place, applies in enumerate((symbol == first and symbol_behind == second, symbol_behind == second, symbol == first)):
                     if applies and value[place] == NEVER:
                         value[place] = rank
     return Merges(np.array([first << 32 | second for first, second in values], np.int64),

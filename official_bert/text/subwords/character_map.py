@@ -39,10 +39,10 @@ def joined(charsmap: bytes, steps: Steps) -> bytes:
     keys = [*chars, *map("".join, _hangul())]
     before = _before(steps).normalize_str("\n".join(keys)).split("\n")
     model = model_proto.ModelProto(normalizer_spec={"precompiled_charsmap": charsmap})
-    own = sentencepiece.SentencePieceNormalizer(model_proto=model, add_dummy_prefix=False, escape_whitespaces=False,
-                                                remove_extra_whitespaces=False).normalize
-    rules = {key: value for key, text in zip([*keys, "\n"], [*before, "\n"]) if (value := own(text)) != key}
-    return _compiled(rules | ({key: own(value) for key, value in QUOTES.items()} if steps.quotes else {}))
+    mapped = sentencepiece.SentencePieceNormalizer(model_proto=model, add_dummy_prefix=False, escape_whitespaces=False,
+                                                   remove_extra_whitespaces=False).normalize
+    rules = {key: value for key, text in zip([*keys, "\n"], [*before, "\n"]) if (value := mapped(text)) != key}
+    return _compiled(rules | ({key: mapped(value) for key, value in QUOTES.items()} if steps.quotes else {}))
 
 
 def _before(steps: Steps) -> tokenizers.normalizers.Sequence:

@@ -58,16 +58,16 @@ class Taught(TaskBase):
 
     def losses(self, outputs, batch):
         """The losses of the task and, if a batch has what the teacher says, those on it; each times its factor."""
-        own = super().losses(outputs, batch)  # type: ignore[safe-super]
+        task_losses = super().losses(outputs, batch)  # type: ignore[safe-super]
         if not any(name.startswith(COLUMN) for name in batch):
-            return own
-        parts = {self._labels_name(name): _times(self.distillation.labels, part) for name, part in own.items()}
+            return task_losses
+        parts = {self._labels_name(name): _times(self.distillation.labels, part) for name, part in task_losses.items()}
         return parts | {name: _times(getattr(self.distillation, name), part) for name, part in self._taught_losses(outputs, batch).items()}
 
     def loss_weights(self, batch):
         """Also the weights of the losses on what the teacher says."""
-        own = {self._labels_name(name): weight for name, weight in super().loss_weights(batch).items()}
-        return own | dict.fromkeys(self.distillation.of_teacher, self._taught_weight(batch))
+        task_weights = {self._labels_name(name): weight for name, weight in super().loss_weights(batch).items()}
+        return task_weights | dict.fromkeys(self.distillation.of_teacher, self._taught_weight(batch))
 
     def with_teacher(self) -> Self:
         """Returns the task with its teacher, loaded unless it has it. Raises ValueError for one from which the student cannot learn."""

@@ -49,11 +49,11 @@ def config_of_teacher(task: TaskBase) -> Config:
         raise ValueError(f"{TEACHER}: {path}: expected a checkpoint with the configuration of its model beside it, got weights alone")
     names = [key for key in OWN_OPTIONS if hasattr(task.options, key)]
     theirs = ours.class_options(formats.read(path)) if names else {}  # which reads all weights
-    own = {key: theirs[key] for key in names if key in theirs}
+    own_options = {key: theirs[key] for key in names if key in theirs}
     # A teacher without a vocabulary of its own has been trained on records: it reads those of the student.
     tokenizer = dataclasses.replace(task.config.tokenizer, **values.get("tokenizer", {}))
     return dataclasses.replace(task.config, model=build(ModelConfig, values["model"], TEACHER), tokenizer=tokenizer,
-                               options=merge(task.config.options, own))
+                               options=merge(task.config.options, own_options))
 
 
 def load_teacher(reader: TaskBase, student: TaskBase) -> Teacher:

@@ -62,9 +62,9 @@ def read_settings(folder: str) -> dict[str, Any]:
         raise ValueError(f"{path}: prompts: expected texts by name, got {str(prompts)[:80]}")
     if not isinstance(longest, int) or longest < 0:
         raise ValueError(f"{length_path}: max_seq_length: expected a number of tokens, got {str(longest)[:40]}")
-    named = {ours: next((prompts[name] for name in theirs if prompts.get(name)), "") for ours, theirs in PROMPTS.items()}
-    named = {name: prompt for name, prompt in named.items() if prompt}
-    return {"normalize": "Normalize" in kinds, "prompts": named, "longest_text": longest}
+    our_prompts = {ours: next((prompts[name] for name in theirs if prompts.get(name)), "") for ours, theirs in PROMPTS.items()}
+    our_prompts = {name: prompt for name, prompt in our_prompts.items() if prompt}
+    return {"normalize": "Normalize" in kinds, "prompts": our_prompts, "longest_text": longest}
 
 
 def remarks(pooling: StoredPooling) -> list[str]:

@@ -93,17 +93,17 @@ def _read_archive(archive: zipfile.ZipFile, size: int) -> dict[str, np.ndarray]:
     programs = [name for name in archive.namelist() if name.endswith("/data.pkl")]
     if len(programs) != 1:
         raise _RefusedError("expected a file of torch.save, got an archive without data.pkl")
-    root, left = programs[0].removesuffix("data.pkl"), size
+    root, bytes_left = programs[0].removesuffix("data.pkl"), size
 
     def read(name: str, most: int) -> bytes:
-        nonlocal left
+        nonlocal bytes_left
         entry = archive.getinfo(f"{root}{name}")
         if entry.compress_type != zipfile.ZIP_STORED:
             raise _RefusedError(f"{entry.filename}: expected a stored entry, as torch.save writes it, got a packed one")
-        if entry.file_size > (allowed := min(most, left)):
+        if entry.file_size > (allowed := min(most, bytes_left)):
             raise _RefusedError(f"{entry.filename}: expected at most {allowed:,} bytes (the whole file has {size:,}), "
                                 f"the entry claims {entry.file_size:,}")
-        left -= entry.file_size
+        bytes_left -= entry.file_size
         return archive.read(entry)
     tensors = _tensors(_Machine().run(io.BytesIO(read("data.pkl", MOST_PROGRAM))))
     keys = {tensor.storage.key for tensor in tensors.values()}
@@ -145,7 +145,7 @@ def _arrays(tensors: Mapping[str, Tensor], storages: Mapping[str, bytes], size: 
 
     Raises ValueError if one reaches beyond its storage, or if all of them take much more than the file's `size` in bytes.
     """
-    left, arrays = MOST_SHARED * size, {}
+    bytes_left, arrays = MOST_SHARED * size, {}
     for tensor in dict.fromkeys(tensors.values()):
         storage, data = tensor.storage, storages[tensor.storage.key]
         if storage.count * storage.dtype.itemsize > len(data):
@@ -157,8 +157,8 @@ def _arrays(tensors: Mapping[str, Tensor], storages: Mapping[str, bytes], size: 
         last = tensor.offset + sum((length - 1) * step for length, step in zip(tensor.size, tensor.stride))
         if count and last >= len(flat):  # as_strided would read beyond it
             raise _RefusedError("damaged file of torch.save: a tensor reaches beyond its storage")
-        left -= count * flat.itemsize
-        if left < 0:
+        bytes_left -= count * flat.itemsize
+        if bytes_left < 0:
             raise _RefusedError(f"its tensors take more than {MOST_SHARED} times the {size:,} bytes of the file")
         steps = [step * flat.itemsize for step in tensor.stride]
         view = np.lib.stride_tricks.as_strided(flat[tensor.offset:], tensor.size, steps) if count else np.empty(tensor.size, flat.dtype)
