@@ -95,6 +95,13 @@ def read_definition(files: Mapping[str, bytes], where: str) -> Definition:
     return Definition(where, family, files, special, _added(files, config, where), config)
 
 
+def check_values(values: Mapping[str, Any], computed: Mapping[str, tuple], where: str) -> None:
+    """Raises ValueError, beginning with `where`, for the value of a key that is not among those that are computed."""
+    for key, usual in computed.items():
+        if values.get(key) not in usual:
+            raise ValueError(f"{where}{key}: {values.get(key)!r} is not computed here; expected {usual[0]!r}")
+
+
 def class_of(files: Mapping[str, bytes], where: str) -> str:
     """Returns the class of a tokenizer that its files name, without Fast; "" if they name none."""
     config = _mapping(files, names.CONFIG_FILE, where)

@@ -1,5 +1,6 @@
 """Byte-level BPE and SentencePiece unigram on the host, by the libraries that define them: `sentencepiece` and `tokenizers`."""
 
+import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from official_bert.text.subwords import model_proto, tokenizer_files
 from official_bert.text.subwords.added_tokens import AddedTokens
 from official_bert.text.subwords.character_map import joined
 from official_bert.text.subwords.composition import composed
-from official_bert.text.subwords.definition import AddedToken, Definition
+from official_bert.text.subwords.definition import AddedToken, Definition, check_values
 from official_bert.text.tokenizer import Span, Tokenizer
 
 # What counts as a space at the ends of a piece: white space and what SentencePiece's usual character map makes a space or nothing.
@@ -53,7 +54,40 @@ class SubwordTokenizer(Tokenizer):
         raise NotImplementedError
 
 
-class SentencePieceTokenizer(SubwordTokenizer):
+class SplitTokenizer(SubwordTokenizer):
+    """A tokenizer whose model sees only the text between added tokens, which are found first."""
+
+    @functools.cached_property
+    def _finder(self) -> AddedTokens:
+        return AddedTokens(self.added)
+
+    def tokenize_with_offsets(self, text: str) -> list[Span]:
+        """Returns (token, start, end) for each token, see `Tokenizer`."""
+        text = _readable(text)
+        tokens: list[Span] = []
+        for part in self._finder.split(text):
+            if part.token:
+                tokens.append((part.token.content, *_trimmed(text, part.start, part.end)))
+            else:
+                tokens += [(token, start + part.start, end + part.start)
+                           for token, start, end in self._tokenize_part(text[part.start:part.end])]
+        return tokens
+
+    def encode_all(self, texts):
+        """Returns the ids of each text."""
+        return [[index for part in self._finder.split(text)
+                 for index in ([part.token.id] if part.token else self._encode_part(text[part.start:part.end]))]
+                for text in map(_readable, texts)]
+
+    def _tokenize_part(self, text: str) -> list[Span]:
+        """Returns the tokens of text without added ones."""
+        raise NotImplementedError
+
+    def _encode_part(self, text: str) -> list[int]:
+        raise NotImplementedError
+
+
+class SentencePieceTokenizer(SplitTokenizer):
     """A SentencePiece unigram model (`.model`) by its own library, with the ids of XLM-R, CamemBERT, ALBERT, or of the model itself."""
 
     kind, space = "unigram", WORD_START
@@ -69,35 +103,18 @@ class SentencePieceTokenizer(SubwordTokenizer):
         added = added_tokens(definition, vocab)
         super().__init__(vocab_file, definition, vocab | {token.content: token.id for token in added}, added)
         self._library = sentencepiece.SentencePieceProcessor(model_proto=self.model)
-        self._finder = AddedTokens(added)
 
-    def tokenize_with_offsets(self, text: str) -> list[Span]:
-        """Returns (token, start, end) for each token, see `Tokenizer`.
-
-        A character that becomes several belongs to the piece with its last, and to pieces of some of them alone.
-        """
-        text = _readable(text)
-        tokens: list[Span] = []
-        for part in self._finder.split(text):
-            if part.token:
-                tokens.append((part.token.content, *_trimmed(text, part.start, part.end)))
-                continue
-            places = _places(text[part.start:part.end])
-            for piece in self._library.encode(text[part.start:part.end], return_type="proto").pieces:
-                start, end = _trimmed(text, part.start + places[piece.begin], part.start + places[piece.end])
-                token = self.inv_vocab[int(self.ids[piece.id])]
-                tokens.append((token, start, end + (start == end < part.end and token != WORD_START)))
+    def _tokenize_part(self, text):
+        """A character that becomes several belongs to the piece with its last, and to pieces of some of them alone."""
+        places, tokens = _places(text), []
+        for piece in self._library.encode(text, return_type="proto").pieces:
+            start, end = _trimmed(text, places[piece.begin], places[piece.end])
+            token = self.inv_vocab[int(self.ids[piece.id])]
+            tokens.append((token, start, end + (start == end < len(text) and token != WORD_START)))
         return tokens
 
-    def encode_all(self, texts):
-        """Returns the ids of each text."""
-        rows = []
-        for text in map(_readable, texts):
-            ids: list[int] = []
-            for part in self._finder.split(text):
-                ids += [part.token.id] if part.token else self.ids[self._library.encode(text[part.start:part.end])].tolist()
-            rows.append(ids)
-        return rows
+    def _encode_part(self, text):
+        return self.ids[self._library.encode(text)].tolist()
 
 
 class LibraryTokenizer(SubwordTokenizer):
@@ -246,7 +263,5 @@ def _check_settings(settings: Mapping[str, Any], definition: Definition) -> None
         steps_allowed = {"type": ("Metaspace",), "replacement": (WORD_START,), "prepend_scheme": ("always", None),
                          "add_prefix_space": (True, None)}
         usual = {"byte_fallback": (False, None)}
-    for section, values, allowed in (("pre_tokenizer", before, steps_allowed), ("model", model, usual)):
-        for key, usual_values in allowed.items():
-            if values.get(key) not in usual_values:
-                raise ValueError(f"{where}: {section}.{key}: {values.get(key)!r} is not computed here; expected {usual_values[0]!r}")
+    check_values(before, steps_allowed, f"{where}: pre_tokenizer.")
+    check_values(model, usual, f"{where}: model.")

@@ -6,7 +6,7 @@ import os
 import unicodedata
 from typing import Any
 
-from official_bert.text.subwords.definition import Definition
+from official_bert.text.subwords.definition import Definition, check_values
 from official_bert.text.subwords.word_pieces import WordPieceTokenizer
 from official_bert.text.tokenization import UNKNOWN
 from official_bert.text.tokenizer import Span
@@ -28,9 +28,7 @@ class JapaneseTokenizer(WordPieceTokenizer):
 
     def __init__(self, vocab_file: str, definition: Definition):
         super().__init__(vocab_file, definition)
-        for key, computed in SWITCHES.items():
-            if (value := definition.config.get(key, "basic" if key == "word_tokenizer_type" else None)) not in computed:
-                raise ValueError(f"{vocab_file}: {key}: {value!r} is not computed here; expected {computed[0]!r}")
+        check_values({"word_tokenizer_type": "basic"} | dict(definition.config), SWITCHES, f"{vocab_file}: ")
         options = definition.config.get("mecab_kwargs") or {}
         if not isinstance(options, dict) or options.get("mecab_option"):  # which may name files for MeCab to load
             raise ValueError(f"{vocab_file}: mecab_kwargs: expected no mecab_option, got {str(options)[:80]}")

@@ -1,16 +1,13 @@
 """WordPiece with other special tokens than BERT's (MPNet), which are found in a text first."""
 
-import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from official_bert.text.subwords import tokenizer_files
-from official_bert.text.subwords.added_tokens import AddedTokens
-from official_bert.text.subwords.definition import Definition
-from official_bert.text.subwords.host import SubwordTokenizer, added_tokens
+from official_bert.text.subwords.definition import Definition, check_values
+from official_bert.text.subwords.host import SplitTokenizer, added_tokens
 from official_bert.text.tokenization import UNKNOWN, FullTokenizer
-from official_bert.text.tokenizer import Span
 from official_bert.text.vocab import number_entries
 
 # Switches that change the tokens, with their values for BERT of 2018.
@@ -18,7 +15,7 @@ STEPS: Mapping[str, tuple] = {"tokenize_chinese_chars": (True, None), "do_basic_
                               "handle_chinese_chars": (True, None), "clean_text": (True, None)}
 
 
-class WordPieceTokenizer(SubwordTokenizer):
+class WordPieceTokenizer(SplitTokenizer):
     """The tokenizer of 2018 between the special and added tokens of a text."""
 
     kind, space = "wordpiece", "##"
@@ -35,33 +32,14 @@ class WordPieceTokenizer(SubwordTokenizer):
         if self.special["[UNK]"] != UNKNOWN:
             raise ValueError(f"{vocab_file}: unk_token: expected {UNKNOWN}, got {self.special['[UNK]']!r}, which is not computed here")
         self.plain = FullTokenizer(vocab_file, self.do_lower_case, pieces)
-        self._finder = AddedTokens(added)
 
     def _continues(self, token: str) -> bool:
         return token.startswith("##")
 
-    def tokenize_with_offsets(self, text: str) -> list[Span]:
-        """Returns (token, start, end) for each token, see `Tokenizer`."""
-        tokens: list[Span] = []
-        for part in self._finder.split(text):
-            if part.token:
-                place = text.index(part.token.content, part.start)
-                tokens.append((part.token.content, place, place + len(part.token.content)))
-            else:
-                tokens += [(token, start + part.start, end + part.start)
-                           for token, start, end in self._tokenize_part(text[part.start:part.end])]
-        return tokens
-
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of each text."""
-        return [list(itertools.chain(*([part.token.id] if part.token else self._encode_part(text[part.start:part.end])
-                                       for part in self._finder.split(text)))) for text in texts]
-
-    def _tokenize_part(self, text: str) -> list[Span]:
-        """Returns the tokens of text without special ones."""
+    def _tokenize_part(self, text):
         return self.plain.tokenize_with_offsets(text)
 
-    def _encode_part(self, text: str) -> list[int]:
+    def _encode_part(self, text):
         return self.plain.tokenize_ids(text)
 
 
@@ -85,9 +63,7 @@ def read_pieces(definition: Definition) -> dict[str, int]:
 
 def check_steps(values: Mapping[str, Any], lower_cases: bool, where: str) -> None:
     """Raises ValueError for switches that change the words of a text otherwise than in 2018."""
-    for key, usual in STEPS.items():
-        if values.get(key) not in usual:
-            raise ValueError(f"{where}: {key}: {values[key]!r} is not computed here; expected {usual[0]!r}")
+    check_values(values, STEPS, f"{where}: ")
     if (accents := values.get("strip_accents")) not in (None, lower_cases):
         raise ValueError(f"{where}: strip_accents: {accents!r} with do_lower_case {lower_cases} is not computed here: accents go if, and "
                          "only if, text is lower-cased")
