@@ -44,7 +44,7 @@ flags.DEFINE_integer("batch_size", 16, "Pairs in a batch, and in a group.")
 flags.DEFINE_integer("seeds", 3, "Trainings of each kind.")
 flags.DEFINE_integer("max_seq_length", 128, "Tokens of a text.")
 flags.DEFINE_integer("rerank", 10, "Passages that the reranker reads; 0: no reranker.")
-flags.DEFINE_integer("reranker_steps", 600, "Of each training of a reranker, which learns to compare from nothing.")
+flags.DEFINE_integer("reranker_steps", 300, "Of each training of a reranker, which learns to compare from nothing.")
 flags.DEFINE_float("reranker_learning_rate", 1e-4, "Of rerankers.")
 flags.DEFINE_integer("turns", 4, "Of --only=time.")
 TIMED_FROM, TIMED_TO = 10, 30  # steps
