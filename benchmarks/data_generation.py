@@ -8,17 +8,12 @@ peer's time for the whole text is extrapolated from two small sizes, so that its
 
 import glob
 import json
-import os
 import pathlib
 import re
-import resource
 import shutil
-import subprocess
-import sys
-import threading
-import time
 
 from absl import app, flags
+from measured_commands import ROOT, timed
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("text", None, "Prepared text: comma-separated globs.", required=True)
@@ -30,7 +25,6 @@ flags.DEFINE_list("peer_megabytes", ["4", "8"], "Two sizes of the peer's runs.")
 flags.DEFINE_integer("num_workers", 2, "Threads of our command.")
 flags.DEFINE_bool("peer", True, "Run the peer.")
 
-ROOT = pathlib.Path(__file__).parent.parent
 SETTINGS = ["--max_seq_length=128", "--max_predictions_per_seq=20", "--random_seed=12345"]
 DUPES = 5
 
@@ -52,48 +46,6 @@ def make_text(files: list[str], path: pathlib.Path, megabytes: int) -> str:
                             return str(path)
             copy += 1
     return str(path)
-
-
-def anonymous_memory(root: int) -> int:
-    """Returns RssAnon in bytes of a process and its children."""
-    total, waiting = 0, [root]
-    while waiting:
-        pid = waiting.pop()
-        try:
-            status = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-            for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-                waiting += map(int, (task / "children").read_text(encoding="utf-8").split())
-        except (OSError, ValueError):
-            continue
-        found = re.search(r"RssAnon:\s+(\d+) kB", status)
-        total += int(found[1]) * 1024 if found else 0
-    return total
-
-
-def timed(*command: str, cache: str = "") -> dict:
-    """Runs a command; returns its seconds, its CPU seconds, its peak of anonymous memory, and its output."""
-    environment = dict(os.environ, PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3")
-    if cache:
-        environment["NUMBA_CACHE_DIR"] = cache
-    begin, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    process = subprocess.Popen([sys.executable, *command], env=environment, text=True, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE)
-    peak = [0]
-
-    def watch() -> None:
-        while process.poll() is None:
-            peak[0] = max(peak[0], anonymous_memory(process.pid))
-            time.sleep(0.02)
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    output, errors = process.communicate()
-    seconds = time.perf_counter() - begin
-    watcher.join()
-    now = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_seconds = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
-    if process.returncode:
-        raise SystemExit(errors)
-    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "memory": peak[0], "output": output, "errors": errors}
 
 
 def run_ours(work: pathlib.Path, text: str, *flags_of_run: str, dupes: int = DUPES, cache: str = "") -> dict:

@@ -1,9 +1,13 @@
-# An environment that lowers to TPU HLO without a TPU: the wheel registers the TPU kernels, libtpu stays out.
+# An environment that lowers to TPU HLO without a TPU: the wheel registers the TPU kernels, libtpu stays out. Another version than this one,
+# such as TPU_VERSION=2.19.1, gets a folder of its own, .venv-tpu-2.19.1; TPU_PYTHON=.venv-tpu-2.19.1/bin/python tells the tests so.
+TPU_VERSION ?= 2.20.0
+VENV_TPU := .venv-tpu$(patsubst %,-%,$(filter-out 2.20.0,$(TPU_VERSION)))
 .PHONY: venv-tpu
-venv-tpu: .venv-tpu/.installed
-.venv-tpu/.installed: requirements-tpu.txt
-	@$(PYTHON) -m venv .venv-tpu
-	@.venv-tpu/bin/python -m pip install --quiet --disable-pip-version-check uv 2>&1 | grep -v '^WARNING: Location' || true
-	@VIRTUAL_ENV=.venv-tpu .venv-tpu/bin/uv pip install --quiet -r requirements-tpu.txt
-	@VIRTUAL_ENV=.venv-tpu .venv-tpu/bin/uv pip install --quiet --no-deps 'tensorflow-tpu==2.20.0' 'tensorflow-text~=2.20.0' --editable .
+venv-tpu: $(VENV_TPU)/.installed
+$(VENV_TPU)/.installed: requirements-tpu.txt
+	@$(PYTHON) -m venv $(VENV_TPU)
+	@$(VENV_TPU)/bin/python -m pip install --quiet --disable-pip-version-check uv 2>&1 | grep -v '^WARNING: Location' || true
+	@VIRTUAL_ENV=$(VENV_TPU) $(VENV_TPU)/bin/uv pip install --quiet -r requirements-tpu.txt
+	@VIRTUAL_ENV=$(VENV_TPU) $(VENV_TPU)/bin/uv pip install --quiet --no-deps 'tensorflow-tpu==$(TPU_VERSION)' \
+	  'tensorflow-text~=$(basename $(TPU_VERSION)).0' --editable .
 	@touch $@

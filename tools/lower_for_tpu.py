@@ -1,16 +1,19 @@
 """Lowers the whole train step and the evaluation step of a task to TPU HLO, on a machine that has no TPU.
 
     make venv-tpu && .venv-tpu/bin/python tools/lower_for_tpu.py --config=configs/pretrain/tiny.yaml
+    .venv-tpu/bin/python tools/lower_for_tpu.py --config=configs/pretrain/tiny.yaml --replicas=32
 
-The step is that of `--strategy=tpu`: forward, backward, accumulation, clipping, update, with static shapes. The command fails
-for an op that TPUs lack. It prints the size of the HLO and the number of each operation. It needs no TPU, and no TPU has run
-the step.
+The step is that of `--strategy=tpu`: forward, backward, accumulation, clipping, update, with static shapes; with several replicas, that
+of each, whose sums over all of them are all-reduces. The command fails for an op that TPUs lack. It prints the size of the HLO and the
+number of each operation. It needs no TPU, and no TPU has run the step.
 """
 
 from official_bert.command_line import run_main
 
 import collections
 import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import flags
 
@@ -21,6 +24,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "The run's YAML.", required=True)
 flags.DEFINE_multi_string("set", [], "Overrides, as in run_pretraining.")
 flags.DEFINE_string("platform", "TPU", "TPU, or CPU for this machine.")
+flags.DEFINE_integer("replicas", 1, "Cores of the slice, over all of its hosts; each gets its share of training.batch_size.", lower_bound=1)
 flags.DEFINE_integer("most", 12, "Operations to list, the most frequent first.")
 flags.DEFINE_string("hlo_file", "", "Where to write the HLO of the train step.")
 
@@ -34,6 +38,13 @@ def lower(function, arguments, platform: str) -> str:
         return compiled.experimental_get_compiler_ir(*flat)(stage="hlo", platform_name=platform)
     except (ValueError, TypeError, tf.errors.OpError) as error:
         raise ValueError(f"cannot be lowered for {platform}: {' '.join(str(error).split())[:600]}") from None
+
+
+def all_reduce_over(replicas: int) -> Callable[[Sequence[Any]], list[Any]]:
+    """Returns what sums tensors over the replicas: the operation that `TPUStrategy` puts into the graph for its `all_reduce`."""
+    import tensorflow as tf
+    group = [list(range(replicas))]
+    return lambda tensors: [tf.raw_ops.CrossReplicaSum(input=tensor, group_assignment=group) for tensor in tensors]
 
 
 def report(name: str, hlo: str, most: int) -> None:
@@ -61,19 +72,23 @@ def main(_) -> None:
         task = task.with_teacher()  # type: ignore[attr-defined]
     model = task.build_model()
     parts.freeze(model, config.training.freeze)
-    step = Step(task, model, config, max(config.training.steps, 1))
+    if config.training.batch_size % (shares := FLAGS.replicas * config.training.accumulation_steps):
+        raise ValueError(f"config.training.batch_size: expected a multiple of {FLAGS.replicas} replicas times "
+                         f"{config.training.accumulation_steps} accumulation steps = {shares}, got {config.training.batch_size}")
+    step = Step(task, model, config, max(config.training.steps, 1), FLAGS.replicas)
+    all_reduce = all_reduce_over(FLAGS.replicas) if FLAGS.replicas > 1 else list
 
     def spec(variable):
         return tf.TensorSpec(variable.shape, variable.dtype)
     teacher = task.teacher.model.variables if config.training.teacher else []  # type: ignore[attr-defined]
     weights = [spec(variable) for variable in model.trainable_variables]
     scalars = [tf.TensorSpec((), tf.as_dtype(tf.float32)), tf.TensorSpec((), tf.int32)]
-    batch = task.batch_spec(config.training.batch_size)
+    batch = task.batch_spec(config.training.batch_size // FLAGS.replicas)
     integers = [tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.int32)]
 
     def train(weights, first, second, scalars, batch, integers, of_teacher):
         with keras.StatelessScope(list(zip(teacher, of_teacher))):
-            state, row = step.train(State(weights, first, second, *scalars), batch, *integers, all_reduce=list)
+            state, row = step.train(State(weights, first, second, *scalars), batch, *integers, all_reduce)
         return tf.nest.flatten([state.weights, state.first, state.second, state.scale, state.finite_steps, row])
 
     hlo = lower(train, [weights, weights, weights, scalars, batch, integers, list(map(spec, teacher))], FLAGS.platform)

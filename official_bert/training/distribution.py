@@ -15,6 +15,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from official_bert.config import STRATEGIES
 from official_bert.data.pretraining.graph_reader import GraphReader
@@ -23,6 +24,7 @@ from official_bert.data.sources import BatchSource, ExampleSource, RecordSource
 WORKER_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
                tf.errors.DeadlineExceededError)
 LOOKUP_SECONDS = 20.0  # for the cloud to say where a TPU is
+JOIN_SECONDS, TOLD_AFTER = 3600.0, 20.0  # for all workers to start, and until a line says which one is awaited
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
@@ -93,7 +95,14 @@ def _multi_worker(placement: Placement) -> tf.distribute.Strategy:
     else:
         _is_first_in(os.environ.get("TF_CONFIG", ""))
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    _join_cluster(placement)
     return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+
+
+@functools.cache  # then TensorFlow's own server listens on this worker's port, as long as the process lives
+def _join_cluster(placement: Placement) -> None:
+    """Waits for the other workers, as TensorFlow would, but says which one it waits for."""
+    wait_for_hosts(placement, JOIN_SECONDS)
 
 
 def _is_first_in(text: str) -> bool:
@@ -113,9 +122,10 @@ def _is_first_in(text: str) -> bool:
 
 
 def wait_for_hosts(placement: Placement, seconds: float) -> None:
-    """Waits until every worker of the cluster has called this too. Raises ValueError, naming the first host that does not answer in time.
+    """Waits until every worker of the cluster has called this too; a warning names the host that is awaited for long.
 
-    TensorFlow itself waits for a missing worker for an hour. Call it before `make_strategy`, which needs the port that this listens on.
+    Raises ValueError, naming the first host that does not answer in time, or this worker's address if its port is taken. TensorFlow itself
+    waits for a missing worker for an hour without a word. Call it before a strategy is made, which needs the port that this listens on.
     """
     if placement.worker_hosts:
         hosts, index = placement.worker_hosts.split(","), placement.task_index
@@ -124,13 +134,22 @@ def wait_for_hosts(placement: Placement, seconds: float) -> None:
         config = json.loads(text)
         hosts = [host for kind in sorted(config["cluster"]) for host in config["cluster"][kind]]
         index = hosts.index(config["cluster"][config["task"].get("type", "worker")][int(config["task"]["index"])])
-    deadline = time.monotonic() + seconds
-    with socket.create_server(("", _address(hosts[index])[1])):
+    began = time.monotonic()
+    try:
+        listening = socket.create_server(("", _address(hosts[index])[1]))
+    except OSError as error:
+        raise ValueError(f"--strategy=multi_worker: {hosts[index]}: this worker's port cannot be opened: {error.strerror}") from None
+    with listening:
         for host in (host for number, host in enumerate(hosts) if number != index):
+            is_told = False
             while not _answers(host):
-                if time.monotonic() > deadline:
+                waited = time.monotonic() - began
+                if waited > seconds:
                     raise ValueError(f"--strategy=multi_worker: expected every worker to be started within {seconds:.0f} s, "
                                      f"{host} does not answer")
+                if waited > TOLD_AFTER and not is_told:
+                    is_told = True
+                    logging.warning("--strategy=multi_worker: waiting for %s, which does not answer", host)
                 time.sleep(0.2)
 
 

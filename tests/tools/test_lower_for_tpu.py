@@ -1,5 +1,7 @@
+import collections
 import dataclasses
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -8,13 +10,16 @@ import sys
 import pytest
 import yaml
 
+from official_bert.config import load_config
 from official_bert.models.interchange import formats
+from official_bert.tasks.loading import load_task
 
 FAMILY = pathlib.Path(__file__).parents[1] / "golden" / "family"
 
 
 def lower(root, *arguments, config="pretrain/tiny.yaml"):
-    python = sys.executable if "--platform=CPU" in arguments else root / ".venv-tpu/bin/python"
+    # TPU_PYTHON: of an environment with another version of tensorflow-tpu (`make venv-tpu TPU_VERSION=...`).
+    python = sys.executable if "--platform=CPU" in arguments else os.environ.get("TPU_PYTHON", root / ".venv-tpu/bin/python")
     if not pathlib.Path(python).exists():
         pytest.skip("needs the environment of `make venv-tpu`")
     return subprocess.run([str(python), str(root / "tools/lower_for_tpu.py"), f"--config={root}/configs/{config}",
@@ -38,6 +43,25 @@ def test_the_whole_pretraining_step_lowers_to_tpu_hlo(root, tmp_path, overrides)
     # The step is whole: products of forward and backward, square roots of the update, random bits of dropout.
     assert hlo.count(" dot(") > 30 and " sqrt(" in hlo and ("rng-bit-generator(" in hlo or " shift-left(" in hlo)
     assert "parameter_replication" in hlo and "<=" not in hlo
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [8, 32])
+def test_the_gradients_of_several_hosts_are_summed_over_all_their_cores(root, tmp_path, replicas):
+    done = lower(root, f"--hlo_file={tmp_path}/step.hlo", f"--replicas={replicas}", "--set=training.batch_size=64",
+                 "--set=training.accumulation_steps=2")
+    assert done.returncode == 0, done.stderr
+    sums = re.findall(r"= f32\[([\d,]*)\]\S* all-reduce\(.*replica_groups=\{\{([\d,]+)\}\}", hlo := (tmp_path / "step.hlo").read_text())
+    assert {group for _, group in sums} == {",".join(map(str, range(replicas)))} and len(sums) == hlo.count(" all-reduce(")
+    model = load_task(load_config(str(root / "configs/pretrain/tiny.yaml"))).build_model()
+    gradients = collections.Counter(",".join(map(str, weight.shape)) for weight in model.trainable_variables)
+    assert not gradients - collections.Counter(shape for shape, _ in sums)  # each once, after both micro-batches
+
+
+@pytest.mark.slow
+def test_a_batch_that_the_replicas_cannot_share_is_refused(root):
+    done = lower(root, "--replicas=3")
+    assert done.returncode == 1 and "config.training.batch_size: expected a multiple of 3 replicas times 1 accumulation steps = 3, got 8" in done.stderr
 
 
 @pytest.mark.slow

@@ -94,6 +94,18 @@ def test_workers_wait_for_each_other_and_a_missing_host_is_named_in_time():
     assert not errors and not threads[0].is_alive()
 
 
+def test_a_host_that_is_awaited_and_a_port_that_is_taken_are_named(monkeypatch, caplog):
+    own, other = (f"127.0.0.1:{port}" for port in free_ports(2))
+    placement = Placement(strategy="multi_worker", worker_hosts=f"{own},{other}", task_index=0)
+    monkeypatch.setattr(distribution, "TOLD_AFTER", 0.0)
+    with pytest.raises(ValueError, match="does not answer"), caplog.at_level("WARNING"):
+        distribution.wait_for_hosts(placement, 0.5)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"--strategy=multi_worker: waiting for {other}, which does not answer"]
+    with socket.create_server(("", int(own.rpartition(":")[2]))), pytest.raises(ValueError, match=f"{own}: this worker's port cannot be"):
+        distribution.wait_for_hosts(placement, 0.5)
+
+
 def test_a_host_without_a_port_is_told():
     with pytest.raises(ValueError, match="--worker_hosts: expected host:port,host:port,..., got 'elsewhere'"):
         distribution.wait_for_hosts(Placement(strategy="multi_worker", worker_hosts="127.0.0.1:1,elsewhere", task_index=1), 0.1)
