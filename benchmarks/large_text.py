@@ -24,7 +24,7 @@ from measured_commands import ROOT, timed
 FLAGS = flags.FLAGS
 flags.DEFINE_string("text", None, "Raw text as prepare_corpus reads it: comma-separated globs.", required=True)
 flags.DEFINE_list("megabytes", ["1000", "2500", "5000"], "Sizes of the made text, the smallest first.")
-flags.DEFINE_string("work_dir", "build/benchmark_large_text", "A folder for text and outputs, which is emptied at the end; about five times the "
+flags.DEFINE_string("work_dir", "build/benchmark_large_text", "A folder for text and outputs, emptied at the end; about five times the "
                     "largest size.")
 flags.DEFINE_string("report", "large_text.jsonl", "Where to add a line for each command and size.")
 flags.DEFINE_integer("num_workers", 2, "Processes or threads of the commands.", lower_bound=1)

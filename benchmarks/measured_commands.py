@@ -34,6 +34,14 @@ def anonymous_memory(root: int) -> int:
     return total
 
 
+def cpu_seconds(pid: int) -> float:
+    """Returns the processor time of a process so far; that of processes that it has waited for is not in it."""
+    with contextlib.suppress(OSError):
+        user, system = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
 def disk(root: int, folder: pathlib.Path) -> int:
     """Returns the bytes on disk of the files in a folder, and of those without a name there that a process and its children hold open."""
     place, sizes = folder.stat().st_dev, {}
@@ -56,18 +64,21 @@ def _listed(folder: pathlib.Path) -> list[pathlib.Path]:
 def timed(*command: str, cache: str = "", folder: pathlib.Path | None = None) -> dict:
     """Runs a command of Python; returns its seconds, its CPU seconds, its peak of anonymous memory, and its output.
 
-    With a folder, also the peak of what it takes on disk there, beyond what was there before.
+    CPU seconds are those of all its processes, as last seen: a command may end without waiting for those of its workers. With a folder,
+    also the peak of what it takes on disk there, beyond what was there before.
     """
     environment = dict(os.environ, PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3")
     if cache:
         environment["NUMBA_CACHE_DIR"] = cache
     before = disk(os.getpid(), folder) if folder else 0
     began, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    of_processes: dict[int, float] = {}
     process = subprocess.Popen([sys.executable, *command], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     peaks = {"memory": 0, "disk": 0}
 
     def watch() -> None:
         while process.poll() is None:
+            of_processes.update((pid, max(cpu_seconds(pid), of_processes.get(pid, 0.0))) for pid in processes(process.pid))
             peaks["memory"] = max(peaks["memory"], anonymous_memory(process.pid))
             if folder:
                 peaks["disk"] = max(peaks["disk"], disk(process.pid, folder) - before)
@@ -78,7 +89,7 @@ def timed(*command: str, cache: str = "", folder: pathlib.Path | None = None) ->
     seconds = time.perf_counter() - began
     watcher.join()
     now = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_seconds = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+    waited_for = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
     if process.returncode:
         raise SystemExit(errors)
-    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "output": output, "errors": errors} | peaks
+    return {"seconds": seconds, "cpu_seconds": max(waited_for, sum(of_processes.values())), "output": output, "errors": errors} | peaks

@@ -7,7 +7,8 @@ venv-tpu: $(VENV_TPU)/.installed
 $(VENV_TPU)/.installed: requirements-tpu.txt
 	@$(PYTHON) -m venv $(VENV_TPU)
 	@$(VENV_TPU)/bin/python -m pip install --quiet --disable-pip-version-check uv 2>&1 | grep -v '^WARNING: Location' || true
-	@VIRTUAL_ENV=$(VENV_TPU) $(VENV_TPU)/bin/uv pip install --quiet -r requirements-tpu.txt
-	@VIRTUAL_ENV=$(VENV_TPU) $(VENV_TPU)/bin/uv pip install --quiet --no-deps 'tensorflow-tpu==$(TPU_VERSION)' \
-	  'tensorflow-text~=$(basename $(TPU_VERSION)).0' --editable .
+	@echo "libtpu; sys_platform == 'none'" > $(VENV_TPU)/without_libtpu.txt
+	@VIRTUAL_ENV=$(VENV_TPU) $(VENV_TPU)/bin/uv pip install --quiet --overrides $(VENV_TPU)/without_libtpu.txt -r requirements-tpu.txt \
+	  'tensorflow-tpu==$(TPU_VERSION)'
+	@VIRTUAL_ENV=$(VENV_TPU) $(VENV_TPU)/bin/uv pip install --quiet --no-deps 'tensorflow-text~=$(basename $(TPU_VERSION)).0' --editable .
 	@touch $@

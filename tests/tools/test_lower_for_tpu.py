@@ -61,7 +61,8 @@ def test_the_gradients_of_several_hosts_are_summed_over_all_their_cores(root, tm
 @pytest.mark.slow
 def test_a_batch_that_the_replicas_cannot_share_is_refused(root):
     done = lower(root, "--replicas=3")
-    assert done.returncode == 1 and "config.training.batch_size: expected a multiple of 3 replicas times 1 accumulation steps = 3, got 8" in done.stderr
+    assert done.returncode == 1
+    assert "config.training.batch_size: expected a multiple of 3 replicas times 1 accumulation steps = 3, got 8" in done.stderr
 
 
 @pytest.mark.slow
