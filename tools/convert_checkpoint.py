@@ -159,16 +159,16 @@ def options_of_run(source, settings: Settings) -> dict[str, str | int | float]:
     if config is None or config.task not in MODULES or config.task == "pretraining":
         return {}
     prefix = formats.find_prefix(settings.input)
-    options = load_task(config).with_tuned(tuned_for(prefix) if prefix else {}).options
-    usual = {field.name: field.default for field in dataclasses.fields(options) if field.name in CHANGE_ANSWERS}
+    task = load_task(config).with_tuned(tuned_for(prefix) if prefix else {})
+    usual = {field.name: field.default for field in dataclasses.fields(task.options) if field.name in CHANGE_ANSWERS}
     guessed = ours.config_of(source).options
     usual["max_seq_length"] = guessed["max_seq_length"]
     if settings.to == "ours" and "scheme" in usual:
         usual["scheme"] = guessed.get("scheme", usual["scheme"])  # of the labels; other programs take all tags for IOB
-    changed = {key: value for key in usual if (value := getattr(options, key)) != usual[key]}
+    changed = {key: value for key in usual if (value := getattr(task.options, key)) != usual[key]}
     if changed.get("truncate") != "windows" and "truncate" in usual:
         changed.pop("doc_stride", None)
-    return changed | ({"pairs": "two texts a row (--pairs)"} if getattr(options, "pairs", False) else {})
+    return changed | ({"pairs": "two texts a row (--pairs)"} if task.option("pairs", False) else {})
 
 
 def facts_without_place(formats, source, settings: Settings) -> list[tuple[str, str]]:

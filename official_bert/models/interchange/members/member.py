@@ -73,16 +73,11 @@ def output(ours: str, theirs: str) -> list[tuple[str, str]]:
     return rows(ours, theirs, ("output_weights", "output_bias"), LINEAR)
 
 
-@dataclasses.dataclass(frozen=True)
 class Form:
     """A class of a member: its head, and the names of the weights that it has beside the encoder's."""
 
-    head: Head
-    rows: tuple[tuple[str, str], ...]
-
     def __init__(self, head: Head, *rows: Rows):
-        object.__setattr__(self, "head", head)
-        object.__setattr__(self, "rows", tuple(row for part in rows for row in part))
+        self.head, self.rows = head, tuple(row for part in rows for row in part)
 
 
 def _nothing(_: Any) -> dict[str, Any]:
