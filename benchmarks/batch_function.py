@@ -33,10 +33,10 @@ def make_ours():
     signature = Servable("model", 1, FLAGS.model).signature("")
 
     async def ask(texts, clients):
-        batcher, seconds, left = Batcher(BatchingParameters(max_batch_size=ROWS, num_batch_threads=THREADS), Metrics()), [], iter(texts)
+        batcher, seconds, waiting = Batcher(BatchingParameters(max_batch_size=ROWS, num_batch_threads=THREADS), Metrics()), [], iter(texts)
 
         async def client():
-            for text in left:
+            for text in waiting:
                 began = time.perf_counter()
                 await batcher.answer("", {"text": np.array([text], object)}, signature.run)
                 seconds.append(time.perf_counter() - began)

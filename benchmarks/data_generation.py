@@ -31,9 +31,9 @@ DUPES = 5
 
 def make_text(files: list[str], path: pathlib.Path, megabytes: int) -> str:
     """Writes text of this size: the files, then copies of them with the words of each sentence rotated."""
-    left, copy = megabytes * 1_000_000, 0
+    bytes_left, copy = megabytes * 1_000_000, 0
     with open(path, "w", encoding="utf-8") as out:
-        while left > 0:
+        while bytes_left > 0:
             for name in files:
                 with open(name, encoding="utf-8") as file:
                     for line in file:
@@ -41,8 +41,8 @@ def make_text(files: list[str], path: pathlib.Path, megabytes: int) -> str:
                             turn = copy % len(words)
                             line = " ".join(words[turn:] + words[:turn]) + "\n"
                         out.write(line)
-                        left -= len(line.encode())
-                        if left <= 0 and line == "\n":
+                        bytes_left -= len(line.encode())
+                        if bytes_left <= 0 and line == "\n":
                             return str(path)
             copy += 1
     return str(path)

@@ -38,12 +38,12 @@ def write_records() -> None:
     out = np.empty(ROWS * encoder.most_bytes, np.uint8)
     rng = np.random.default_rng(0)
     for shard in range(FLAGS.shards):
-        left = FLAGS.records * (shard + 1) // FLAGS.shards - FLAGS.records * shard // FLAGS.shards
+        bytes_left = FLAGS.records * (shard + 1) // FLAGS.shards - FLAGS.records * shard // FLAGS.shards
         with open(os.path.join(FLAGS.folder, f"part-{shard:05d}.tfrecord"), "wb") as file:
-            while left:
-                rows = rng.integers(0, 128, (min(ROWS, left), encoder.width), np.int32)
+            while bytes_left:
+                rows = rng.integers(0, 128, (min(ROWS, bytes_left), encoder.width), np.int32)
                 file.write(out[:encoder.encode(rows, out)].data)
-                left -= len(rows)
+                bytes_left -= len(rows)
 
 
 def open_source(paths: list[str], batch_size: int):

@@ -35,9 +35,9 @@ def recomputed_in_chunks(function: Callable, weights: Sequence, sites: Sequence,
     chunks = (count + size - 1) // size
     cut = {}
     for name, value in rows.items():
-        rest = ops.shape(value)[1:]
-        filled = ops.concatenate([value, ops.zeros((chunks * size - count, *rest), value.dtype)])
-        cut[name] = ops.reshape(filled, (-1, size, *rest))
+        row_shape = ops.shape(value)[1:]
+        filled = ops.concatenate([value, ops.zeros((chunks * size - count, *row_shape), value.dtype)])
+        cut[name] = ops.reshape(filled, (-1, size, *row_shape))
     seeds = [ops.convert_to_tensor(site.value) for site in sites]
     values_of_weights = [ops.convert_to_tensor(weight.value) for weight in weights]
     for site, seed in zip(sites, seeds):

@@ -58,17 +58,17 @@ class Visibility:
 
 def windows_of(x, window):
     """Cuts rows x [B,S,...] into windows, the last one filled up: [B*K,W,...]."""
-    length, rest = ops.shape(x)[1], ops.shape(x)[2:]
+    length, row_shape = ops.shape(x)[1], ops.shape(x)[2:]
     count = (length + window - 1) // window * window  # no remainder of a negative number, which ONNX has of another sign
-    return ops.reshape(_padded(x, 0, count - length), (-1, window, *rest))
+    return ops.reshape(_padded(x, 0, count - length), (-1, window, *row_shape))
 
 
 def windows_around(x, window):
     """Returns each window of x [B,S,...] with the one before and the one behind it: [B*K,3W,...]."""
-    length, rest = ops.shape(x)[1], ops.shape(x)[2:]
+    length, row_shape = ops.shape(x)[1], ops.shape(x)[2:]
     count = (length + window - 1) // window * window
     padded = _padded(x, window, window + count - length)                                  # [B,S+2W,...]
-    parts = [ops.reshape(padded[:, start:start + count], (-1, window, *rest)) for start in (0, window, 2 * window)]
+    parts = [ops.reshape(padded[:, start:start + count], (-1, window, *row_shape)) for start in (0, window, 2 * window)]
     return ops.concatenate(parts, axis=1)
 
 

@@ -138,9 +138,9 @@ def replace_tokens(batch: Mapping[str, Any], guesses):
         return ops.reshape(summed, (rows, length))
     counts = by_place(used)
     drawn, once = counts > 0, ops.maximum(counts, 1)
-    mean, own = by_place(guesses) // once, by_place(batch["masked_lm_ids"]) // once
+    mean, original_ids = by_place(guesses) // once, by_place(batch["masked_lm_ids"]) // once
     ids = ops.where(drawn, mean, ops.cast(batch["input_ids"], "int32"))
-    return ids, ops.cast(ops.logical_and(drawn, mean != own), "int32")
+    return ids, ops.cast(ops.logical_and(drawn, mean != original_ids), "int32")
 
 
 def generator_config(config: ModelConfig, width: float, layers: float) -> ModelConfig:

@@ -154,9 +154,9 @@ class GraphByteBpe(GraphSubwords):
         ids = tf.where(padded, tf.gather(self._products, tf.where(padded, tf.concat([rank, [0]], 0)[:tf.size(ids)], 0)), ids)
         remains = tf.concat([[True], ~join], 0)[:tf.size(ids)]
         open_ = tf.gather(lowest < NEVER, words)
-        done, rest = (tf.where(remains & part)[:, 0] for part in (~open_, open_))
-        finished = tf.tensor_scatter_nd_update(finished, tf.gather(places, done)[:, None], tf.gather(ids, done))
-        return tf.gather(ids, rest), tf.gather(words, rest), tf.gather(places, rest), finished
+        done_places, open_places = (tf.where(remains & part)[:, 0] for part in (~open_, open_))
+        finished = tf.tensor_scatter_nd_update(finished, tf.gather(places, done_places)[:, None], tf.gather(ids, done_places))
+        return tf.gather(ids, open_places), tf.gather(words, open_places), tf.gather(places, open_places), finished
 
 
 def _with_contractions(begins: tf.Tensor, codes: tf.Tensor, apostrophe: tf.Tensor, last: tf.Tensor) -> tf.Tensor:

@@ -129,9 +129,9 @@ class Step:
         totals = dict(zip(weights_of, all_reduce(list(weights_of.values()))))
         gradients, sums, counts = self._accumulate(state, batch, totals, step, replica)
         reduced = all_reduce([*gradients, *sums.values(), *(value for pair in counts.values() for value in pair)])
-        gradients, rest = reduced[:len(gradients)], reduced[len(gradients):]
-        losses = {name: value / (totals[name] + EPSILON) for name, value in zip(sums, rest)}
-        pairs = dict(zip(counts, zip(rest[len(sums)::2], rest[len(sums) + 1::2])))
+        gradients, reduced_sums = reduced[:len(gradients)], reduced[len(gradients):]
+        losses = {name: value / (totals[name] + EPSILON) for name, value in zip(sums, reduced_sums)}
+        pairs = dict(zip(counts, zip(reduced_sums[len(sums)::2], reduced_sums[len(sums) + 1::2])))
         loss = tf.add_n(list(losses.values()))
         row = {f"{name}_loss": value for name, value in losses.items()} | {"loss": loss}
         row |= {name: count if name in TOTALS else tf.math.divide_no_nan(count, weight) for name, (count, weight) in pairs.items()}

@@ -16,11 +16,11 @@ CHUNK_BYTES = 1 << 24  # held in memory twice while rows are put into buckets
 
 
 class Bucket(NamedTuple):
-    """Rows that are neighbours in the order: `rows[chosen]` have the places `start`, start + 1, ..."""
+    """Rows that are neighbours in the order: `rows[numbers]` have the places `start`, start + 1, ..."""
 
     start: int
     rows: np.ndarray  # [n, width]
-    chosen: np.ndarray  # [n] int64
+    numbers: np.ndarray  # [n] int64
 
 
 def shuffled(file: IO[bytes], row: np.dtype, order: np.ndarray, open_scratch: Callable[[], IO[bytes]], multiple: int = 1,

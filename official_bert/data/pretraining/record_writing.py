@@ -154,7 +154,7 @@ def write_rows(buckets: Iterable[Bucket], count: int, paths: Sequence[str], enco
     """
     def make_jobs() -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         for bucket in buckets:
-            shares = [bucket.chosen[number::len(paths)] for number in range(len(paths))]
+            shares = [bucket.numbers[number::len(paths)] for number in range(len(paths))]
             for start, number in itertools.product(range(0, len(shares[0]), together), range(len(paths))):
                 yield number, bucket.rows, shares[number][start:start + together]
 

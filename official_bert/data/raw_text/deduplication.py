@@ -136,9 +136,9 @@ class Deduplicator:
         _, first = np.unique(document.paragraphs, return_index=True)
         repeated = self._paragraphs.contains(document.paragraphs)
         self._paragraphs.add(document.paragraphs[~repeated])
-        here = np.ones(len(repeated), bool)
-        here[first] = False  # repeated within the document
-        return (repeated | here).tolist()
+        is_repeated = np.ones(len(repeated), bool)
+        is_repeated[first] = False  # repeated within the document
+        return (repeated | is_repeated).tolist()
 
     def is_duplicate(self, document: Fingerprint) -> str:
         """Returns "exact" or "near" for a duplicate of an earlier document; remembers a new one and returns ""."""

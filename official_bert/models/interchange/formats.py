@@ -96,9 +96,9 @@ def find_format(path: str) -> tuple[str, str]:
         return "hugging_face", folder  # as the Chinese models of 2019 are published; beside a TF 1 checkpoint, that one is read
     if not os.path.exists(path):
         raise ValueError(f"{path}: no checkpoint found there: no such file or folder, {published.OTHER_READING}")
-    there = ", ".join(sorted(os.listdir(path))[:8]) or "an empty folder" if os.path.isdir(path) else "another file"
+    contents = ", ".join(sorted(os.listdir(path))[:8]) or "an empty folder" if os.path.isdir(path) else "another file"
     raise ValueError(f"{path}: no checkpoint found there: expected a TensorFlow checkpoint, config.json with "
-                     f"model.safetensors, a keras-hub preset or a .keras file, got {there}")
+                     f"model.safetensors, a keras-hub preset or a .keras file, got {contents}")
 
 
 def holds_model(path: str) -> bool:

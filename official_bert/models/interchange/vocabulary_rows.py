@@ -29,9 +29,9 @@ def map_vectors(rows: np.ndarray, vectors: Mapping[int, np.ndarray], new: Collec
         return np.array([[*vectors[index], 1.0] for index in indices]).reshape(-1, width + 1)
     old = rows[shared_ids].astype(np.float64)
     fitted = np.linalg.lstsq(with_constant(shared_ids), old, rcond=None)[0]                    # [W+1,D]
-    left = np.square(old - with_constant(shared_ids) @ fitted).sum()
+    residual = np.square(old - with_constant(shared_ids) @ fitted).sum()
     mapped = [index for index in new if index in vectors]
-    explained = 1.0 - left / max(np.square(old - old.mean(axis=0)).sum(), 1e-30)
+    explained = 1.0 - residual / max(np.square(old - old.mean(axis=0)).sum(), 1e-30)
     return dict(zip(mapped, with_constant(mapped) @ fitted)), float(explained)
 
 

@@ -163,9 +163,9 @@ class ServedTagger(ServedWindows):
             # A piece of a space alone belongs to the piece behind it, and is no word without one.
             blank = tf.equal(starts.values, ends)
             with_next = tf.concat([joined, [False]], 0)[:tf.size(blank)]
-            own = (~blank | with_next) & ~tf.concat([[False], blank & with_next], 0)[:tf.size(blank)]
-            ideograph &= own
-            begins = own & _with_first(~joined | punctuation[1:] | punctuation[:-1], blank)
+            is_first = (~blank | with_next) & ~tf.concat([[False], blank & with_next], 0)[:tf.size(blank)]
+            ideograph &= is_first
+            begins = is_first & _with_first(~joined | punctuation[1:] | punctuation[:-1], blank)
         else:
             begins = ~tf.gather(self._continues, ids.values)
         chunk_start = begins & _with_first(~joined, begins)
@@ -256,9 +256,9 @@ class ServedTagger(ServedWindows):
         alone = tf.greater(kind, none)
         closes = tf.equal(prefix, END) | tf.equal(prefix, SINGLE)
         after_end = tf.concat([[False], closes[:-1]], 0)[:tf.size(kind)]
-        own = ~alone | new_text | after_end
-        kinds = tf.boolean_mask(tf.where(alone, none, kind), own)
-        kind = tf.gather(kinds, tf.cumsum(tf.cast(own, tf.int32)) - 1)
+        is_first = ~alone | new_text | after_end
+        kinds = tf.boolean_mask(tf.where(alone, none, kind), is_first)
+        kind = tf.gather(kinds, tf.cumsum(tf.cast(is_first, tf.int32)) - 1)
         return tf.where(alone & tf.equal(kind, none), OUTSIDE, prefix), kind
 
     def _tag_tables(self) -> tuple[np.ndarray, np.ndarray]:

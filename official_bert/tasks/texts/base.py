@@ -241,9 +241,9 @@ class TextClassification(TaskBase):
 
     def served(self, model, options):
         kind = {"multi_label": ServedMultiLabel, "regression": ServedRegression}.get(self.head, ServedClassifier)
-        own = {"threshold": self.thresholds.tolist()} if self.head == "multi_label" and options.threshold is None else {}
+        threshold = {"threshold": self.thresholds.tolist()} if self.head == "multi_label" and options.threshold is None else {}
         return kind.make(self, model, options, labels=self.options.labels, pairs=self.options.pairs,
-                         truncate=self.options.truncate, doc_stride=min(self.options.doc_stride, self.options.max_seq_length), **own)
+                         truncate=self.options.truncate, doc_stride=min(self.options.doc_stride, self.options.max_seq_length), **threshold)
 
     @property
     def thresholds(self) -> np.ndarray:

@@ -40,9 +40,9 @@ def write_page(run: RunFolder, measured: Measured, files: DataFiles, weights: st
     about = about_section(config, begun_with, [*trained_on, *_evaluated(resolved, files)], weights.removeprefix(own_folder))
     cut = run_sections.cut_section(cut_rows(resolved), config.options.get("max_seq_length", 0), config.options.get("truncate") == "windows")
     curves = run_sections.curves_section(run.file(LOG_FILE))
-    own: list[Section] = held_out.examine(measured.predictions) if isinstance(held_out, Examined) else []
+    task_sections: list[Section] = held_out.examine(measured.predictions) if isinstance(held_out, Examined) else []
     settings = settings_section(config, defaults_of(resolved.task.Options))
-    sections = [run_sections.metrics_section(measured.metrics), about, *own, *filter(None, (curves, cut)), settings]
+    sections = [run_sections.metrics_section(measured.metrics), about, *task_sections, *filter(None, (curves, cut)), settings]
     for line in page.as_lines(sections):
         report(line)
     title = ": ".join(filter(None, (config.task, title_of(run), evaluation_name)))

@@ -33,7 +33,7 @@ def test_rows_come_in_the_order_asked_for(tmp_path, monkeypatch, count, bucket, 
     row, found, shares = np.dtype((np.uint16, (4,))), [], []
     for part in external_shuffle.shuffled(put(tmp_path, rows), row, order, lambda: scratch(tmp_path), multiple, shares.append):
         assert part.start == sum(map(len, found)) and part.start % multiple == 0
-        found.append(part.rows[part.chosen])
+        found.append(part.rows[part.numbers])
     np.testing.assert_array_equal(np.concatenate([rows[:0], *found]), rows[order])
     assert shares == sorted(shares) and (not shares or shares[-1] == 1)
     assert not list(tmp_path.iterdir())
@@ -83,7 +83,7 @@ order = np.random.default_rng(0).permutation(count)
 before, memory, seen = io(), anonymous(), 0
 for bucket in external_shuffle.shuffled(file, np.dtype((np.uint16, (width,))), order, open_scratch, 1,
                                         lambda share: drop(opened[-1]) if share == 1 else None):
-    numbers = bucket.rows[bucket.chosen, :2].copy().view(np.uint32)[:, 0]
+    numbers = bucket.rows[bucket.numbers, :2].copy().view(np.uint32)[:, 0]
     assert (numbers == order[bucket.start:bucket.start + len(numbers)]).all()
     seen += len(numbers)
 assert seen == count

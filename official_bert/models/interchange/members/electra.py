@@ -47,9 +47,9 @@ TF1_GENERATOR = ("generator/", "generator_predictions/")
 
 def tf1_generator(names: Iterable[str]) -> list[str]:
     """Returns the variables of the generator, which shares the discriminator's tables of embeddings unless it has its own."""
-    own = [name for name in names if name.startswith(TF1_GENERATOR)]
-    shared = () if any(name.startswith("generator/embeddings/") for name in own) else names
-    return own + [name for name in shared if name.startswith("electra/embeddings/")]
+    generator_names = [name for name in names if name.startswith(TF1_GENERATOR)]
+    shared = () if any(name.startswith("generator/embeddings/") for name in generator_names) else names
+    return generator_names + [name for name in shared if name.startswith("electra/embeddings/")]
 
 
 def tf1_row(name: str) -> str:

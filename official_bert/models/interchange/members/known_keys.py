@@ -23,7 +23,7 @@ OF_OTHERS = (
 NEUTRAL: tuple[Any, ...] = (None, False, 0, -1, "", "none", "original", [], {})
 # Rates of dropout that change training alone; here embeddings drop as layers do, and heads what a task says (0.1, as in 2018).
 RATES = ("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout", "qa_dropout", "pooler_dropout", "cls_dropout",
-              "summary_last_dropout", "summary_first_dropout", "embedding_dropout")
+         "summary_last_dropout", "summary_first_dropout", "embedding_dropout")
 # Keys that change no output of the models that are computed here, by the reason.
 HARMLESS: Mapping[str, tuple[str, ...]] = {
     "names and versions, which the files' other parts say, too": (
@@ -60,9 +60,9 @@ def check(values: Mapping[str, Any], switches: Mapping[str, tuple], read: frozen
         if values.get(key) not in usual:
             wanted = "none: no quantised weights, but float32, float16 or bfloat16" if key.endswith("_config") else repr(usual[0])
             raise ValueError(f"{key}: {values[key]!r} is not computed here; expected {wanted}")
-    own = {"embedding_size": values.get("hidden_size")} | dict.fromkeys(("head_dim", "attention_head_size"), _head_size(values))
+    usual_values = {"embedding_size": values.get("hidden_size")} | dict.fromkeys(("head_dim", "attention_head_size"), _head_size(values))
     for key in OF_OTHERS:
-        if key not in read and values.get(key) not in NEUTRAL and values[key] != own.get(key):
+        if key not in read and values.get(key) not in NEUTRAL and values[key] != usual_values.get(key):
             raise ValueError(f"{key}: {values[key]!r} is not computed here in a model of this type; expected none")
 
 
