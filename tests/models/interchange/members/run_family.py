@@ -40,8 +40,8 @@ def make(folder, classes):
         torch.manual_seed(number)
         kind = getattr(transformers, name)
         model = kind._from_config(kind.config_class(**arguments), attn_implementation="eager")
-        for weight in model.parameters():
-            weight.data.normal_(0, 0.25)
+        for key, weight in model.named_parameters():  # layer norms around 1, or many layers would make all rows alike
+            weight.data.normal_(float("norm" in key.lower() and key.endswith("weight")), 0.25)
         model.tie_weights()
         model.save_pretrained(place := pathlib.Path(folder, str(number)))
         rng, lengths = np.random.default_rng(number), np.array([23, 17, 9])
