@@ -18,7 +18,7 @@ def both(folder, kind, traced=False, **config):
     host, graph = loading.load(path), load_graph(path)
     run = graph.tokenize_with_offsets
     if traced:  # which takes seconds
-        run = tf.function(run, input_signature=[tf.TensorSpec([None], tf.string)])
+        run = tf.function(run, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)  # as in exports
 
     def tokens(texts):
         rows = zip(*(part.to_list() for part in run(tf.constant(texts, tf.string))))
