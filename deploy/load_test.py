@@ -2,6 +2,7 @@
 
     python deploy/load_test.py --url=http://127.0.0.1:8501 --model=small --seconds=30 --concurrency=8
     python deploy/load_test.py --grpc=127.0.0.1:8500 --model=small --rows=8
+    python deploy/load_test.py --model=small --rate=40 --concurrency=64      # so many requests a second, whatever the server does
 
 It sends to loopback addresses only, and ends after --seconds or --requests, whichever comes first.
 """
@@ -30,7 +31,9 @@ flags.DEFINE_string("texts", "", "File of texts, one per line; empty: random sen
 flags.DEFINE_list("rows", ["1"], "Rows per request; several sizes are mixed.")
 flags.DEFINE_float("seconds", 30.0, "The longest that the test runs.", 0.1, 4 * 3600.0)
 flags.DEFINE_integer("requests", 1_000_000, "The most requests to send.", 1, 100_000_000)
-flags.DEFINE_integer("concurrency", 8, "Requests under way at once.", 1, 256)
+flags.DEFINE_integer("concurrency", 8, "Requests under way at once; with --rate, the most of them.", 1, 256)
+flags.DEFINE_float("rate", 0.0, "Requests a second, at random times; latencies then count from the time at which a request was due. "
+                   "0: each of --concurrency clients sends its next request when it has its answer.", 0.0)
 flags.DEFINE_float("mistakes", 0.0, "Share of requests that are wrong on purpose (REST): the server must refuse them.", 0.0, 1.0)
 flags.DEFINE_integer("seed", 1, "The seed of texts, sizes and mistakes.")
 
@@ -45,7 +48,8 @@ MISTAKES = (b"", b"{", b"[]", b"\xff\xfe", b'{"instances": []}', b'{"instances":
 class Tally:
     """Counts the results from several threads."""
 
-    def __init__(self):
+    def __init__(self, rate: float = 0.0, seed: int = 0):
+        self._rate, self._draw, self._due = rate, random.Random(seed), 0.0
         self.lock = threading.Lock()
         self.latencies = collections.deque(maxlen=MOST_LATENCIES)
         self.statuses = collections.Counter()
@@ -56,6 +60,17 @@ class Tally:
         with self.lock:
             self.sent += 1
             return self.sent <= most
+
+    def wait_until_due(self) -> float:
+        """Waits until the next request is due, and returns that time (of `time.perf_counter`); without a rate, it is due now."""
+        now = time.perf_counter()
+        if not self._rate:
+            return now
+        with self.lock:
+            self._due = (self._due or now) + self._draw.expovariate(self._rate)
+            due = self._due
+        time.sleep(max(0.0, due - now))
+        return due
 
     def add(self, status: str, seconds: float, rows: int) -> None:
         """Notes an answer."""
@@ -91,7 +106,7 @@ def send(client, tally: Tally, texts, sizes, deadline: float, seed: int) -> None
     http = urllib3.PoolManager(retries=False, timeout=60)
     inputs = client.signatures()[FLAGS.signature or "serving_default"]["inputs"]
     while time.monotonic() < deadline and tally.may_send(FLAGS.requests):
-        started = time.perf_counter()
+        started = tally.wait_until_due()
         if rng.random() < FLAGS.mistakes:
             answer = http.request("POST", f"{FLAGS.url}/v1/models/{FLAGS.model}:predict", body=rng.choice(MISTAKES),
                                   headers=client.client.headers)
@@ -121,7 +136,7 @@ def main(_) -> None:
     token = read_tokens(FLAGS.api_token_file)[0] if FLAGS.api_token_file else ""
     options = {"batch_size": max(sizes), "concurrency": FLAGS.concurrency, "attempts": 1, "timeout": 60.0, "token": token}
     client = GrpcClient(FLAGS.grpc, FLAGS.model, **options) if FLAGS.grpc else RestClient(FLAGS.url, FLAGS.model, **options)
-    tally = Tally()
+    tally = Tally(FLAGS.rate, FLAGS.seed)
     with client:
         client.signatures()  # over gRPC this imports TensorFlow, which is no part of the load
         started = time.monotonic()
@@ -137,7 +152,8 @@ def main(_) -> None:
 def report(tally: Tally, seconds: float) -> None:
     """Prints the figures."""
     latencies = sorted(tally.latencies)
-    print(f"{seconds:.1f} s, {FLAGS.concurrency} at once, rows a request: {', '.join(FLAGS.rows)}")
+    at_once = f"{FLAGS.rate:g} requests a second, {FLAGS.concurrency} at once at most" if FLAGS.rate else f"{FLAGS.concurrency} at once"
+    print(f"{seconds:.1f} s, {at_once}, rows a request: {', '.join(FLAGS.rows)}")
     print("answers: " + ", ".join(f"{status} {count}" for status, count in sorted(tally.statuses.items())))
     if not latencies:
         raise ValueError("no request was answered")

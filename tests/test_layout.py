@@ -14,8 +14,8 @@ from official_bert.models import run_folder
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "official_bert"
 ORDER = ["archives", "stores", "files", "copies", "typed_values", "model_config", "distillation_config", "config", "command_line",
-         "reports", "text", "data", "layers", "models", "training", "serving", "tasks", "interface", "main"]
-APART = {"server": ("config", "files", "copies", "command_line", "server")}  # imports nothing else of ours, and only mains import it
+         "runtimes", "reports", "text", "data", "layers", "models", "training", "serving", "tasks", "interface", "main"]
+APART = {"server": ("config", "files", "copies", "command_line", "runtimes", "server")}  # imports nothing else, and only mains import it
 TENSORFLOW_PLACES = ("stores", "text/graph", "data/records", "data/sources", "data/pretraining/dynamic_masking",
                      "data/pretraining/graph_reader", "data/pretraining/packing", "data/pretraining/record_lengths", "layers/fused",
                      "models/checkpoints", "models/interchange/", "training/", "serving/", "tasks/", "interface/", "server/")

@@ -18,6 +18,7 @@ from typing import Any
 from absl import flags
 
 from official_bert.files import exists
+from official_bert.runtimes.engines import ENGINES
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model_base_path", "", "Folder of a model's versions, such as models/NAME/text.")
@@ -47,6 +48,9 @@ flags.DEFINE_float("drain_seconds", 30.0, "Time for running requests to finish w
 flags.DEFINE_bool("enable_model_warmup", True, "Whether a new version answers its warm-up requests before it serves.")
 flags.DEFINE_integer("tensorflow_intra_op_parallelism", 0, "TensorFlow's threads within an operation; 0: one a core.", 0)
 flags.DEFINE_integer("tensorflow_inter_op_parallelism", 0, "TensorFlow's threads between operations; 0: one a core.", 0)
+flags.DEFINE_enum("engine", "", ["", *ENGINES], "What computes the models: ONNX Runtime or LiteRT, with the files that run_export "
+                  "--format=saved_model,onnx writes beside a SavedModel, which prepares and finishes the answers. These must be its own "
+                  "within 1e-5. Empty: the SavedModel alone.")
 flags.DEFINE_integer("max_request_bytes", 8 << 20, "The largest request.", 1024)
 flags.DEFINE_integer("max_request_rows", 1024, "The most rows (texts) in one request.", 1)
 flags.DEFINE_integer("max_request_elements", 2 << 20, "The most numbers in one request, counted by its tensors' declared shapes over "
@@ -147,7 +151,8 @@ def read_options(models, values: Any):
         metrics_path=read_metrics_path(values.monitoring_config_file) if values.monitoring_config_file else METRICS_PATH,
         poll_seconds=values.file_system_poll_wait_seconds, timeout_seconds=values.rest_api_timeout_in_ms / 1000,
         drain_seconds=values.drain_seconds, enable_warmup=values.enable_model_warmup,
-        intra_op_threads=values.tensorflow_intra_op_parallelism, inter_op_threads=values.tensorflow_inter_op_parallelism,
+        engine=values.engine, intra_op_threads=values.tensorflow_intra_op_parallelism,
+        inter_op_threads=values.tensorflow_inter_op_parallelism,
         limits=Limits(text_inputs=tuple(values.text_inputs), **{
             field.name: values[field.name].value for field in dataclasses.fields(Limits) if field.name != "text_inputs"}))
 

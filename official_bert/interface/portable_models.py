@@ -9,8 +9,9 @@ from official_bert.copies import local_copy
 from official_bert.files import exists, folder_of, list_versions
 from official_bert.models.encoder import encoder_settings
 from official_bert.models.run_folder import RunFolder
+from official_bert.runtimes.engines import FILE, load_engine
 from official_bert.serving.formats import description
-from official_bert.serving.formats.engines import as_model, load_engine
+from official_bert.serving.formats.stand_in import as_model
 from official_bert.serving.formats.writing import FORMATS
 from official_bert.serving.loading import ModelFunction, function_of
 from official_bert.serving.served_model import make_served_model
@@ -23,14 +24,14 @@ def portable_folder(path: str) -> str | None:
     The path is a version's folder, a file in it, models/NAME/onnx, or models/NAME if that has no SavedModel: then the first format of
     `FORMATS` that is there.
     """
-    if exists(os.path.join(path, description.FILE)):
+    if exists(os.path.join(path, FILE)):
         return path
-    if path.endswith((".onnx", ".tflite")) and exists(os.path.join(folder_of(path), description.FILE)):
+    if path.endswith((".onnx", ".tflite")) and exists(os.path.join(folder_of(path), FILE)):
         return folder_of(path)
     if RunFolder(path).has_begun:  # it may have gone on since its model was exported
         return None
     for folder in (path, *(os.path.join(path, form) for form in FORMATS)):
-        if versions := list_versions(folder, [description.FILE]):
+        if versions := list_versions(folder, [FILE]):
             return os.path.join(folder, versions[max(versions)])
     return None
 

@@ -8,13 +8,14 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from official_bert.files import remove
+from official_bert.runtimes.halves import FINISH, LENGTHS, ORDER, PREPARE, SIZES
 from official_bert.server.batch_queue import BatchingParameters
 from official_bert.server.reading.requests import DEFAULT_SIGNATURE
 from official_bert.server.reading.tensors import Arrays, TensorSpec, check_names
@@ -27,6 +28,7 @@ MOST_ASSET_BYTES = 1 << 20
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MOST_WARMUP_REQUESTS = 1000
 Padded = Mapping[str, Mapping[str, str]]  # {output: {"counted_by": output} or {"as_wide_as": input}}
+Run = Callable[[Arrays, float | None], dict[str, np.ndarray]]
 HEADINGS = ("Graph execution error:", "Detected at node", "Node: ")  # lines of TensorFlow's that say nothing
 
 
@@ -50,7 +52,7 @@ class Signature:
         self._call = session.make_callable(
             [spec.tensor for spec in self.outputs.values()], feed_list=[spec.tensor for spec in self.inputs.values()],
             accept_options=True) if self.is_dense else None
-
+        self.computed_by: Run | None = None  # in place of the graph (`engines`)
         self._counted = {output: str(how["counted_by"]) for output, how in (padded or {}).items() if "counted_by" in how}
         self._as_wide = {output: str(how["as_wide_as"]) for output, how in (padded or {}).items() if "counted_by" not in how}
         outputs = [*self._counted, *self._counted.values(), *self._as_wide]
@@ -65,6 +67,10 @@ class Signature:
         return {name: array[:, :widths[name]] if name in widths else array for name, array in outputs.items()}
 
     def run(self, inputs: Arrays, deadline: float | None = None) -> dict[str, np.ndarray]:
+        """Returns the outputs for inputs that fit the signature, as `run_graph` does."""
+        return (self.computed_by or self.run_graph)(inputs, deadline)
+
+    def run_graph(self, inputs: Arrays, deadline: float | None = None) -> dict[str, np.ndarray]:
         """Returns the outputs for inputs that fit the signature. Raises RequestError with TensorFlow's own status.
 
         A run that is not done at `deadline` (of `time.monotonic`) is cancelled: loops end at their next turn, and what is
@@ -98,11 +104,12 @@ class Servable:
 
     `batching` are the parameters by which its requests share batches; None: each runs alone. `labels` are the lines of
     `assets/labels.txt`: names that a model's exporter gives to its classes. `is_copy`: the folder is removed at the end.
+    `halves` are signatures for an engine alone.
     """
 
     def __init__(self, name: str, version: int, folder: str, session_config: tf.compat.v1.ConfigProto | None = None,
                  batching: BatchingParameters | None = None, is_copy: bool = False):
-        self._copy = folder if is_copy else ""
+        self.copies = [folder] if is_copy else []
         self.name, self.version, self.batching = name, version, batching
         self.labels = read_labels(folder)
         self._session = tf.compat.v1.Session(graph=tf.Graph(), config=session_config)
@@ -114,6 +121,9 @@ class Servable:
                                 if not key.startswith("__saved_model")}
             padded = read_padded(folder)
             self.signatures = {key: Signature(key, value, self._session, padded.get(key)) for key, value in self.definitions.items()}
+            # No client may ask for halves: nothing checks what the second takes.
+            self.halves = {key: self.signatures.pop(key) for key in _names_of_halves(self.signatures)}
+            self.definitions = {key: value for key, value in self.definitions.items() if key in self.signatures}
             self.input_specs = {key: signature.inputs for key, signature in self.signatures.items()}
         except tf.errors.OpError as error:
             self.close()
@@ -157,8 +167,16 @@ class Servable:
         """Frees the memory; runs that are under way are cancelled."""
         self._session.close()
         self.signatures = {}
-        if self._copy:
-            remove(self._copy)
+        self.halves = {}
+        for folder in self.copies:
+            remove(folder)
+
+
+def _names_of_halves(signatures: Mapping[str, Signature]) -> list[str]:
+    """Returns the names of the signatures that are two halves of another."""
+    pairs = [(name, FINISH + name.removeprefix(PREPARE)) for name, signature in signatures.items()
+             if name.startswith(PREPARE) and signature.outputs.keys() >= {ORDER, SIZES, LENGTHS}]
+    return [name for pair in pairs if pair[1] in signatures for name in pair]
 
 
 def read_padded(folder: str) -> dict[str, Padded]:

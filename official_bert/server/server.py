@@ -26,6 +26,7 @@ from official_bert.files import is_remote
 from official_bert.server.access import AccessRules
 from official_bert.server.batch_queue import DEFAULT_PARAMETERS, DEFAULT_RUN_COST, BatchingParameters
 from official_bert.server.batching import Batcher
+from official_bert.server.engines import use_engine
 from official_bert.server.gates import AccessLog, GrpcGate, Tls, rest_gate
 from official_bert.server.memory import give_back
 from official_bert.server.metrics import Metrics
@@ -73,6 +74,7 @@ class ServerOptions:
     enable_warmup: bool = True
     intra_op_threads: int = 0  # of TensorFlow; 0: one a core
     inter_op_threads: int = 0
+    engine: str = ""  # that computes models (`runtimes`); "": TensorFlow
 
 
 class Server:
@@ -93,9 +95,12 @@ class Server:
     def _load(self, name: str, version: int, folder: str) -> Servable:
         config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=self.options.intra_op_threads,
                                           inter_op_parallelism_threads=self.options.inter_op_threads)
-        is_copy, folder = is_remote(folder), local_copy(folder)
+        place, is_copy, folder = folder, is_remote(folder), local_copy(folder)
         servable = Servable(name, version, folder, config, self._batching_of(folder), is_copy)
         try:
+            if self.options.engine:
+                engine = use_engine(servable, place, self.options.engine, self.options.intra_op_threads)
+                LOG.info("%s version %d: %s", name, version, engine)
             count = servable.warm_up(folder) if self.options.enable_warmup else 0
         except BaseException:
             servable.close()

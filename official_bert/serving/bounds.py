@@ -74,6 +74,20 @@ def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: 
     return dict(zip(results, values)), order
 
 
+def group_sizes(lengths: tf.Tensor, tokens_at_once: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the groups of `in_groups` for somebody else to compute: the order [R] of all rows in them, and their sizes [G]."""
+    total = tf.size(lengths)
+    ordered, order = tf.math.top_k(lengths, total)
+    ordered = tf.pad(ordered, [[0, 2]])
+
+    def cut(first: tf.Tensor, sizes: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+        size = _group_size(ordered[first:], tokens_at_once)
+        return first + size, sizes.write(sizes.size(), size)
+    sizes = tf.TensorArray(tf.int32, 0, dynamic_size=True, element_shape=[])
+    _, sizes = tf.while_loop(lambda first, _: first < total, cut, [tf.constant(0), sizes], parallel_iterations=1)
+    return order, sizes.stack()
+
+
 def as_function(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]]) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
     """Returns `compute(rows)` as a function of the graph, which is there, with its constants, once for all who call it."""
     return tf.function(compute, autograph=False, input_signature=[tf.TensorSpec([None], tf.int32)],

@@ -17,10 +17,12 @@ import tensorflow as tf
 from official_bert.config import Config, refuse_unused, save_config
 from official_bert.files import exists, is_remote, list_versions, make_folder, normal, publish_folder
 from official_bert.models.run_folder import CONFIG_FILE
+from official_bert.runtimes.engines import ENGINES
 from official_bert.serving import warmup
 from official_bert.serving.bounds import require, same_rows
 from official_bert.serving.example_signature import parse_inputs
 from official_bert.serving.formats.writing import FORMATS, FormatOptions, check_choices, write_format
+from official_bert.serving.halves import half_signatures
 from official_bert.serving.precision import Precision, Weights, constant_bytes, weights_in
 from official_bert.serving.served_model import ServedModel
 from official_bert.text import loading
@@ -81,7 +83,7 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
             _write(served, form, os.path.join(temporary, form), assets, weights, options) if form in FORMS else
             write_format(served, config, form, os.path.join(temporary, form), folder, version=version, options=options.other_formats))
             for form in forms]
-        for form, target in targets.items():
+        for form, target in reversed(targets.items()):  # the SavedModels last: a server looks for the others when it loads one
             publish_folder(os.path.join(temporary, form), target)
     return lines
 
@@ -117,6 +119,8 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], w
         assets = [*assets, _write_padded(padded, inputs, os.path.join(os.path.dirname(folder), f"padded-{form}"))]
     with weights.scope():
         signatures = make_signatures(inputs, answer, served.longest, options.num_choices, served.prompts if form == "text" else {}, padded)
+        if any(name in ENGINES for name in options.formats):
+            signatures |= half_signatures(served, _answers(answer, served.prompts if form == "text" else {}), inputs)
     holder = tf.Module()
     # The variables and not the Keras model: loading then needs no Keras, and nothing of ours is traced a second time.
     holder.weights = weights.variables
@@ -182,8 +186,7 @@ def make_signatures(inputs: Mapping[str, tf.TensorSpec], answer: Callable, longe
 
     Examples of other lengths are padded, so `examples` also gives the lengths of those inputs that `padded` outputs are as wide as.
     """
-    by_name = tf.function(lambda **tensors: answer(require(same_rows(tensors), tensors)),
-                          autograph=False).get_concrete_function(**inputs)
+    by_name = tf.function(_answers(answer)["serving_default"], autograph=False).get_concrete_function(**inputs)
 
     @functools.partial(tf.function, input_signature=[tf.TensorSpec([None], tf.string, "inputs")], autograph=False)
     def by_example(serialized):
@@ -194,6 +197,14 @@ def make_signatures(inputs: Mapping[str, tf.TensorSpec], answer: Callable, longe
                                   input_signature=[tf.TensorSpec([None], tf.string, "text")]).get_concrete_function()
                 for name, prompt in (prompts or {}).items()}
     return {"serving_default": by_name, "examples": by_example.get_concrete_function(), **prompted}
+
+
+def _answers(answer: Callable, prompts: Mapping[str, str] = types.MappingProxyType({})) -> dict[str, Callable]:
+    """Returns what the signatures of named tensors compute, by their names."""
+    def by_name(**tensors):
+        return answer(require(same_rows(tensors), tensors))
+    return {"serving_default": by_name, **{
+        name: lambda text, front=prompt: by_name(text=tf.strings.join([front, text])) for name, prompt in prompts.items()}}
 
 
 def foreign_ops(function) -> set[str]:

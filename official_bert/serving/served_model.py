@@ -115,6 +115,7 @@ class ServedModel(tf.Module, abc.ABC):
     tokens_at_once: int = 16384  # in one group of rows, padding included
     options: ServingOptions = ServingOptions()  # that `make` was given
     engine: Engine | None = None  # computes rows in place of the model (`serving/formats`)
+    group: Callable = staticmethod(in_groups)  # how rows are computed in groups
     prompts: Mapping[str, str] = types.MappingProxyType({})  # by the name of a signature: in front of the texts of `text`
     why_not_dense: str = ""  # why the rows' answers cannot be computed in one dense pass, as other formats want it
 
@@ -205,7 +206,7 @@ class ServedModel(tf.Module, abc.ABC):
         def run(group: tf.Tensor) -> Mapping[str, tf.Tensor]:
             longest = tf.reduce_max(tf.concat([tf.gather(lengths, group), [1]], 0))
             return compute({name: tf.gather(value, group)[:, :longest] for name, value in rows.items()}, group)
-        return in_groups(run, lengths, self.tokens_at_once, results)
+        return self.group(run, lengths, self.tokens_at_once, results)
 
     def run_model(self, rows: Tensors, **more: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """Returns the model's outputs for rows [G,S], in one go; those of `engine` if there is one."""

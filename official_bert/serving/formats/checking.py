@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_bert.serving.formats.engines import Arrays, PortableModel, as_model
+from official_bert.runtimes.engines import Arrays, PortableModel
+from official_bert.serving.formats.stand_in import as_model
 from official_bert.serving.loading import function_of
 from official_bert.serving.served_model import ServedModel
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from official_bert.runtimes.quiet import hidden_output
 from official_bert.serving.formats.dense import Dense, layer_of
-from official_bert.serving.formats.quiet import hidden_output
 from official_bert.text import loading
 
 OPSETS = range(13, 19)  # of ONNX, that tf2onnx writes and every current runtime reads

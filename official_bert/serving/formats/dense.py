@@ -10,7 +10,7 @@ import os
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from official_bert.serving.formats.quiet import hidden_output
+from official_bert.runtimes.quiet import hidden_output
 from official_bert.serving.served_model import ServedModel
 
 MOST_BYTES = (2 << 30) - (64 << 20)  # of weights: protocol buffers and flat buffers end at 2 GiB, and hold names and shapes too

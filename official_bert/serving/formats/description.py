@@ -12,8 +12,6 @@ from official_bert.config import Config
 from official_bert.serving.formats.dense import Dense
 from official_bert.serving.served_model import ServedModel, ServingOptions
 
-FILE = "model.json"
-
 
 def describe(served: ServedModel, config: Config, dense: Dense, *, form: str, version: int) -> dict[str, Any]:
     """Returns the description of a model, of JSON's types."""

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from official_bert.config import Config
+from official_bert.runtimes.engines import FILE, engine_of, start
 from official_bert.serving.formats import description
 from official_bert.serving.formats.checking import CheckTexts, check_answers, check_numbers
 from official_bert.serving.formats.converters import Format, to_litert, to_onnx
 from official_bert.serving.formats.dense import dense_pass
-from official_bert.serving.formats.engines import engine_of, start
 from official_bert.serving.served_model import ServedModel
 
 DEFAULT_OPSET = 17
@@ -85,7 +85,7 @@ def write_format(served: ServedModel, config: Config, form: str, folder: str, as
         finding = check_answers(served, engine, described, options.texts, where)
     else:
         finding = check_numbers(served, engine, where, "; --check_file judges it by its answers" * (FORMATS[form].judged_by == "either"))
-    with open(os.path.join(folder, description.FILE), "w", encoding="utf-8") as file:
+    with open(os.path.join(folder, FILE), "w", encoding="utf-8") as file:
         file.write(description.to_text(described))
     shutil.copytree(assets, os.path.join(folder, "assets"))
     opset = f"opset {options.opset}; " if form == "onnx" else ""

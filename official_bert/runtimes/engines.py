@@ -1,6 +1,6 @@
-"""Runs models of other runtimes: ONNX Runtime (extra `onnx`) and LiteRT (extra `litert`).
+"""Runs files of other runtimes: ONNX Runtime (extra `onnx`) and LiteRT (extra `litert`).
 
-An engine takes and gives NumPy arrays by name; `as_model` puts it in the place of a served model's own computation.
+An engine takes and gives NumPy arrays by name, for rows of ids. `model.json` beside its file describes them.
 """
 
 import json
@@ -10,20 +10,22 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import tensorflow as tf
 
 from official_bert.copies import local_copy
-from official_bert.serving.formats.description import FILE
-from official_bert.serving.formats.quiet import hidden_output
+from official_bert.runtimes.quiet import hidden_output
 
+FILE = "model.json"
 Arrays = Mapping[str, np.ndarray]
 
 
 class PortableModel:
-    """The numbers of a model of another runtime, by name, for rows of ids."""
+    """The numbers of a model of another runtime, by name, for rows of ids; computed by `threads` threads, 0: one a core."""
 
     file: ClassVar[str]
     extra: ClassVar[str]
+
+    def __init__(self, path: str, threads: int = 0):
+        raise NotImplementedError
 
     def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs for rows; for none of them, outputs without rows."""
@@ -44,9 +46,11 @@ class OnnxModel(PortableModel):
     file = "model.onnx"
     extra = "onnx"
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, threads: int = 0):
         import onnxruntime
-        self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self._outputs = [output.name for output in self._session.get_outputs()]
 
     def run(self, inputs):
@@ -60,10 +64,10 @@ class LiteRTModel(PortableModel):
     file = "model.tflite"
     extra = "litert"
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, threads: int = 0):
         from ai_edge_litert.interpreter import Interpreter
         with hidden_output():  # it tells which kernels it has
-            self._interpreter = Interpreter(model_path=path, num_threads=os.cpu_count())
+            self._interpreter = Interpreter(model_path=path, num_threads=threads or os.cpu_count())
             self._interpreter.allocate_tensors()
         self._signature = self._interpreter.get_signature_runner()
         self._lock = threading.Lock()
@@ -82,7 +86,7 @@ def engine_of(form: str) -> type[PortableModel]:
     return ENGINES[form.partition("_")[0]]
 
 
-def load_engine(folder: str) -> tuple[PortableModel, dict[str, Any]]:
+def load_engine(folder: str, threads: int = 0) -> tuple[PortableModel, dict[str, Any]]:
     """Returns the model in a folder that run_export wrote (models/NAME/onnx/1), and its description.
 
     Raises ValueError if the runtime is not installed, or cannot read the file.
@@ -94,32 +98,15 @@ def load_engine(folder: str) -> tuple[PortableModel, dict[str, Any]]:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{os.path.join(folder, FILE)}: expected what run_export writes beside a model: {error}") from None
     path = local_copy(os.path.join(folder, kind.file))
-    return start(kind, path), description
+    return start(kind, path, threads), description
 
 
-def start(kind: type[PortableModel], path: str) -> PortableModel:
+def start(kind: type[PortableModel], path: str, threads: int = 0) -> PortableModel:
     """Returns a running model. Raises ValueError if the runtime is not installed, or cannot read the file."""
     try:
-        return kind(path)  # type: ignore[call-arg]
+        return kind(path, threads)
     except ImportError as error:
         raise ValueError(f"{path}: {error.name} is not installed: install official-bert[{kind.extra}] "
                          f"(requirements-{kind.extra}.txt)") from None
     except Exception as error:  # each runtime has exceptions of its own
         raise ValueError(f"{path}: {kind.__name__} cannot read it: {str(error).splitlines()[0][:200]}") from None
-
-
-def as_model(engine: PortableModel, description: Mapping[str, Any]) -> Any:
-    """Returns an engine as `ServedModel.engine`: a function of tensors, in graphs too."""
-    outputs = {name: (tf.as_dtype(dtype), shape) for name, (dtype, shape) in sorted(description["outputs"].items())}
-
-    def compute(inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        names = list(description["inputs"])
-
-        def call(*values: np.ndarray) -> list[np.ndarray]:
-            answer = engine(dict(zip(names, values)))
-            return [answer[name] for name in outputs]
-        results = tf.numpy_function(call, [tf.cast(inputs[name], tf.int32) for name in names], [dtype for dtype, _ in outputs.values()])
-        for value, (_, shape) in zip(results, outputs.values()):
-            value.set_shape(shape)
-        return dict(zip(outputs, results))
-    return compute

@@ -1,0 +1,15 @@
+"""Names in the two halves of a SavedModel's signature, between which another runtime computes the model (`serving/halves`).
+
+NAME is that of an input or output of the model; B texts, R rows, G groups of rows.
+"""
+
+PREPARE, FINISH = "prepare", "finish"  # of serving_default; of another signature with _SIGNATURE behind it
+ROWS, WHOLE = "rows_", "whole_"  # and NAME: inputs of the model [R,...], cut to a group's longest row, or not
+ORDER, SIZES, LENGTHS = "order", "sizes", "lengths"  # the rows [R] in the order of their groups, rows of a group [G], tokens of a row [R]
+STATE = "state_"  # and a number: what `finish` needs besides
+OUTPUT = "output_"  # and NAME: outputs of the model
+
+
+def half_name(half: str, signature: str) -> str:
+    """Returns the name of a half of a signature."""
+    return half if signature == "serving_default" else f"{half}_{signature}"

@@ -1,0 +1,142 @@
+"""Another runtime in the place of a SavedModel's own model: `--engine`.
+
+`run_export --format=saved_model,onnx` writes models/NAME/onnx/VERSION beside models/NAME/text/VERSION, and cuts the signatures of the
+SavedModel in two: `prepare` gives the model's rows of ids, `finish` the answer of its outputs. Nothing here knows what a row means: the
+SavedModel also says in which groups rows are computed.
+"""
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from official_bert.copies import local_copy
+from official_bert.files import exists, folder_of, is_remote
+from official_bert.runtimes.engines import FILE, PortableModel, load_engine
+from official_bert.runtimes.halves import FINISH, LENGTHS, ORDER, OUTPUT, PREPARE, ROWS, SIZES, WHOLE, half_name
+from official_bert.server.batching import join
+from official_bert.server.reading.tensors import Arrays, TensorSpec
+from official_bert.server.servable import Servable, Signature
+from official_bert.server.statuses import RequestError
+
+BOUND = 1e-5  # between the SavedModel's numbers and the engine's, relative above 1
+TEXTS = ("a", "The quick brown fox, it is said, jumps over the lazy dog.", "Zürich lies 3 km from here; in [MASK] it rains. " * 12)
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineRun:
+    """Answers requests of a signature by the two halves of its graph and an engine between them."""
+
+    prepare: Signature
+    finish: Signature
+    engine: PortableModel
+
+    def __call__(self, inputs: Arrays, deadline: float | None = None) -> dict[str, np.ndarray]:
+        """Returns the outputs. Raises RequestError as `Signature.run` does; between two groups of rows for a deadline that has passed."""
+        made = self.prepare.run(inputs, deadline)
+        outputs = self._compute(made, deadline)
+        return self.finish.run({name: outputs[name.removeprefix(OUTPUT)] if name.startswith(OUTPUT) else made[name]
+                                for name in self.finish.inputs}, deadline)
+
+    def _compute(self, made: Arrays, deadline: float | None) -> Arrays:
+        """Returns the engine's outputs for all rows, group by group."""
+        rows = {name.removeprefix(ROWS): value for name, value in made.items() if name.startswith(ROWS)}
+        whole = {name.removeprefix(WHOLE): value for name, value in made.items() if name.startswith(WHOLE)}
+        order, sizes = made[ORDER], made[SIZES].tolist()
+        if len(sizes) <= 1:
+            return self.engine({**rows, **whole})
+        computed, first = [], 0
+        for size in sizes:
+            if deadline is not None and time.monotonic() > deadline:
+                raise RequestError("DEADLINE_EXCEEDED", "Run() timeout exceeded: no answer in time")
+            chosen = order[first:first + size]
+            first, longest = first + size, int(made[LENGTHS][chosen].max())
+            computed.append(self.engine({**{name: np.ascontiguousarray(value[chosen][..., :longest]) for name, value in rows.items()},
+                                         **{name: value[chosen] for name, value in whole.items()}}))
+        back = np.argsort(order)
+        return {name: join([part[name] for part in computed])[back] for name in computed[0]}
+
+
+def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0) -> str:
+    """Lets an engine compute the signatures of a version that has halves, once their answers are those of the SavedModel; returns what was
+    measured. `folder` is the version's, models/NAME/text/VERSION, beside which models/NAME/ENGINE/VERSION is.
+
+    Raises ValueError if there is no such folder, its runtime is not installed, the SavedModel has no halves, or an answer differs.
+    """
+    place = os.path.join(folder_of(folder_of(folder)), engine, os.path.basename(folder))
+    where = f"--engine={engine}"
+    if not exists(os.path.join(place, FILE)):
+        raise ValueError(f"{where}: expected {place}, which run_export --format=saved_model,{engine} writes beside {folder}, got no such "
+                         "folder; models that have no such form are refused there by name")
+    if not servable.halves:
+        raise ValueError(f"{where}: expected a SavedModel with the signatures prepare and finish, which run_export "
+                         f"--format=saved_model,{engine} writes, got {', '.join(servable.signatures)} in {folder}")
+    if is_remote(place):
+        servable.copies.append(local_copy(place))
+    model, description = load_engine(place, threads)
+    largest, computed = 0.0, []
+    for name, signature in servable.signatures.items():
+        if half_name(PREPARE, name) in servable.halves:
+            run = EngineRun(*(servable.halves[half_name(half, name)] for half in (PREPARE, FINISH)), model)
+            largest = max(largest, _check(signature, run, description["limits"], f"{place}: {where}"))
+            signature.computed_by = run
+            computed.append(name)
+    return f"{', '.join(computed)} by {engine}, within {largest:.1e} of the SavedModel"
+
+
+def _check(signature: Signature, run: EngineRun, limits: Mapping[str, int], where: str) -> float:
+    """Returns the largest difference between the SavedModel's answers and the engine's.
+
+    Raises ValueError, naming `where`, beyond `BOUND`.
+    """
+    largest = 0.0
+    for inputs in _samples(signature.inputs, limits):
+        try:
+            expected = signature.run_graph(inputs)
+        except RequestError:  # beyond a limit of this model
+            continue
+        computed = run(inputs)
+        for name, value in expected.items():
+            difference = _difference(name, expected, computed)
+            largest = max(largest, difference)
+            if not difference <= BOUND:  # NaN is not
+                raise ValueError(f"{where}: expected the answers of the SavedModel within {BOUND:g}, got {name} with a difference of "
+                                 f"{difference:.2g} for {len(value)} rows; without --engine the SavedModel itself answers")
+    return largest
+
+
+def _difference(name: str, expected: Arrays, computed: Arrays) -> float:
+    """Returns how much an output differs, relative above 1; infinity for other values that are no numbers, unless two numbers of the answer
+    are so near to each other that either may stand first.
+    """
+    one, other = expected[name], computed[name]
+    if one.shape != other.shape:
+        return np.inf
+    if one.dtype.kind == "f":
+        return float((np.abs(one - other) / np.maximum(1, np.abs(one))).max(initial=0))
+    different = one != other
+    for value in expected.values():
+        if value.dtype.kind == "f" and value.shape == one.shape and one.ndim > 1 and one.shape[-1] > 1:
+            gaps = np.pad(np.abs(np.diff(value)), [(0, 0)] * (one.ndim - 1) + [(1, 1)], constant_values=np.inf)
+            different &= np.minimum(gaps[..., 1:], gaps[..., :-1]) > 2 * BOUND
+    return np.inf if different.any() else 0.0
+
+
+def _samples(inputs: Mapping[str, TensorSpec], limits: Mapping[str, int]) -> Iterator[dict[str, np.ndarray]]:
+    """Makes requests for a signature of texts or of ids: a short one, and some of several lengths."""
+    draw = np.random.default_rng(0)
+    longest = min(limits["max_seq_length"], 64)
+    below = {"input_ids": limits["vocab_size"], "segment_ids": max(1, limits["type_vocab_size"]), "masked_lm_positions": 3}
+    for rows, length in ((1, 3), (3, longest)):
+        sample: dict[str, Any] = {}
+        for name, spec in inputs.items():
+            rank = len(spec.shape or ())
+            shape = (rows, 2, length)[:rank] if rank == 3 or spec.dtype == "string" else (rows, length)
+            if spec.dtype == "string":
+                sample[name] = np.array([text.encode() for text in TEXTS * 2][:int(np.prod(shape))], object).reshape(shape)
+            else:
+                sample[name] = draw.integers(*((0, below[name]) if name in below else (1, 2)), shape).astype(np.int32)
+        yield sample
