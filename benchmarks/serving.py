@@ -4,6 +4,7 @@
     python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER                       # the weights of a Hugging Face folder
     python benchmarks/serving.py --config=configs/model/base.yaml --vocab_file=vocab.txt     # random weights of a size
     python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER --precision=bfloat16          # beside PyTorch's, and our float32
+    python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER --engines=onnx,litert         # as `serve --engine` computes it, too
 
 All sides have the same weights and head, go from raw texts to probabilities, with one thread per core. Texts are
 sentences of 1 to 200 words (or the lines of --texts). Latency: single requests in the order of the texts; and one row of 16 tokens,
@@ -40,6 +41,7 @@ flags.DEFINE_integer("rounds", 3, "Turns of each side.")
 flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "int8"], "Of our export and of its peer: PyTorch in bfloat16, ONNX "
                   "Runtime's dynamic int8.")
 flags.DEFINE_integer("intra_op_threads", 0, "Threads of one of our operations; 0: one a core.", lower_bound=0)
+flags.DEFINE_list("engines", [], "Other runtimes that compute our float32 model: onnx, litert.")
 flags.DEFINE_bool("profile", False, "Instead, print the time shares of our operations by kind.")
 flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"), "Python with PyTorch, transformers and ONNX Runtime.")
 BATCH_SIZES = (8, 32)
@@ -88,7 +90,8 @@ def make_models(folder: str):
             second_model = task.build_model()
         second_model.set_weights(model.get_weights())
         export.export(make_served_model(task, second_model, ServingOptions()), config, export.ExportOptions(
-            output=os.path.join(folder, precision), batch_sizes=(), precision=precision))
+            output=os.path.join(folder, precision), batch_sizes=(), precision=precision,
+            formats=("saved_model", *(FLAGS.engines if precision == "float32" else ()))))
     peer_folder = os.path.join(folder, "hugging_face")
     weights = {name: value.numpy() for name, value in ours.named_weights(model).items()}
     formats.write(StoredModel(origin="the benchmark", weights=weights, table=ours.TABLE, config=config.model, head="classifier",
@@ -110,12 +113,18 @@ def make_tokenizer(folder: str):
     return FullTokenizer(os.path.join(folder, "vocab.txt"))
 
 
-def make_ours(folder: str):
+def make_ours(folder: str, engine: str = ""):
     """Returns our SavedModels as a server loads them: batches of texts or rows of ids in, seconds and probabilities out."""
     import tensorflow_text  # noqa: F401
 
+    from official_bert.server.engines import use_engine
     from official_bert.server.servable import Servable
-    signatures = {form: Servable("model", 1, os.path.join(folder, form, "1")).signature("") for form in ("text", "ids")}
+    signatures = {}
+    for form in ("text", "ids"):
+        servable = Servable("model", 1, place := os.path.join(folder, form, "1"))
+        if engine:
+            use_engine(servable, place, engine, FLAGS.intra_op_threads)
+        signatures[form] = servable.signature("")
 
     def ask(batches):
         seconds, probabilities = [], []
@@ -269,6 +278,8 @@ def main(_) -> None:
         sides = {OURS: make_ours(os.path.join(folder, "float32"))}
         if FLAGS.precision != "float32":
             sides = {f"{OURS} {FLAGS.precision}": make_ours(os.path.join(folder, FLAGS.precision)), **sides}
+        for engine in FLAGS.engines:
+            sides[f"{OURS} --engine={engine}"] = make_ours(os.path.join(folder, "float32"), engine)
         for name, kind in PEERS[FLAGS.precision].items():
             sides[name] = stack.enter_context(make_peer(kind, peer_folder))
         figures = measure(sides, make_work(texts))
