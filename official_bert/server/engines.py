@@ -80,7 +80,8 @@ def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0) -
     largest, computed = 0.0, []
     for name, signature in servable.signatures.items():
         if half_name(PREPARE, name) in servable.halves:
-            run = EngineRun(*(servable.halves[half_name(half, name)] for half in (PREPARE, FINISH)), model)
+            prepare, finish = (servable.halves[half_name(half, name)] for half in (PREPARE, FINISH))
+            run = EngineRun(prepare, finish, model)
             largest = max(largest, _check(signature, run, description["limits"], f"{place}: {where}"))
             signature.computed_by = run
             computed.append(name)

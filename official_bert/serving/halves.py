@@ -7,12 +7,11 @@ a SavedModel has anyway, whatever its head does before and after the model, so t
 from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
+from tensorflow.types.experimental import ConcreteFunction
 
 from official_bert.runtimes.halves import FINISH, LENGTHS, ORDER, OUTPUT, PREPARE, ROWS, SIZES, STATE, WHOLE, half_name
 from official_bert.serving.bounds import group_sizes
 from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors
-
-Function = tf.types.experimental.ConcreteFunction
 
 
 class _Cut:
@@ -40,7 +39,7 @@ class _Cut:
 
 
 def halves(served: ServedModel, answer: Callable[..., Tensors], inputs: Mapping[str, tf.TensorSpec],
-           outputs: Mapping[str, tf.TensorSpec]) -> tuple[Function, Function]:
+           outputs: Mapping[str, tf.TensorSpec]) -> tuple[ConcreteFunction, ConcreteFunction]:
     """Returns `prepare` and `finish` of a function `answer(**inputs)` of a served model, whose own computation has `outputs`.
 
     `prepare` takes `inputs` and gives `rows_NAME` or `whole_NAME`, the inputs of the model, for the groups that `order` [R], `sizes` [G]
@@ -67,17 +66,17 @@ def halves(served: ServedModel, answer: Callable[..., Tensors], inputs: Mapping[
 
 
 def half_signatures(served: ServedModel, answers: Mapping[str, Callable[..., Tensors]],
-                    inputs: Mapping[str, tf.TensorSpec]) -> dict[str, Function]:
+                    inputs: Mapping[str, tf.TensorSpec]) -> dict[str, ConcreteFunction]:
     """Returns the halves of a served model's signatures by their names; `answers` are what these compute, of the same `inputs`."""
     model = tf.function(lambda **rows: served.call_dense(rows), autograph=False).get_concrete_function(**served.ids_inputs)
     outputs = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in model.structured_outputs.items()}
-    signatures: dict[str, Function] = {}
+    signatures: dict[str, ConcreteFunction] = {}
     for name, answer in answers.items():
         signatures[half_name(PREPARE, name)], signatures[half_name(FINISH, name)] = halves(served, answer, inputs, outputs)
     return signatures
 
 
-def _function(pruned: Callable, specs: Sequence[tf.TensorSpec], names: Sequence[str]) -> Function:
+def _function(pruned: Callable, specs: Sequence[tf.TensorSpec], names: Sequence[str]) -> ConcreteFunction:
     """Returns a part of a graph as a function of named tensors, as signatures are."""
     return tf.function(lambda **values: pruned(*(values[name] for name in names)), autograph=False).get_concrete_function(
         **{name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in zip(names, specs)})

@@ -48,6 +48,8 @@ def test_groups_are_bounded_and_similar_and_give_what_all_rows_give(lengths, at_
     specs = {"rows": tf.TensorSpec([None, 2], tf.float32), "odd": tf.TensorSpec([None], tf.int32)}
     with mock.patch.object(bounds, "GROUP_COST", cost):
         found, order = bounds.in_groups(compute, tf.constant(lengths, tf.int32), at_once, specs)
+        told_order, sizes = bounds.group_sizes(tf.constant(lengths, tf.int32), at_once)  # for another runtime
+    assert told_order.numpy().tolist() == order.numpy().tolist() and sizes.numpy().tolist() == [len(group) for group in groups if group]
     assert sorted(order.numpy()) == list(range(len(lengths))) and [row for group in groups for row in group] == order.numpy().tolist()
     np.testing.assert_array_equal(found["rows"], values[order.numpy()])
     assert len(found["odd"]) == sum(max(0, len(group) - 1) for group in groups)
