@@ -22,7 +22,7 @@ from official_bert.server.reading.tensors import Arrays, TensorSpec
 from official_bert.server.servable import Servable, Signature
 from official_bert.server.statuses import RequestError
 
-BOUND = 1e-5  # between the SavedModel's numbers and the engine's, relative above 1
+BOUND = 1e-5  # between the SavedModel's numbers and the engine's; of the largest number of an output, if that is above 1
 TEXTS = ("a", "The quick brown fox, it is said, jumps over the lazy dog.", "Zürich lies 3 km from here; in [MASK] it rains. " * 12)
 
 
@@ -110,14 +110,14 @@ def _check(signature: Signature, run: EngineRun, limits: Mapping[str, int], wher
 
 
 def _difference(name: str, expected: Arrays, computed: Arrays) -> float:
-    """Returns how much an output differs, relative above 1; infinity for other values that are no numbers, unless two numbers of the answer
+    """Returns how much an output differs, in parts of its largest number if that is above 1; infinity for other values that are no numbers, unless two numbers of the answer
     are so near to each other that either may stand first.
     """
     one, other = expected[name], computed[name]
     if one.shape != other.shape:
         return np.inf
     if one.dtype.kind == "f":
-        return float((np.abs(one - other) / np.maximum(1, np.abs(one))).max(initial=0))
+        return float(np.abs(one - other).max(initial=0) / np.abs(one).max(initial=1))
     different = one != other
     for value in expected.values():
         if value.dtype.kind == "f" and value.shape == one.shape and one.ndim > 1 and one.shape[-1] > 1:

@@ -4,7 +4,8 @@
 a SavedModel has anyway, whatever its head does before and after the model, so their composition is its answer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
@@ -55,14 +56,12 @@ def halves(served: ServedModel, answer: Callable[..., Tensors], inputs: Mapping[
     finally:
         del served.group, served.engine
     assert cut.rows is not None, "the answer does not need the model"
-    answers, feeds = dict(whole.structured_outputs), list(whole.inputs[:len(names)])
-    state, given = _crossing(whole.graph, feeds, cut.outputs, list(answers.values()))
-    made = {**{(ROWS if name in ID_INPUTS else WHOLE) + name: value for name, value in cut.rows.items()}, **cut.groups,
-            **{f"{STATE}{number}": value for number, value in enumerate(state)}}
-    taken = {**{f"{STATE}{number}": value for number, value in enumerate(state)}, **{OUTPUT + name: value for name, value in given.items()}}
-    return (_function(whole.prune(feeds, made), [inputs[name] for name in names], names),
-            _function(whole.prune(list(taken.values()), answers), [tf.TensorSpec(value.shape, value.dtype) for value in taken.values()],
-                      list(taken)))
+    answers, given = dict(whole.structured_outputs), dict(zip(names, whole.inputs))
+    crossing = _crossing(whole.graph, given.values(), cut.outputs.values(), answers)
+    state = {f"{STATE}{number}": value for number, value in enumerate(crossing)}
+    made = {**{(ROWS if name in ID_INPUTS else WHOLE) + name: value for name, value in cut.rows.items()}, **cut.groups, **state}
+    return (_part(whole, given, made),
+            _part(whole, {**state, **{OUTPUT + name: value for name, value in cut.outputs.items()}}, answers, checks=False))
 
 
 def half_signatures(served: ServedModel, answers: Mapping[str, Callable[..., Tensors]],
@@ -76,31 +75,58 @@ def half_signatures(served: ServedModel, answers: Mapping[str, Callable[..., Ten
     return signatures
 
 
-def _function(pruned: Callable, specs: Sequence[tf.TensorSpec], names: Sequence[str]) -> ConcreteFunction:
-    """Returns a part of a graph as a function of named tensors, as signatures are."""
-    return tf.function(lambda **values: pruned(*(values[name] for name in names)), autograph=False).get_concrete_function(
-        **{name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in zip(names, specs)})
+def _part(whole: Any, given: Tensors, wanted: Tensors, checks: bool = True) -> ConcreteFunction:
+    """Returns the part of a traced function's graph between tensors as a function of these, by name, as signatures are.
 
-
-def _crossing(graph: tf.Graph, inputs: Sequence[tf.Tensor], outputs: Tensors,
-              answers: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
-    """Returns the tensors that are known without the model's `outputs`, depend on `inputs`, and are needed behind the model for `answers`;
-    and those of `outputs` that are needed.
+    Of those that are `given`, it takes the ones that are needed. Without `checks`, it waits for nothing else: it was checked before.
     """
-    after, before = _dependents(graph, outputs.values()), _dependents(graph, inputs)
-    crossing, needed, waiting = dict[str, tf.Tensor](), set[str](), list(answers)
+    feeds = {value.name: name for name, value in given.items()}
+    computed = {name: value.name for name, value in wanted.items() if value.name not in feeds}
+    nodes, taken, waiting = set[str](), set[str](), [value for name, value in wanted.items() if name in computed]
     while waiting:
         tensor = waiting.pop()
-        if tensor.op.name not in after:
-            if tensor.op.name in before:
-                crossing[tensor.name] = tensor
-        elif tensor.op.name not in needed:
-            needed.add(tensor.op.name)
+        if tensor.name in feeds:
+            taken.add(tensor.name)
+        elif tensor.op.name not in nodes:
+            nodes.add(tensor.op.name)
+            before = [tensor.op, *tensor.op.control_inputs] if checks else [tensor.op]
+            nodes |= {operation.name for operation in before}
+            waiting += [value for operation in before for value in operation.inputs]
+    definition = whole.graph.as_graph_def()
+    kept = [node for node in definition.node if node.name in nodes]
+    del definition.node[:]
+    for node in kept:
+        inputs = [name for name in node.input if not name.startswith("^") or name[1:] in nodes]
+        definition.node.add().CopyFrom(node)
+        definition.node[-1].input[:] = inputs
+    passed = {name: feeds[value.name] for name, value in wanted.items() if name not in computed}
+
+    def run(**values: tf.Tensor) -> dict[str, tf.Tensor]:
+        graph = tf.compat.v1.get_default_graph()
+        inputs = {tensor: values[feeds[tensor]] for tensor in taken}
+        captured = {inner.name: graph.capture(outer) for outer, inner in whole.graph.captures if inner.op.name in nodes}
+        results = tf.graph_util.import_graph_def(definition, {**inputs, **captured}, [*computed.values()], name="")
+        return {**dict(zip(computed, results)), **{name: tf.identity(values[key]) for name, key in passed.items()}}
+    read = {*(feeds[tensor] for tensor in taken), *passed.values()}
+    specs = {name: tf.TensorSpec(value.shape, value.dtype, name) for name, value in given.items() if name in read}
+    return tf.function(run, autograph=False).get_concrete_function(**specs)
+
+
+def _crossing(graph: tf.Graph, inputs: Iterable[tf.Tensor], outputs: Iterable[tf.Tensor], answers: Tensors) -> list[tf.Tensor]:
+    """Returns the tensors that depend on `inputs` but not on the model's `outputs`, and are needed behind the model for `answers`."""
+    after, before = _dependents(graph, outputs), _dependents(graph, inputs)
+    crossing, visited, waiting = dict[str, tf.Tensor](), set[str](), list(answers.values())
+    while waiting:
+        tensor = waiting.pop()
+        if tensor.op.name in before and tensor.op.name not in after:
+            crossing[tensor.name] = tensor
+        elif tensor.op.name not in visited:
+            visited.add(tensor.op.name)
             waiting += tensor.op.inputs
-    return list(crossing.values()), {name: value for name, value in outputs.items() if value.op.name in needed}
+    return list(crossing.values())
 
 
-def _dependents(graph: tf.Graph, tensors) -> set[str]:
+def _dependents(graph: tf.Graph, tensors: Iterable[tf.Tensor]) -> set[str]:
     """Returns the names of the operations that depend on tensors, those that make these included."""
     names = {tensor.op.name for tensor in tensors}
     for operation in graph.get_operations():  # in the order in which they were made: inputs before those who take them
