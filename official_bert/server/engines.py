@@ -110,8 +110,9 @@ def _check(signature: Signature, run: EngineRun, limits: Mapping[str, int], wher
 
 
 def _difference(name: str, expected: Arrays, computed: Arrays) -> float:
-    """Returns how much an output differs, in parts of its largest number if that is above 1; infinity for other values that are no numbers, unless two numbers of the answer
-    are so near to each other that either may stand first.
+    """Returns how much an output differs, in parts of its largest number if that is above 1.
+
+    That is infinity for other values that are no numbers, unless two numbers beside them are so near that either may stand first.
     """
     one, other = expected[name], computed[name]
     if one.shape != other.shape:
