@@ -32,7 +32,8 @@ class PortableModel:
         rows = len(next(iter(inputs.values())))
         if rows:
             return self.run(inputs)
-        single_row = {name: np.ones((1, *(max(1, size) for size in value.shape[1:])), np.int32) for name, value in inputs.items()}
+        single_row = {name: np.full((1, *(max(1, size) for size in value.shape[1:])), int(name == "input_mask"), np.int32)
+                      for name, value in inputs.items()}
         return {name: value[:0] for name, value in self.run(single_row).items()}
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:

@@ -53,6 +53,7 @@ class Signature:
             [spec.tensor for spec in self.outputs.values()], feed_list=[spec.tensor for spec in self.inputs.values()],
             accept_options=True) if self.is_dense else None
         self.computed_by: Run | None = None  # in place of the graph (`engines`)
+        self.in_callers_thread = False  # for small operations alone, which take less than to hand them to another thread
         self._counted = {output: str(how["counted_by"]) for output, how in (padded or {}).items() if "counted_by" in how}
         self._as_wide = {output: str(how["as_wide_as"]) for output, how in (padded or {}).items() if "counted_by" not in how}
         outputs = [*self._counted, *self._counted.values(), *self._as_wide]
@@ -78,12 +79,12 @@ class Signature:
         """
         if self._call is None:
             raise RequestError("UNIMPLEMENTED", f'signature "{self.name}" has tensors that are not dense')
-        options = None
+        options = tf.compat.v1.RunOptions(inter_op_thread_pool=-1) if self.in_callers_thread else None
         if deadline is not None:
             timeout = int(1000 * (deadline - time.monotonic()))
             if timeout <= 0:
                 raise RequestError("DEADLINE_EXCEEDED", "Run() timeout exceeded before the run")
-            options = tf.compat.v1.RunOptions(timeout_in_ms=timeout)
+            options = tf.compat.v1.RunOptions(timeout_in_ms=timeout, inter_op_thread_pool=-1 if self.in_callers_thread else 0)
         try:
             values = self._call(*(inputs[name] for name in self.inputs), options=options)
         except tf.errors.OpError as error:
@@ -123,6 +124,8 @@ class Servable:
             self.signatures = {key: Signature(key, value, self._session, padded.get(key)) for key, value in self.definitions.items()}
             # No client may ask for halves: nothing checks what the second takes.
             self.halves = {key: self.signatures.pop(key) for key in _names_of_halves(self.signatures)}
+            for half in self.halves.values():
+                half.in_callers_thread = True
             self.definitions = {key: value for key, value in self.definitions.items() if key in self.signatures}
             self.input_specs = {key: signature.inputs for key, signature in self.signatures.items()}
         except tf.errors.OpError as error:
