@@ -38,7 +38,7 @@ def joined(charsmap: bytes, steps: Steps) -> bytes:
     chars = [chr(code) for code in itertools.chain(*CHARACTERS) if code != 0x0A]
     keys = [*chars, *map("".join, _hangul())]
     before = _before(steps).normalize_str("\n".join(keys)).split("\n")
-    model = model_proto.ModelProto(normalizer_spec={"precompiled_charsmap": charsmap})
+    model = model_proto.ModelProto(normalizer_spec={"precompiled_charsmap": charsmap}).SerializeToString()
     mapped = sentencepiece.SentencePieceNormalizer(model_proto=model, add_dummy_prefix=False, escape_whitespaces=False,
                                                    remove_extra_whitespaces=False).normalize
     rules = {key: value for key, text in zip([*keys, "\n"], [*before, "\n"]) if (value := mapped(text)) != key}
