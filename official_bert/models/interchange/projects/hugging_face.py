@@ -63,17 +63,15 @@ def read(folder: str) -> StoredModel:
     if config.hidden_act == "gelu_erf":
         notes.append("hidden_act gelu is Hugging Face's, the erf form: gelu_erf here")
     notes += member.remarks(values)
-    vocab, pooling = tokenizers.read_vocab(folder), "" if head else sentence_transformers.read_pooling(folder)
-    warnings = [*sentence_transformers.remarks(pooling), *tokenizers.remarks(folder, vocab)]
+    of_tokenizer, pooling = tokenizers.read(folder), "" if head else sentence_transformers.read_pooling(folder)
+    warnings = [*sentence_transformers.remarks(pooling), *tokenizers.remarks(folder, of_tokenizer["vocab"])]
     if own_class:
         warnings.append(f"{architecture} is a class of its own, read by the names of its weights "
                         f"({f'head: {head}' if head else 'the encoder'}); what it computes otherwise is not done here")
     return StoredModel(origin=f"{NAME} {folder} ({architecture or member.title})", weights=weights, table=table, config=config,
-                       model_type=model_type, head=head, unknown=[*unknown, *unusable], notes=notes, vocab=vocab, pooling=pooling,
-                       **(sentence_transformers.read_settings(folder) if pooling else {}), tokenizer=tokenizers.read_files(folder),
-                       warnings=warnings,
+                       model_type=model_type, head=head, unknown=[*unknown, *unusable], notes=notes, pooling=pooling, warnings=warnings,
+                       **of_tokenizer, **(sentence_transformers.read_settings(folder) if pooling else {}),
                        sentence_task=member.sentence_task if "next_sentence/output_bias" in weights else "",
-                       do_lower_case=tokenizers.read_do_lower_case(folder),
                        labels=_read_labels(values, path) if head in ("classifier", "tagger") else [],
                        kind=_read_kind(values, path, len(weights.get("classifier/output_bias", ()))) if head == "classifier" else "")
 

@@ -17,25 +17,27 @@ CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBe
 GENERIC = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")  # tokenizer.json says it all
 
 
-def read_files(folder: str) -> dict[str, bytes]:
-    """Reads the files of another tokenizer than BERT's, {} if it is BERT's or there is none.
+def read(folder: str) -> dict[str, Any]:
+    """Reads the fields of `StoredModel` that the files tell: `tokenizer` ({} if it is BERT's or there is none), `vocab`, `do_lower_case`.
 
     Raises ValueError for a tokenizer that is not computed here.
     """
     try:
         files = tokenizer_files.read(folder)
     except ValueError:
-        return {}
-    return files if _is_other(files, folder) else {}
+        files = {}
+    if files and (tokenizer := _other_tokenizer(files, folder)):
+        return {"tokenizer": files, "vocab": None, "do_lower_case": tokenizer.lower_cases}
+    return {"tokenizer": {}, "vocab": _read_vocab(folder), "do_lower_case": _read_do_lower_case(folder)}
 
 
-def _is_other(files: Mapping[str, bytes], folder: str) -> bool:
-    """Whether the files are those of another tokenizer; raises ValueError for one that is not computed here."""
+def _other_tokenizer(files: Mapping[str, bytes], folder: str) -> definition.Definition | None:
+    """Returns what files say of another tokenizer than BERT's, None for BERT's; raises ValueError for one that is not computed here."""
     class_name = definition.class_of(files, folder)
     if class_name in CLASSES or (class_name in definition.GENERIC and tokenizer_files.WORDPIECE_FILE in files):
-        return False
-    family = definition.read_definition(files, folder).family
-    return family.kind != "wordpiece" or family.special["[CLS]"] != "[CLS]"
+        return None
+    tokenizer = definition.read_definition(files, folder)
+    return None if tokenizer.family.kind == "wordpiece" and tokenizer.family.special["[CLS]"] == "[CLS]" else tokenizer
 
 
 def pad_id(stored: StoredModel) -> int:
@@ -46,10 +48,8 @@ def pad_id(stored: StoredModel) -> int:
     return list(stored.vocab).index("[PAD]") if stored.vocab and "[PAD]" in stored.vocab else 0
 
 
-def read_vocab(folder: str) -> list[str] | None:
-    """Reads `vocab.txt`, or the vocabulary inside `tokenizer.json` (newer versions write only that); None for another tokenizer."""
-    if read_files(folder):
-        return None
+def _read_vocab(folder: str) -> list[str] | None:
+    """Reads `vocab.txt`, or the vocabulary inside `tokenizer.json` (newer versions write only that); None if there is neither."""
     path = os.path.join(folder, FAST_TOKENIZER_FILE)
     if (vocab := stored_models.read_vocab(folder)) is not None or not os.path.exists(path):
         return vocab
@@ -61,13 +61,10 @@ def read_vocab(folder: str) -> list[str] | None:
 
 def read_alone(folder: str) -> StoredModel | None:
     """Reads a folder of `tokenizer.save_pretrained`, without a model: vocabulary and casing alone. None if it has no vocabulary."""
-    if not os.path.isdir(folder):
+    fields = read(folder) if os.path.isdir(folder) else {}
+    if not fields.get("tokenizer") and fields.get("vocab") is None:
         return None
-    files, vocab = read_files(folder), read_vocab(folder)
-    if not files and vocab is None:
-        return None
-    return StoredModel(origin=folder, weights={}, table=NameTable([]), vocab=vocab, tokenizer=files,
-                       do_lower_case=read_do_lower_case(folder))
+    return StoredModel(origin=folder, weights={}, table=NameTable([]), **fields)
 
 
 def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
@@ -86,13 +83,11 @@ def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
     return [f"its added tokens ({', '.join(lost[:4])}{', ...' if len(lost) > 4 else ''}) are cut into pieces here, as other text"]
 
 
-def read_do_lower_case(folder: str) -> bool | None:
+def _read_do_lower_case(folder: str) -> bool | None:
     """Tells whether text is lower-cased by the files; None if they do not say. `tokenizer_config.json` overrides `tokenizer.json`.
 
     Raises ValueError for another tokenizer than BERT's, and for unsupported switches.
     """
-    if files := read_files(folder):
-        return definition.read_definition(files, folder).lower_cases
     path, fast_path = (os.path.join(folder, name) for name in (TOKENIZER_FILE, FAST_TOKENIZER_FILE))
     fast = _normalizer(fast_path) if os.path.exists(fast_path) else {}
     generic = _tokenizer_class(folder) in GENERIC and os.path.exists(fast_path)  # has tokenizer.json's switches alone
