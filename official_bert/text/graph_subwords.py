@@ -175,17 +175,11 @@ class GraphSubwords(tf.Module, abc.ABC):
         flag, token = tf.gather(flags, first), tf.gather(ids, first)
         last_end = tf.concat([[0], end[:-1]], 0)[:tf.size(first)]
         row = tf.searchsorted(row_starts, first, side="right") - 1
-        space = _one_of(codes, self._spaces)
         # White space runs from the last other character before, to the next behind.
-        place = tf.range(count)
-        behind_other = running_maximum(tf.where(space, 0, place + 1))
-        next_other = count - tf.reverse(running_maximum(tf.reverse(tf.where(space, 0, count - place), [0])), [0])
-        behind_other, next_other = (tf.concat([values, [0]], 0) for values in (behind_other, next_other))
-        stripped_end = tf.where(flag >= 2, tf.minimum(tf.gather(tf.concat([next_other[:count], [count]], 0), end),
-                                                      tf.gather(row_starts, row + 1)), end)
+        before, behind = _others_around(_one_of(codes, self._spaces))
+        stripped_end = tf.where(flag >= 2, tf.minimum(tf.gather(behind, end), tf.gather(row_starts, row + 1)), end)
         earliest = tf.maximum(tf.concat([[0], stripped_end[:-1]], 0)[:tf.size(first)], tf.maximum(last_end, tf.gather(row_starts, row)))
-        before = tf.where(first > 0, tf.gather(behind_other, tf.maximum(first - 1, 0)), 0)
-        stripped_first = tf.where(tf.equal(flag % 2, 1), tf.maximum(before, earliest), tf.maximum(first, earliest))
+        stripped_first = tf.where(tf.equal(flag % 2, 1), tf.maximum(tf.gather(before, first), earliest), tf.maximum(first, earliest))
         return tf.stack([stripped_first, tf.maximum(stripped_end, stripped_first), token], 1)
 
     def _is_letter(self, codes: tf.Tensor) -> tf.Tensor:
@@ -215,13 +209,21 @@ def running_maximum(values: tf.Tensor) -> tf.Tensor:
     return tf.gather(kept, tf.cumsum(tf.cast(new, tf.int32)))
 
 
+def _others_around(space: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns, for each place [N+1] among characters of which some are `space` [N], where the last other one before it ends, and where the
+    next one begins.
+    """
+    count, place = tf.size(space), tf.range(tf.size(space))
+    ends = running_maximum(tf.where(space, 0, place + 1))
+    starts = count - tf.reverse(running_maximum(tf.reverse(tf.where(space, 0, count - place), [0])), [0])
+    return tf.concat([[0], ends], 0), tf.concat([starts, [count]], 0)
+
+
 def _trimmed(space: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns spans without the spaces at their ends; a span of spaces alone is empty, at its end."""
-    count, place = tf.size(space), tf.range(tf.size(space))
-    next_other = count - tf.reverse(running_maximum(tf.reverse(tf.where(space, 0, count - place), [0])), [0])
-    behind_other = tf.concat([[0], running_maximum(tf.where(space, 0, place + 1))], 0)
-    first = tf.minimum(tf.gather(tf.concat([next_other, [count]], 0), starts), ends)
-    return first, tf.maximum(tf.gather(behind_other, ends), first)
+    before, behind = _others_around(space)
+    first = tf.minimum(tf.gather(behind, starts), ends)
+    return first, tf.maximum(tf.gather(before, ends), first)
 
 
 def _from_the_left(first: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
