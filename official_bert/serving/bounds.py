@@ -1,5 +1,6 @@
 """Bounds the work of one request, in TensorFlow's own ops: claims that are checked first, and rows that are computed in groups."""
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 GROUP_COST = 96  # tokens that cost as much as a group does by itself (measured: 83 at MiniLM's size)
+FEW = 8, 64  # tokens, padding included, of a group by itself: oneDNN arranges constant weights alike for all these numbers (measured)
+Few = Callable[[], contextlib.AbstractContextManager]
 Claim = tuple[tf.Tensor, str, Sequence[Any]]  # whether it holds [] bool, what was expected, what came
 
 
@@ -44,17 +47,23 @@ def broken_claim(error: tf.errors.InvalidArgumentError) -> str | None:
 
 
 def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: tf.Tensor, tokens_at_once: int,
-              results: Mapping[str, tf.TensorSpec]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+              results: Mapping[str, tf.TensorSpec], few: Few | None = None) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Joins `compute(rows)` over groups of rows [G] of similar `lengths` [R]; also returns the order [R] of all rows in the groups.
 
     A group has at most `tokens_at_once` tokens, all rows padded to its longest, but at least one row. The results of a group are tensors
     of any number of rows each, described by `results` (shapes with None for the rows). One group runs after another, long rows
     first, so memory is bounded by that of a group. No rows at all are one empty group. A single group needs no loop.
+
+    A single group of few tokens is computed by a function of its own, which is traced within `few`.
     """
     total = tf.size(lengths)
     ordered, order = tf.math.top_k(lengths, total)  # equal ones in their order
     ordered = tf.pad(ordered, [[0, 2]])  # as `_group_size` wants them
-    compute = compute if tf.executing_eagerly() else as_function(compute)
+    compute_few = compute
+    if not tf.executing_eagerly():
+        with few() if few else contextlib.nullcontext():
+            compute_few = as_function(compute)
+        compute = as_function(compute) if few else compute_few
 
     def run(first: tf.Tensor, index: tf.Tensor, arrays: list[tf.TensorArray]) -> tuple[tf.Tensor, tf.Tensor, list[tf.TensorArray]]:
         last = first + _group_size(ordered[first:], tokens_at_once)
@@ -68,7 +77,9 @@ def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: 
         return [array.concat() for array in arrays]
 
     def at_once() -> list[tf.Tensor]:
-        found = compute(order)
+        tokens = total * ordered[0]
+        are_few = (tokens >= FEW[0]) & (tokens <= FEW[1])
+        found = tf.cond(are_few, lambda: compute_few(order), lambda: compute(order)) if few else compute(order)
         return [found[name] for name in results]
     values = tf.cond(_group_size(ordered, tokens_at_once) >= total, at_once, in_turn)
     return dict(zip(results, values)), order

@@ -19,7 +19,7 @@ from official_bert.files import exists, is_remote, list_versions, make_folder, n
 from official_bert.models.run_folder import CONFIG_FILE
 from official_bert.runtimes.engines import ENGINES
 from official_bert.serving import warmup
-from official_bert.serving.bounds import require, same_rows
+from official_bert.serving.bounds import in_groups, require, same_rows
 from official_bert.serving.example_signature import parse_inputs
 from official_bert.serving.formats.writing import FORMATS, FormatOptions, check_choices, write_format
 from official_bert.serving.halves import half_signatures
@@ -118,7 +118,9 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], w
     if padded:
         assets = [*assets, _write_padded(padded, inputs, os.path.join(os.path.dirname(folder), f"padded-{form}"))]
     with weights.scope():
+        served.group = functools.partial(in_groups, few=weights.few)
         signatures = make_signatures(inputs, answer, served.longest, options.num_choices, served.prompts if form == "text" else {}, padded)
+        del served.group
         if any(name in ENGINES for name in options.formats):
             signatures |= half_signatures(served, _answers(answer, served.prompts if form == "text" else {}), inputs)
     holder = tf.Module()

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.models.encoder import encoder_within
+from official_bert.serving.bounds import Few
 from official_bert.serving.served_layers import Calls, MakeProduct, Value, Values, kernel_and_bias, served_layers, tables_of
 
 Precision = Literal["float32", "bfloat16", "int8"]
@@ -41,16 +42,20 @@ def policy_of(precision: Precision) -> Iterator[None]:
 
 
 class Weights(NamedTuple):
-    """The variables that graphs of a model read, once they are traced, and the scope in which they are traced."""
+    """The variables that graphs of a model read, once they are traced, the scope in which they are traced, and another within it for graphs
+    that compute few tokens, if these have constants.
+    """
 
     variables: list[tf.Variable]
     scope: Callable[[], contextlib.AbstractContextManager]
+    few: Few | None
 
 
 def weights_in(precision: Precision, model: keras.Model, constants: bool = False) -> Weights:
     """Returns what graphs read in a precision for the weights of a model, which was made in its `policy_of`.
 
-    With `constants`, those of the encoder that are no tables are parts of the graph: oneDNN arranges them once.
+    With `constants`, those of the encoder that are no tables are parts of the graphs for few tokens: oneDNN arranges them once, and
+    otherwise for as many rows as the first request has, so that every request of another number waits for that.
     """
     assert model.dtype_policy.name == POLICIES[precision], (model.dtype_policy.name, precision)
     encoder = encoder_within(model)
@@ -72,7 +77,7 @@ def weights_in(precision: Precision, model: keras.Model, constants: bool = False
     def scope() -> Iterator[None]:
         with _OtherValues(casts), _computed_by(calls):
             yield
-    return Weights(values.variables, scope)
+    return Weights(values.variables, scope, values.few if constants else None)
 
 
 def constant_bytes(precision: Precision, model: keras.Model) -> int:

@@ -15,7 +15,8 @@ The identities are exact but for rounding:
 B batch, S sequence, Q query rows, N heads, H head size, D = N * H hidden size.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import keras
 import numpy as np
@@ -36,20 +37,29 @@ MOST_SUMS = 1 << 16  # rows in a table of sums of positions and segments
 
 
 class Values:
-    """Keeps what a graph reads for its weights: variables, or constants in it."""
+    """Keeps what a graph reads for its weights: variables, or, with `constants`, these in it if it is traced within `few`."""
 
     def __init__(self, constants: bool = False):
-        self.constants, self.variables = constants, list[tf.Variable]()
+        self.constants, self.variables, self._are_constants = constants, list[tf.Variable](), False
+
+    @contextlib.contextmanager
+    def few(self) -> Iterator[None]:
+        """Graphs that are traced here have constants: they compute few rows, which oneDNN arranges weights alike for."""
+        self._are_constants = self.constants
+        try:
+            yield
+        finally:
+            self._are_constants = False
 
     def keep(self, value: np.ndarray, dtype: tf.DType, is_table: bool = False) -> Value:
         """Returns a function that gives the value to the graph which is traced when it is called; a table is never a constant."""
         value = np.ascontiguousarray(value, dtype.as_numpy_dtype)
-        if self.constants and not is_table:
-            return lambda: tf.constant(value)
         with tf.init_scope():
             variable = tf.Variable(value, trainable=False)
         self.variables.append(variable)
-        return lambda: variable
+        if is_table:
+            return lambda: variable
+        return lambda: tf.constant(value) if self._are_constants else variable
 
     def product(self, kernel: np.ndarray, bias: np.ndarray | None, dtype: tf.DType = tf.float32) -> Product:
         """Returns the product of rows with a kernel, and its bias, in a type."""
