@@ -127,7 +127,7 @@ def size_on_disk(path: pathlib.Path) -> int:
 def measure(name: str, arguments: list[str], work: pathlib.Path, megabytes: int) -> dict:
     """Runs a command; returns its line of the report."""
     result = timed(str(ROOT / "tools" / f"{name}.py"), *arguments, folder=work)
-    counts = re.findall(r"([\d,]+) (tokens|instances|different words|sentences)", result["output"])
+    counts = re.findall(r"([\d,]+) (tokens|instances|different words)", result["output"])
     outputs = {"prepare_corpus": "prepared.txt", "build_vocab": "vocab.txt", "create_pretraining_data": "train.tfrecord"}
     return {"command": name, "megabytes": megabytes, "seconds": round(result["seconds"], 1), "cpu_seconds": round(result["cpu_seconds"], 1),
             "memory_mb": round(result["memory"] / 1e6), "disk_mb": round(result["disk"] / 1e6),
@@ -141,18 +141,18 @@ def main(_) -> None:
     files = sorted(name for pattern in FLAGS.text.split(",") for name in glob.glob(pattern))
     if not files:
         raise SystemExit(f"error: --text={FLAGS.text}: expected files, found none")
-    vocabulary = work / "first_vocabulary"
+    made, vocabulary = work / "made", work / "first_vocabulary"
     try:
         for size, sources in write_text(work / "text", files, sizes).items():
-            for name, arguments in commands(sources, work, vocabulary).items():
-                line = json.dumps(measure(name, arguments, work, size))
+            made.mkdir()
+            for name, arguments in commands(sources, made, vocabulary).items():
+                line = json.dumps(measure(name, arguments, made, size))
                 print(line, flush=True)
                 with open(FLAGS.report, "a", encoding="utf-8") as file:
                     file.write(f"{line}\n")
                 if name == "build_vocab" and not vocabulary.exists():
-                    (work / "vocab.txt").rename(vocabulary)
-            for path in [*work.glob("*.txt"), *work.glob("train.*")]:
-                path.unlink()
+                    shutil.copy(made / "vocab.txt", vocabulary)
+            shutil.rmtree(made)
     finally:
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(work)
