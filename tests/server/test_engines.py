@@ -192,7 +192,7 @@ def test_a_server_with_an_engine_answers_all_protocols_new_versions_and_batches(
                 answers[engine].append([{"embedding": vector} for vector in json.loads(vectors)])
                 status, refused = running.ask("/v1/models/vectors:predict", json.dumps(
                     {"instances": ["x"], "signature_name": "prepare"}).encode())
-                assert status == 412 and b'Serving signature key \\"prepare\\" not found' in refused
+                assert status == 400 and b'Serving signature key \\"prepare\\" not found' in refused
             if engine:
                 made_formats.write(served, config, tmp_path / "vectors", ("saved_model", "onnx"))  # a new version
                 made_serving.wait_for(lambda: json.loads(running.ask("/v1/models/vectors")[1])["model_version_status"][0]["version"] == "2")
