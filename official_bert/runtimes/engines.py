@@ -28,13 +28,14 @@ class PortableModel:
         raise NotImplementedError
 
     def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Returns the outputs for rows; for none of them, outputs without rows."""
-        rows = len(next(iter(inputs.values())))
-        if rows:
+        """Returns the outputs for rows; for none of them, outputs without rows, and without columns if an input has none, as `[MASK]`s."""
+        if all(value.size for value in inputs.values()):
             return self.run(inputs)
-        single_row = {name: np.full((1, *(max(1, size) for size in value.shape[1:])), int(name == "input_mask"), np.int32)
-                      for name, value in inputs.items()}
-        return {name: value[:0] for name, value in self.run(single_row).items()}
+        filled = {name: value if value.size else np.full([max(1, size) for size in value.shape], int(name == "input_mask"), np.int32)
+                  for name, value in inputs.items()}
+        outputs = self.run(filled)
+        has_rows = len(next(iter(inputs.values()))) > 0
+        return {name: value[:, :0] if has_rows else value[:0] for name, value in outputs.items()}
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs for at least one row."""
