@@ -57,7 +57,7 @@ class Values:
         with tf.init_scope():
             variable = tf.Variable(value, trainable=False)
         self.variables.append(variable)
-        if is_table:
+        if is_table or not self.constants:  # no second copy of the weights stays in memory
             return lambda: variable
         return lambda: tf.constant(value) if self._are_constants else variable
 
