@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -168,14 +169,22 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Locks the folder, on this machine, for this process. Raises ValueError if another run holds it."""
+        """Locks the folder, on this machine, for this process, which makes it; one to which nothing was written goes again.
+
+        Raises ValueError if another run holds it.
+        """
+        is_new = not os.path.isdir(self.path)
         os.makedirs(self.path, exist_ok=True)
         with open(self.file(LOCK_FILE), "w", encoding="utf-8") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ValueError(f"--output_dir={self.path}: another run is writing to this folder") from None
-            yield
+            try:
+                yield
+            finally:
+                if is_new and os.listdir(self.path) == [LOCK_FILE]:  # what was asked for was refused
+                    shutil.rmtree(self.path)
 
     # Its configuration.
 
@@ -245,15 +254,6 @@ class RunFolder:
     def steps_done(self) -> int:
         """The step of the newest checkpoint, 0 if there is none."""
         return max(map(step_of, self.checkpoints()), default=0)
-
-    @property
-    def is_finished(self) -> bool | None:
-        """Whether the run has done its last step, or has stopped early; None if epochs and data decide how many steps it has."""
-        if "stopped_early" in next(reversed([*self._rows()]), {}):
-            return True
-        begun = self.config()
-        total = sum(phase.steps for phase in begun.phases) or begun.training.steps if begun else 0
-        return self.steps_done >= total if total else None if self.has_begun else False
 
     @property
     def best(self) -> "RunFolder":

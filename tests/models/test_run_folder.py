@@ -1,6 +1,7 @@
 """The folder of a run: what lies in it, on this machine and elsewhere."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -95,13 +96,16 @@ def test_a_vocabulary_of_its_own_counts_in_any_place(run, tmp_path):
     assert run.recorded_config().tokenizer.vocab_file == str(words)
 
 
-@pytest.mark.parametrize("training, log, finished", [
-    ({"epochs": 2.0}, "", None), ({"steps": 10}, "", True), ({"steps": 11}, "", False),
-    ({"steps": 99}, '{"step": 10, "stopped_early": "..."}\n', True)])
-def test_a_run_is_finished_after_its_last_step_or_an_early_stop(run, training, log, finished):
-    touch(run.file("config.yaml"), yaml.safe_dump({"training": training}))
-    touch(run.file("log.jsonl"), log)
-    assert run.is_finished is finished
+def test_a_folder_to_which_nothing_was_written_goes_with_its_lock(tmp_path):
+    for written, had in ((False, False), (True, False), (False, True)):
+        run = RunFolder(str(tmp_path / f"{written}{had}"))
+        if had:
+            os.mkdir(run.path)
+        with pytest.raises(KeyError), run.locked():
+            if written:
+                touch(run.file("log.jsonl"))
+            raise KeyError("a mistake of the user")
+        assert os.path.isdir(run.path) == (written or had)
 
 
 def test_logs_are_read_past_their_broken_lines(run):
