@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -78,6 +79,9 @@ def test_the_flags_of_2018_train_answer_and_measure(files, trained):
     first = files / "first"
     assert "answer_alignment: 2018" in (first / "config.yaml").read_text()
     assert float(results(first)["exact_match"]) > 0.8 and float(results(first)["f1"]) > 0.8
+    card = (first / "README.md").read_text()  # its metric with an interval, and both files
+    assert re.search(rf"\n\| f1 \| {100 * float(results(first)['f1']):.2f} % \| [\d.]+ % to [\d.]+ % \|", card), card
+    assert "\n| training data | train.json, " in card and "\n| evaluation data | dev.json, " in card
     predictions = json.loads((first / "predictions.json").read_text())
     assert len(predictions) == 60
     nbest = json.loads((first / "nbest_predictions.json").read_text())

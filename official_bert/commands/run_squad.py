@@ -69,14 +69,14 @@ def main(_) -> None:
         eval_files=find_files(FLAGS.eval_files, "--eval_files") if FLAGS.eval_files else [])
     squad.check()
     placement = Placement(**command_line.placement_values(FLAGS))
-    if squad.trains:
-        squad.train(placement)
+    trained = squad.train(placement) if squad.trains else None
     if is_first_worker(placement):
         with answering_scope(placement):
-            if squad.answers:
-                squad.answer()
+            answered = squad.answer() if squad.answers else None
             if squad.eval_files:
                 squad.measure()
+        if trained:
+            squad.write_card(trained, answered)
 
 
 if __name__ == "__main__":

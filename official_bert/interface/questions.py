@@ -16,7 +16,8 @@ from official_bert.tasks.squad import languages, metrics, reading
 from official_bert.tasks.squad.task import Task, average_logits
 from official_bert.training import evaluation, run_config, runs
 from official_bert.training.distribution import Placement
-from official_bert.training.task import DataFiles, Steps
+from official_bert.training.reporting import documents
+from official_bert.training.task import DataFiles, Measured, Resolved, Steps
 
 
 def check_task(config: Config) -> None:
@@ -65,7 +66,7 @@ class QuestionRun:
             if not (self.trains and folder.is_same(self.run)):
                 RunFolder.require(folder.path)
 
-    def train(self, placement: Placement) -> None:
+    def train(self, placement: Placement) -> Measured:
         """Fine-tunes into the run's folder, or continues there; first checks what is measured afterwards."""
         config = self.make_config()
         run_config.check_read(config, self.asked_keys)
@@ -77,10 +78,10 @@ class QuestionRun:
             if metrics.has_gold_answers(articles, version_2):
                 metrics.check_answers(articles, version_2, str(self.files.predict_file))
         steps = Steps(evaluate=config.training.eval_every > 0 or config.training.eval_epochs > 0)
-        runs.FineTuning(task, self.files, self.run, placement, self.init_checkpoint, steps).train()
+        return runs.FineTuning(task, self.files, self.run, placement, self.init_checkpoint, steps).train()
 
-    def answer(self) -> None:
-        """Answers the questions; writes the answers and, if there are gold answers, the metrics."""
+    def answer(self) -> Measured | None:
+        """Answers the questions and writes the answers; if there are gold answers, writes the metrics and returns them."""
         first, model = self._trained(self.ensemble[0] if self.ensemble else self.run.path)
         task = self._as_asked(first)
         questions: Any = task.resolve(DataFiles(predict_file=self.files.predict_file),
@@ -97,12 +98,21 @@ class QuestionRun:
             stored = tuned_for(checkpoint_at(self.run.path if self.run.has_begun else self.init_checkpoint))
             questions = dataclasses.replace(questions, task=runs.with_tuned(task, stored, self.asked_keys, print))
         print("\n".join(questions.write(rows, self.run.path)))
-        if questions.have_gold_answers:
-            results = questions.evaluate(rows)
-            self.run.write_results(results)
-            if not self.ensemble and self.run.has_begun:  # else the weights lie elsewhere
-                runs.store_tuned(task, results, self.run, self.run.recorded_config().training.answer_with == "best")
-            print(metric_lines(results))
+        if not questions.have_gold_answers:
+            return None
+        results = questions.evaluate(rows)
+        self.run.write_results(results)
+        if not self.ensemble and self.run.has_begun:  # else the weights lie elsewhere
+            runs.store_tuned(task, results, self.run, self.run.recorded_config().training.answer_with == "best")
+        print(metric_lines(results))
+        return Measured(results, Resolved(task=task, model=model, held_out=questions), rows)
+
+    def write_card(self, trained: Measured, answered: Measured | None) -> None:
+        """Writes the model card of a training, with what its answers were worth."""
+        if answered and not self.ensemble:
+            resolved = dataclasses.replace(trained.resolved, held_out=answered.resolved.held_out)
+            trained = dataclasses.replace(answered, resolved=resolved)
+        documents.write_card(self.run, trained, self.files, print)
 
     def measure(self) -> None:
         """Answers and measures the questions of files in several languages; writes the answers and a table."""
