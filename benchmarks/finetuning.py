@@ -214,7 +214,8 @@ def prove() -> None:
     from official_bert.models.interchange import formats
     from official_bert.models.interchange.projects import ours
     from official_bert.models.interchange.stored_models import StoredModel
-    from official_bert.training.distribution import Placement, make_strategy
+    from official_bert.training.distribution import make_strategy
+    from official_bert.training.running.cluster import Placement
     from official_bert.training.schedules.phases import epoch_steps
     from official_bert.training.trainer import Trainer
     strategy = make_strategy(Placement())

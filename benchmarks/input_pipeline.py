@@ -41,7 +41,8 @@ def main(_) -> None:
     """Warms both up, takes turns, prints."""
     from official_bert.config import load_config
     from official_bert.tasks.loading import load_task
-    from official_bert.training.distribution import Placement, make_strategy
+    from official_bert.training.distribution import make_strategy
+    from official_bert.training.running.cluster import Placement
     from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
     from official_bert.training.trainer import Trainer
     config = load_config(FLAGS.config, overrides=FLAGS.set)

@@ -62,7 +62,8 @@ def measure(overrides: list[str]) -> None:
     from official_bert.config import load_config
     from official_bert.tasks.loading import load_task
     from official_bert.training import distribution
-    from official_bert.training.distribution import Placement, make_strategy
+    from official_bert.training.distribution import make_strategy
+    from official_bert.training.running.cluster import Placement
     from official_bert.training.trainer import Trainer
     config = load_config(FLAGS.config, overrides=[
         f"training.batch_size={FLAGS.batch_size}", f"options.max_seq_length={FLAGS.max_seq_length}",

@@ -40,7 +40,8 @@ def measure_group(rows: int, texts_at_once: int) -> None:
 
     from official_bert.config import load_config
     from official_bert.tasks.loading import load_task
-    from official_bert.training.distribution import Placement, make_strategy
+    from official_bert.training.distribution import make_strategy
+    from official_bert.training.running.cluster import Placement
     from official_bert.training.trainer import Trainer
     config = load_config(FLAGS.config, overrides=[
         "task=retrieval", f"training.batch_size={rows}", f"options.group_size={rows}", f"options.max_seq_length={FLAGS.max_seq_length}",

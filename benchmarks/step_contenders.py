@@ -37,7 +37,8 @@ def ours(size: dict):
     from official_bert.config import load_config
     from official_bert.tasks.loading import load_task
     from official_bert.training import distribution
-    from official_bert.training.distribution import Placement, make_strategy
+    from official_bert.training.distribution import make_strategy
+    from official_bert.training.running.cluster import Placement
     from official_bert.training.trainer import Trainer
     arrays, replaced = make_arrays(size), size.get("generator")
     names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",

@@ -131,8 +131,8 @@ SAID_OTHERWISE: Mapping[str, tuple[str, ...]] = types.MappingProxyType({
 
 # Flags that belong to one strategy.
 PLACEMENT: Mapping[str, str] = types.MappingProxyType({
-    "num_cpu_devices": "mirrored", "worker_hosts": "multi_worker", "task_index": "multi_worker", "tpu_name": "tpu", "tpu_zone": "tpu",
-    "gcp_project": "tpu"})
+    "num_cpu_devices": "mirrored", "worker_hosts": "multi_worker", "task_index": "multi_worker", "join_seconds": "multi_worker",
+    "tpu_name": "tpu", "tpu_zone": "tpu", "gcp_project": "tpu"})
 
 
 def define_placement() -> None:
@@ -141,6 +141,8 @@ def define_placement() -> None:
     flags.DEFINE_integer("num_cpu_devices", 0, "With --strategy=mirrored and no GPU: logical CPU devices.", lower_bound=0)
     flags.DEFINE_string("worker_hosts", "", "With --strategy=multi_worker and no TF_CONFIG: host:port,host:port,...")
     flags.DEFINE_integer("task_index", 0, "The number of this worker among --worker_hosts.")
+    flags.DEFINE_float("join_seconds", 20.0, "How long a worker of --strategy=multi_worker waits for the others to start; more where a "
+                       "scheduler starts machines minutes apart.", lower_bound=0.0)
     flags.DEFINE_string("tpu_name", "", "With --strategy=tpu: the TPU's name; local on a TPU VM.")
     flags.DEFINE_string("tpu_zone", "", "The TPU's zone.")
     flags.DEFINE_string("gcp_project", "", "The TPU's project.")
@@ -154,7 +156,7 @@ def placement_values(values: Any) -> dict[str, Any]:
         raise ValueError(f"--use_tpu: is --strategy=tpu, got --strategy={values.strategy} beside it")
     without_tpu = values["use_tpu"].present and not values.use_tpu  # 2018's scripts name the TPU that they do not use
     for name, owner in PLACEMENT.items():
-        if values[name].value and owner != strategy and not (owner == "tpu" and without_tpu):
+        if values[name].value != values[name].default and owner != strategy and not (owner == "tpu" and without_tpu):
             raise ValueError(f"--{name}: expected --strategy={owner} beside it, got {strategy}")
     return {"strategy": strategy} | {name: values[name].value for name in PLACEMENT}
 

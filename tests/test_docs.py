@@ -14,7 +14,7 @@ from official_bert.config import Config, ModelConfig, OptimizerConfig, Tokenizer
 from official_bert.models.interchange import formats
 from official_bert.text.vocab import read_entries
 from official_bert.training import loop
-from official_bert.training.distribution import Placement
+from official_bert.training.running.cluster import Placement
 from official_bert.training.task import DataFiles
 
 ROOT = pathlib.Path(__file__).parent.parent

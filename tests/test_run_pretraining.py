@@ -22,7 +22,7 @@ from official_bert.models.interchange import formats
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop, run_config
-from official_bert.training.distribution import Placement
+from official_bert.training.running.cluster import Placement
 from official_bert.training.task import DataFiles
 
 STEPS = 30

@@ -14,7 +14,7 @@ from official_bert.config import ModelConfig, build
 from official_bert.interface import finetuning
 from official_bert.models.classifier import Classifier
 from official_bert.models.run_folder import RunFolder
-from official_bert.training.distribution import Placement
+from official_bert.training.running.cluster import Placement
 
 TINY = {"vocab_size": 3000, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
         "max_position_embeddings": 64, "type_vocab_size": 2, "initializer_range": 0.2, "hidden_act": "gelu", "hidden_dropout_prob": 0.0,

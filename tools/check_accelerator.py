@@ -32,6 +32,7 @@ from official_bert.config import Config, build, load_config, merge, save_config
 from official_bert.data import records
 from official_bert.files import read_log, written_whole
 from official_bert.models.run_folder import LOG_FILE, VOCAB_FILE
+from official_bert.training.running import cluster
 
 FLAGS = flags.FLAGS
 command_line.define_placement()
@@ -50,7 +51,6 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
     "L40S": {"float32": 91.6, "bfloat16": 362}, "L4": {"float32": 30.3, "bfloat16": 121}, "V100": {"float32": 15.7},
     "T4": {"float32": 8.1}, "v2-": {"bfloat16": 22.5}, "v3-": {"bfloat16": 61.5}, "v4-": {"bfloat16": 137.5},
     "v5litepod": {"bfloat16": 197}, "v5p": {"bfloat16": 229.5}, "v6e": {"bfloat16": 918}}  # of TPUs v2 to v5p: of a core, half a chip
-WAIT_SECONDS = 20.0  # for the other workers
 STEPS, KILLED_AFTER = 20, 7
 S, P, B, V = 128, 4, 32, 120  # with SIZES: the tensors between products are large enough for the compiled pieces of a step (`layers/fused`)
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(V - 5)))
@@ -292,25 +292,24 @@ def table(findings: list[Any], rates: list[dict[str, Any]]) -> str:
 
 def main(_) -> None:
     """Runs all checks, writes the report, prints the table; raises ValueError for a disagreement."""
-    import keras
-    import tensorflow as tf
-
-    from official_bert.training import distribution
     if wrong := [name for name in FLAGS.precision if name not in TOLERANCES]:
         raise ValueError(f"--precision: expected some of {', '.join(TOLERANCES)}, got {wrong[0]!r}")
-    tf.get_logger().setLevel("ERROR")  # it warns of functions that are traced for each head
     values = command_line.placement_values(FLAGS)
-    placement, several = distribution.Placement(**values), values["strategy"] == "multi_worker"
+    placement, several = cluster.Placement(**values), values["strategy"] == "multi_worker"
+    cluster.meet(placement)
     left_out = ["killed and continued, export: several workers"] if several else []
     findings: list[Any] = []
     with tempfile.TemporaryDirectory() as folder:
         pathlib.Path(folder, VOCAB_FILE).write_text("".join(f"{word}\n" for word in WORDS), encoding="utf-8")
         write_records(f"{folder}/train.tfrecord", 40 * STEPS)
-        if several:
-            distribution.wait_for_hosts(placement, WAIT_SECONDS)
-        else:
+        if not several:
             print("killed and continued: three runs, each in a process of its own", flush=True)
             resumed = kill_and_continue(runs := Runs(folder, values))
+        import keras  # not before, so that a device that is not there is told soon
+        import tensorflow as tf
+
+        from official_bert.training import distribution
+        tf.get_logger().setLevel("ERROR")  # it warns of functions that are traced for each head
         strategy = distribution.make_strategy(placement)
         precisions = FLAGS.precision
         if values["strategy"] == "tpu" and "float16" in precisions:

@@ -75,7 +75,7 @@ def _answers(run, files) -> dict:
     from official_bert.models.run_folder import tuned_for
     from official_bert.tasks.loading import load_task
     from official_bert.training import evaluation
-    from official_bert.training.distribution import Placement
+    from official_bert.training.running.cluster import Placement
     config = run.require_config()
     best = config.training.answer_with == "best"
     task = load_task(config)

@@ -13,6 +13,7 @@ from absl import flags
 
 from official_bert import command_line
 from official_bert.config import AS_IN_2018, load_config, merge
+from official_bert.training.running import cluster
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task_name", None, "CoLA, MNLI, MRPC, XNLI, or another of GLUE's.", required=True)
@@ -34,17 +35,19 @@ command_line.define_without_meaning(["master", "num_tpu_cores", "predict_batch_s
 
 def main(_) -> None:
     """Trains, evaluates and predicts as the flags say; flags that are not given have 2018's values."""
+    placement = cluster.Placement(**command_line.placement_values(FLAGS))
+    if FLAGS.do_train or FLAGS.do_eval:  # the first worker alone predicts
+        cluster.meet(placement)
     from official_bert.interface import finetuning
     from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.loading import load_task
     from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
     from official_bert.training import run_config
-    from official_bert.training.distribution import Placement
     from official_bert.training.task import DataFiles, Steps
     steps = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=FLAGS.do_predict)
     if (dataset := dataset_name(FLAGS.task_name)) is None:
         raise ValueError(f"--task_name: expected one of {', '.join(DATASETS)}, got {FLAGS.task_name!r}")
-    placement, run, flag_values = Placement(**command_line.placement_values(FLAGS)), RunFolder(FLAGS.output_dir), given_flags(FLAGS)
+    run, flag_values = RunFolder(FLAGS.output_dir), given_flags(FLAGS)
     own = ["task=glue", f"options.dataset={dataset}", *(["options.language=zh"] if dataset == "xnli" else [])]  # as XnliProcessor of 2018
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=flag_values, overrides=[*own, *FLAGS.set],
                          report=print, defaults=merge(run_config.DEFAULTS, AS_IN_2018), count_entries=run_config.counter_of_entries(run),

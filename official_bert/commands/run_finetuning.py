@@ -20,6 +20,7 @@ from absl import flags
 from official_bert import command_line
 from official_bert.config import Config, may_change
 from official_bert.reports.metric_text import metric_lines
+from official_bert.training.running import cluster
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task", None, "The task; by default that of --config.")
@@ -69,17 +70,18 @@ class SearchFlags:
 
 def main(_) -> None:
     """Trains, evaluates and predicts; a grid, random settings, several seeds or folds if asked for."""
+    placement = cluster.Placement(**command_line.placement_values(FLAGS))
+    searching = bool(FLAGS.grid or FLAGS.vary or FLAGS.random or FLAGS.folds or FLAGS.seeds > 1)
+    if (FLAGS.do_train or FLAGS.do_eval) and not searching:  # the first worker alone predicts
+        cluster.meet(placement)
     from official_bert.interface import finetuning
     from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.loading import load_task
     from official_bert.training import run_config
-    from official_bert.training.distribution import Placement
     from official_bert.training.runs import FineTuning
     from official_bert.training.task import DataFiles, Steps
-    placement = Placement(**command_line.placement_values(FLAGS))
     steps = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval,
                   predict=bool(FLAGS.predict_file) if FLAGS.do_predict is None else FLAGS.do_predict)
-    searching = bool(FLAGS.grid or FLAGS.vary or FLAGS.random or FLAGS.folds or FLAGS.seeds > 1)
     best_run = None if steps.train or searching else RunFolder(FLAGS.output_dir).best_of_search
     output_dir = best_run.path if best_run else FLAGS.output_dir
     # The best run of a search keeps what was varied, even if the command line is that of the search.

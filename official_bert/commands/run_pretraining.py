@@ -15,7 +15,10 @@ from absl import flags
 
 from official_bert import command_line
 from official_bert.config import inherited_and_asked, load_config, merge, nest
+from official_bert.data.indexed_records import check_readable
+from official_bert.files import find_files
 from official_bert.reports.metric_text import metric_lines
+from official_bert.training.running import cluster
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", "", "Training records: comma-separated globs.")
@@ -46,14 +49,15 @@ NAMES_OF_2018 = {"masked_lm_accuracy": "mlm_accuracy", "masked_lm_loss": "mlm_lo
 
 def main(_) -> None:
     """Trains, and prints the last evaluation."""
+    placement = cluster.Placement(**command_line.placement_values(FLAGS))
+    records, cache_dir = filter(None, (FLAGS.input_file, FLAGS.eval_input_file)), os.path.expanduser(FLAGS.cache_dir)
+    cluster.meet(placement, lambda: check_readable([path for patterns in records for path in find_files(patterns)], cache_dir))
     from official_bert.models.checkpoints import trained_weights
     from official_bert.models.run_folder import RunFolder, step_of
     from official_bert.tasks.loading import load_task
     from official_bert.training import evaluation, loop, run_config
-    from official_bert.training.distribution import Placement, is_first_worker
     from official_bert.training.reporting import documents
     from official_bert.training.task import DataFiles
-    placement = Placement(**command_line.placement_values(FLAGS))
     called_as_in_2018 = FLAGS.bert_config_file and not FLAGS.config
     do_train = not FLAGS.do_eval if FLAGS.do_train is None else FLAGS.do_train
     command_line.refuse_unread(FLAGS, [
@@ -85,7 +89,7 @@ def main(_) -> None:
         config = run_config.with_vocabulary_of(config, run, FLAGS.allow_changed_data)
     task, files = load_task(config), DataFiles(train_file=FLAGS.input_file, eval_file=eval_file,
                                               allow_changed_data=FLAGS.allow_changed_data,
-                                              cache_dir=os.path.expanduser(FLAGS.cache_dir))
+                                              cache_dir=cache_dir)
     if FLAGS.init_checkpoint and not evaluates and task.options.first_weights != "random":
         raise ValueError("--init_checkpoint: expected config.options.first_weights random beside it, because the checkpoint gives the "
                          f"weights, got {task.options.first_weights}")
@@ -96,14 +100,14 @@ def main(_) -> None:
     else:
         trained = loop.train(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, FLAGS.profile_steps)
         metrics = trained.metrics
-        if is_first_worker(placement):
+        if cluster.is_first_worker(placement):
             documents.write_card(run, trained, files, print)
     for name in {"mlm_loss", "next_token_loss"} & set(metrics):
         metrics = {**metrics, name.replace("_loss", "_perplexity"): math.exp(min(metrics[name], 700.0))}
     print(metric_lines(metrics))
     if not FLAGS.output_dir:
         return
-    if FLAGS.do_eval and is_first_worker(placement):
+    if FLAGS.do_eval and cluster.is_first_worker(placement):
         if not evaluates:  # an evaluation says its step itself, if the checkpoint has one
             metrics = {"step": step_of(trained_weights(run, best=best)), **metrics}
         run.write_results(metrics | {theirs: metrics[ours] for theirs, ours in NAMES_OF_2018.items() if ours in metrics}

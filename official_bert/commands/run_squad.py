@@ -15,6 +15,7 @@ from absl import flags
 from official_bert import command_line
 from official_bert.config import AS_IN_2018, FINE_TUNING, load_config, merge
 from official_bert.files import find_files
+from official_bert.training.running import cluster
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("output_dir", None, "The folder for checkpoints, configuration and predictions.", required=True)
@@ -42,10 +43,13 @@ ANSWERS_OF_2018 = merge(AS_IN_2018, {"options": {"answer_alignment": 2018}})
 
 def main(_) -> None:
     """Trains, answers, or both."""
+    placement = cluster.Placement(**command_line.placement_values(FLAGS))
+    if FLAGS.do_train:  # the first worker alone answers
+        cluster.meet(placement)
     from official_bert.interface.questions import QuestionRun, check_task
     from official_bert.models.run_folder import RunFolder
     from official_bert.training import run_config
-    from official_bert.training.distribution import Placement, answering_scope, is_first_worker
+    from official_bert.training.distribution import answering_scope
     from official_bert.training.task import DataFiles
     flag_values, path, bert_config_file = given_flags(FLAGS), FLAGS.config, FLAGS.bert_config_file
     batch = [] if FLAGS.predict_batch_size is None else [f"training.eval_batch_size={FLAGS.predict_batch_size}"]
@@ -68,9 +72,8 @@ def main(_) -> None:
         trains=FLAGS.do_train, answers=FLAGS.do_predict, ensemble=[folder for folder in FLAGS.ensemble.split(",") if folder],
         eval_files=find_files(FLAGS.eval_files, "--eval_files") if FLAGS.eval_files else [])
     squad.check()
-    placement = Placement(**command_line.placement_values(FLAGS))
     trained = squad.train(placement) if squad.trains else None
-    if is_first_worker(placement):
+    if cluster.is_first_worker(placement):
         with answering_scope(placement):
             answered = squad.answer() if squad.answers else None
             if squad.eval_files:

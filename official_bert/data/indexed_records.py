@@ -11,6 +11,7 @@ from official_bert.data.local_records import cache_folder, check_space, local_re
 from official_bert.data.long_work.progress import Reporter
 from official_bert.data.record_encoding import FRAME_FOOTER_BYTES, FRAME_HEADER_BYTES, crc_tables, first_broken_frame
 from official_bert.data.record_index import RecordIndex, find_index, make_index
+from official_bert.data.records import read_records
 from official_bert.files import size_of
 
 SHOWN_FROM = 1 << 28  # bytes of records to copy or to walk through: what takes less than a second needs no progress
@@ -84,6 +85,16 @@ class IndexedRecords:
         if row >= 0:
             raise BrokenRecordError(int(numbers[row]), f"is corrupted: {BROKEN[kind]}")
         return [part[FRAME_HEADER_BYTES:-FRAME_FOOTER_BYTES] for part in parts]
+
+
+def check_readable(paths: Sequence[str], cache_dir: str = "") -> None:
+    """Reads the first record of each file, and makes the indices of plain files on this machine, as a run does when it begins.
+
+    Raises ValueError, naming the file, for records that are broken; OSError if it cannot be read.
+    """
+    for path in paths:
+        next(read_records(path), None)
+    IndexedRecords([path for path in paths if not needs_copy(path)], cache_dir)
 
 
 class _OpenFile:

@@ -199,6 +199,11 @@ class RecordSource:
         self._refused[f"[bad row {index}{reason[0]}"] = f"{self.locate(index)}{reason}"
         return f"[bad row {index}{reason}]".encode()
 
+    @property
+    def bad_row(self) -> str:
+        """The file, the record and the reason of a row that has been refused so far; "" if none has."""
+        return next(iter(self._refused.values()), "")
+
     def explain(self, message: str) -> str | None:
         """Names the file and record that caused an error of the pipeline; None if no record did."""
         return next((row for told, row in self._refused.items() if told in message), None)

@@ -14,7 +14,7 @@ from official_bert.reports.page import PAGE_FILE
 from official_bert.serving.loading import exported_folder
 from official_bert.tasks.loading import load_task, restore_model
 from official_bert.training import evaluation
-from official_bert.training.distribution import Placement
+from official_bert.training.running.cluster import Placement
 from official_bert.training.task import DataFiles, Measured
 
 HEIGHT = 700  # of a report in a notebook, pixels

@@ -39,7 +39,8 @@ from official_bert.tasks.texts.base import TextSets
 from official_bert.tasks.texts.glue_files import dataset_name
 from official_bert.text import loading
 from official_bert.training import checkpointing, guards, run_config, runs, search
-from official_bert.training.distribution import Placement, check_backend, is_first_worker, make_strategy
+from official_bert.training.distribution import check_backend, make_strategy
+from official_bert.training.running.cluster import Placement, is_first_worker
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps, TaskBase
 from official_bert.typed_values import did_you_mean
 

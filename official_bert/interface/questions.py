@@ -15,8 +15,8 @@ from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.squad import languages, metrics, reading
 from official_bert.tasks.squad.task import Task, average_logits
 from official_bert.training import evaluation, run_config, runs
-from official_bert.training.distribution import Placement
 from official_bert.training.reporting import documents
+from official_bert.training.running.cluster import Placement
 from official_bert.training.task import DataFiles, Measured, Resolved, Steps
 
 

@@ -1,44 +1,44 @@
-"""Where a run computes: --strategy, --tpu_name, --worker_hosts to `tf.distribute`; precision, seeds. The only reader of the environment."""
+"""Where a run computes: --strategy, --tpu_name, --worker_hosts to `tf.distribute`; precision, seeds."""
 
 import contextlib
-import dataclasses
 import functools
 import json
 import os
 import queue
-import socket
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
-from absl import logging
+from tensorflow.python.eager import context
 
 from official_bert.config import STRATEGIES
 from official_bert.data.pretraining.graph_reader import GraphReader
 from official_bert.data.sources import BatchSource, ExampleSource, RecordSource
+from official_bert.training.running.cluster import Meeting, Placement, answers, join, workers_of
 
 WORKER_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
                tf.errors.DeadlineExceededError)
+LONGEST_REASON = 1000  # characters
+STUCK_SECONDS = 5.0  # in which a step fails by itself if one of its rows cannot be read
 LOOKUP_SECONDS = 20.0  # for the cloud to say where a TPU is
-JOIN_SECONDS, TOLD_AFTER = 3600.0, 20.0  # for all workers to start, and until a line says which one is awaited
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Placement:
-    """The flags that choose a run's devices."""
+class Workers(tf.distribute.MultiWorkerMirroredStrategy):
+    """All devices of a cluster, whose workers tell each other why they end."""
 
-    strategy: str = "one_device"
-    num_cpu_devices: int = 0  # mirrored without GPUs: so many logical CPU devices
-    worker_hosts: str = ""  # multi_worker without TF_CONFIG: host:port,host:port,...
-    task_index: int = 0
-    tpu_name: str = ""
-    tpu_zone: str = ""
-    gcp_project: str = ""
+    def __init__(self, resolver: tf.distribute.cluster_resolver.ClusterResolver, meeting: Meeting):
+        super().__init__(cluster_resolver=resolver)
+        self.meeting = meeting
+
+    def leave(self, error: object) -> None:
+        """Tells the other workers why this one ends, and ends all computations with them that are under way."""
+        self.meeting.leave(text := " ".join(str(error).split()))
+        with contextlib.suppress(tf.errors.OpError):  # the others have ended too
+            context.context().report_error_to_cluster(tf.errors.UNAVAILABLE, text[:LONGEST_REASON])
 
 
 def check_backend() -> None:
@@ -86,93 +86,28 @@ def _mirrored(placement: Placement) -> tf.distribute.Strategy:
 
 def _multi_worker(placement: Placement) -> tf.distribute.Strategy:
     """A strategy over all workers' devices; the flags or TF_CONFIG describe the cluster."""
+    hosts, index = workers_of(placement)
     if placement.worker_hosts:
-        hosts = placement.worker_hosts.split(",")
-        if not 0 <= placement.task_index < len(hosts):
-            raise ValueError(f"--task_index: expected 0 to {len(hosts) - 1} for {len(hosts)} hosts, got {placement.task_index}")
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec({"worker": hosts}), task_type="worker", task_id=placement.task_index, rpc_layer="grpc")
+            tf.train.ClusterSpec({"worker": hosts}), task_type="worker", task_id=index, rpc_layer="grpc")
     else:
-        _is_first_in(os.environ.get("TF_CONFIG", ""))
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    _join_cluster(placement)
-    return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+    return Workers(resolver, _begin_together(placement))
 
 
-@functools.cache  # then TensorFlow's own server listens on this worker's port, as long as the process lives
-def _join_cluster(placement: Placement) -> None:
-    """Waits for the other workers, as TensorFlow would, but says which one it waits for."""
-    wait_for_hosts(placement, JOIN_SECONDS)
-
-
-def _is_first_in(text: str) -> bool:
-    """Whether this process is the first worker of the cluster of TF_CONFIG: its chief or, in a cluster without one, worker 0."""
-    try:
-        config = json.loads(text or "{}")
-        cluster, kind, index = config["cluster"], config["task"].get("type", "worker"), int(config["task"]["index"])
-        addresses = len(cluster[kind])
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
-        raise ValueError("--strategy=multi_worker: expected --worker_hosts and --task_index, or TF_CONFIG with cluster.worker "
-                         f"and task.index, got TF_CONFIG={text!r}") from None
-    if others := sorted({kind, *cluster} - {"chief", "worker"}):
-        raise ValueError(f"TF_CONFIG: expected a cluster of worker and chief alone, got {', '.join(others)}")
-    if not 0 <= index < addresses:
-        raise ValueError(f"TF_CONFIG: expected task.index from 0 to {addresses - 1}, got {index}")
-    return index == 0 and (kind == "chief" or not cluster.get("chief"))
-
-
-def wait_for_hosts(placement: Placement, seconds: float) -> None:
-    """Waits until every worker of the cluster has called this too; a warning names the host that is awaited for long.
-
-    Raises ValueError, naming the first host that does not answer in time, or this worker's address if its port is taken. TensorFlow itself
-    waits for a missing worker for an hour without a word. Call it before a strategy is made, which needs the port that this listens on.
-    """
-    if placement.worker_hosts:
-        hosts, index = placement.worker_hosts.split(","), placement.task_index
-    else:
-        _is_first_in(text := os.environ.get("TF_CONFIG", ""))
-        config = json.loads(text)
-        hosts = [host for kind in sorted(config["cluster"]) for host in config["cluster"][kind]]
-        index = hosts.index(config["cluster"][config["task"].get("type", "worker")][int(config["task"]["index"])])
-    began = time.monotonic()
-    try:
-        listening = socket.create_server(("", _address(hosts[index])[1]))
-    except OSError as error:
-        raise ValueError(f"--strategy=multi_worker: {hosts[index]}: this worker's port cannot be opened: {error.strerror}") from None
-    with listening:
-        for host in (host for number, host in enumerate(hosts) if number != index):
-            is_told = False
-            while not _answers(host):
-                waited = time.monotonic() - began
-                if waited > seconds:
-                    raise ValueError(f"--strategy=multi_worker: expected every worker to be started within {seconds:.0f} s, "
-                                     f"{host} does not answer")
-                if waited > TOLD_AFTER and not is_told:
-                    is_told = True
-                    logging.warning("--strategy=multi_worker: waiting for %s, which does not answer", host)
-                time.sleep(0.2)
-
-
-def _address(host: str) -> tuple[str, int]:
-    name, _, port = host.rpartition(":")
-    if not name or not port.isdigit():
-        raise ValueError(f"--worker_hosts: expected host:port,host:port,..., got {host!r}")
-    return name, int(port)
-
-
-def _answers(host: str) -> bool:
-    try:
-        socket.create_connection(_address(host), timeout=2.0).close()
-    except OSError:  # no such host, nobody listens, no route
-        return False
-    return True
+@functools.cache  # once in the life of a process
+def _begin_together(placement: Placement) -> Meeting:
+    """Waits until all workers are about to make their strategy: TensorFlow would wait an hour for one that has ended meanwhile."""
+    meeting = join(placement)
+    meeting.agree()
+    return meeting
 
 
 @functools.cache  # to initialise it a second time would take the values of all variables on it
 def _tpu(placement: Placement) -> tf.distribute.Strategy:
     where = f"--tpu_name={placement.tpu_name}"
     resolver, hosts = _find_tpu(placement, where)
-    if silent := next((host for host in hosts if not _answers(host)), ""):  # for which the connection would wait for minutes
+    if silent := next((host for host in hosts if not answers(host)), ""):  # for which the connection would wait for minutes
         raise ValueError(_unreachable(where, f"{silent} does not answer"))
     try:
         tf.config.experimental_connect_to_cluster(resolver)
@@ -226,15 +161,6 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     return resolver.task_id == 0 and (resolver.task_type == "chief" or "chief" not in resolver.cluster_spec().jobs)
 
 
-def is_first_worker(placement: Placement) -> bool:
-    """Whether this process writes results: like `is_chief`, but before there is a strategy."""
-    if placement.strategy != "multi_worker":
-        return True
-    if placement.worker_hosts:
-        return placement.task_index == 0
-    return _is_first_in(os.environ.get("TF_CONFIG", ""))
-
-
 def answering_scope(placement: Placement) -> contextlib.AbstractContextManager:
     """The scope in which to build a model that answers: on the devices of a run; of several workers, on those of the one that answers."""
     return contextlib.nullcontext() if placement.strategy == "multi_worker" else make_strategy(placement).scope()
@@ -254,15 +180,50 @@ def set_precision(name: str, tf32: bool = True) -> None:
 
 @contextlib.contextmanager
 def lost_workers_told(strategy: tf.distribute.Strategy, when: Callable[[], str]) -> Iterator[None]:
-    """Raises OSError, with the cause, if TensorFlow fails because another worker has ended; `when` says at which step, for example."""
+    """Raises ValueError if another worker has ended with an error, which it names; OSError, with TensorFlow's cause, if it is lost.
+
+    `when` says at which step, for example. An error of this worker is told to the others, whose computations end at once.
+    """
+    if not isinstance(strategy, Workers):
+        yield
+        return
     try:
         yield
     except WORKER_LOST as error:
-        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            raise
         cause = " ".join(str(error.message).split())[:200]
-        raise OSError(f"{when()}: another worker no longer answers; start all of them again with the same command, and the run continues "
-                      f"from its newest checkpoint. That worker's own output says why it ended; here TensorFlow says: {cause}") from None
+        said = strategy.meeting.own_error or strategy.meeting.reason()
+        strategy.meeting.own_error = said or cause
+        if said:
+            raise ValueError(said) from None
+        raise OSError(f"{when()}: another worker no longer answers; start all of them again with the same command, and the run "
+                      f"continues from its newest checkpoint. That worker's own output says why it ended; here TensorFlow says: {cause}"
+                      ) from None
+    except Exception as error:
+        if not strategy.meeting.own_error:
+            strategy.leave(error)
+        raise
+
+
+@contextlib.contextmanager
+def bad_rows_told(strategy: tf.distribute.Strategy, source: BatchSource) -> Iterator[None]:
+    """Tells the other workers of a row that cannot be read, while steps are computed: TensorFlow may wait for them forever instead."""
+    if not isinstance(strategy, Workers) or not isinstance(source, RecordSource):
+        yield
+        return
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(STUCK_SECONDS):
+            if source.bad_row:
+                strategy.leave(source.bad_row)
+                return
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def sum_over_replicas(strategy: tf.distribute.Strategy, value: tf.Variable | tf.Tensor) -> int:

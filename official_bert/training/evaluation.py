@@ -18,8 +18,8 @@ from official_bert.models.run_folder import BOARD_FOLDER, EVAL_LOG_FILE, WITHOUT
 from official_bert.text import loading
 from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
-from official_bert.training.distribution import Placement
 from official_bert.training.reporting.run_log import Watcher
+from official_bert.training.running.cluster import Placement
 from official_bert.training.schedules.phases import task_at, total_steps
 from official_bert.training.task import Batch, DataFiles, Measured, Outputs, Steps, TaskBase
 from official_bert.training.trainer import EXACT_SHAPES, Trainer, real_rows

@@ -12,10 +12,10 @@ from official_bert.data.sources import ExampleSource
 from official_bert.models.run_folder import RunFolder, step_of
 from official_bert.training import distribution, guards, run_config
 from official_bert.training.checkpointing import CheckpointFolder
-from official_bert.training.distribution import Placement
 from official_bert.training.reporting.run_log import Profile, StepLog, Watcher
 from official_bert.training.running import beginning, clock
 from official_bert.training.running.clock import NoClock
+from official_bert.training.running.cluster import Placement
 from official_bert.training.running.evaluations import Evaluations
 from official_bert.training.running.recovery import Recovery
 from official_bert.training.running.signals import Signals
@@ -164,7 +164,8 @@ class Run:
         """Takes `count` steps after `step`, fewer if one fails; returns their metrics [steps, names]."""
         self.trainer.stop_wanted.assign(float(self.signals.terminated))
         try:
-            return self.trainer.run_steps(batches, tf.constant(count)).numpy()
+            with distribution.bad_rows_told(self.trainer.strategy, phase.source):
+                return self.trainer.run_steps(batches, tf.constant(count)).numpy()
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
             raise ValueError(phase.source.explain(error.message) or f"step {step}: {error.message}") from None
 

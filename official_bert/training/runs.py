@@ -14,8 +14,9 @@ from official_bert.data.sources import BatchSource
 from official_bert.models.checkpoints import checkpoint_at, trained_weights
 from official_bert.models.run_folder import RunFolder, step_of, tuned_for, write_tuned
 from official_bert.training import evaluation, loop, run_config
-from official_bert.training.distribution import Placement, answering_scope, is_first_worker, set_precision
+from official_bert.training.distribution import answering_scope, set_precision
 from official_bert.training.reporting import documents
+from official_bert.training.running.cluster import Placement, is_first_worker
 from official_bert.training.task import (
     TRAIN_AND_EVALUATE,
     ConstantAnswers,

@@ -15,7 +15,7 @@ from official_bert.server.servable import Servable
 from official_bert.serving.loading import load_exported
 from official_bert.tasks.loading import restore_model
 from official_bert.training import checkpointing, evaluation
-from official_bert.training.distribution import Placement
+from official_bert.training.running.cluster import Placement
 from official_bert.training.trainer import Trainer
 
 BAD = "layer_0/intermediate/kernel"

@@ -23,7 +23,7 @@ def lower(root, *arguments, config="pretrain/tiny.yaml"):
     if not pathlib.Path(python).exists():
         pytest.skip("needs the environment of `make venv-tpu`")
     return subprocess.run([str(python), str(root / "tools/lower_for_tpu.py"), f"--config={root}/configs/{config}",
-                           "--set=training.batch_size=8", *arguments], check=False, capture_output=True, text=True, timeout=300)
+                           "--set=training.batch_size=8", *arguments], check=False, capture_output=True, text=True, timeout=1800)
 
 
 @pytest.mark.slow

@@ -12,8 +12,9 @@ from made_pretraining import make_config
 from official_bert.config import Config, OptimizerConfig, build, load_config
 from official_bert.tasks.loading import load_task
 from official_bert.training import distribution
-from official_bert.training.distribution import Placement, make_strategy
+from official_bert.training.distribution import make_strategy
 from official_bert.training.reporting import announcement
+from official_bert.training.running.cluster import Placement
 from official_bert.training.task import Resolved, Steps
 from official_bert.training.trainer import Trainer
 

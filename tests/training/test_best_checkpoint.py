@@ -20,8 +20,8 @@ from official_bert.models.run_folder import RunFolder
 from official_bert.reports.metric_text import metric_lines
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import checkpointing, evaluation, loop, run_config
-from official_bert.training.distribution import Placement
 from official_bert.training.reporting.run_log import Watcher
+from official_bert.training.running.cluster import Placement
 from official_bert.training.running.evaluations import Evaluations
 from official_bert.training.runs import FineTuning
 from official_bert.training.schedules.phases import Phase, evaluation_steps

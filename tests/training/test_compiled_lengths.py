@@ -10,7 +10,7 @@ from official_bert.config import Config, ModelConfig, TrainingConfig
 from official_bert.layers import fused
 from official_bert.tasks.loading import load_task
 from official_bert.training import distribution, loop, step
-from official_bert.training.distribution import Placement
+from official_bert.training.running.cluster import Placement
 
 
 def config_of(precision="bfloat16", width=384, layers=6, batch_size=32, **training):

@@ -14,8 +14,8 @@ from official_bert.models.encoder import weights_by_name
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import loop
-from official_bert.training.distribution import Placement
 from official_bert.training.running import clock
+from official_bert.training.running.cluster import Placement
 from official_bert.training.schedules.learning_rate import rate_at_share
 
 SECONDS = 30.0

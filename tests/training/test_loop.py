@@ -17,8 +17,8 @@ from made_pretraining import S, data_files, make_config, resolve, write_records
 from official_bert.models.run_folder import METRIC_FILE, RunFolder
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import checkpointing, distribution, evaluation, guards, loop
-from official_bert.training.distribution import Placement
 from official_bert.training.reporting.run_log import Watcher
+from official_bert.training.running.cluster import Placement
 from official_bert.training.trainer import Trainer
 
 

@@ -18,9 +18,9 @@ from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import evaluation, loop
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
-from official_bert.training.distribution import Placement
 from official_bert.training.reporting import run_log
 from official_bert.training.reporting.run_log import Watcher
+from official_bert.training.running.cluster import Placement
 from official_bert.training.running.evaluations import Evaluations
 from official_bert.training.schedules import phases
 from official_bert.training.task import TRAIN_AND_EVALUATE

@@ -17,7 +17,7 @@ from official_bert.models.run_folder import CONFIG_FILE, RunFolder
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.task import Options
 from official_bert.training import checkpointing, evaluation, loop, origins, run_config
-from official_bert.training.distribution import Placement
+from official_bert.training.running.cluster import Placement
 from official_bert.training.schedules.phases import Phase
 from official_bert.training.task import DataFiles, Resolved
 

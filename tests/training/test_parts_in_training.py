@@ -18,7 +18,7 @@ from official_bert.models.interchange import formats
 from official_bert.models.run_folder import RunFolder, prefixes_in
 from official_bert.tasks.loading import load_task
 from official_bert.training import distribution
-from official_bert.training.distribution import Placement
+from official_bert.training.running.cluster import Placement
 from official_bert.training.runs import FineTuning
 from official_bert.training.task import Steps
 from official_bert.training.trainer import Trainer

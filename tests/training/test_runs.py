@@ -11,7 +11,7 @@ from made_finetuning import GLUE, ROOT, SWAG, data_files, make_config, resolve
 
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
-from official_bert.training.distribution import Placement
+from official_bert.training.running.cluster import Placement
 from official_bert.training.runs import FineTuning
 from official_bert.training.task import Steps
 

@@ -1,17 +1,12 @@
-import socket
-import threading
-import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from local_ports import free_ports
 from made_finetuning import make_config
 
 from official_bert.layers import fused
 from official_bert.tasks.loading import load_task
-from official_bert.training import distribution, self_check
-from official_bert.training.distribution import Placement
+from official_bert.training import self_check
 
 
 def test_an_error_is_relative_to_the_tensor_or_to_a_tenth_of_all_of_its_kind():
@@ -71,41 +66,3 @@ def test_a_made_batch_has_the_shapes_and_types_of_its_task(kind, options):
         name: (tuple(part.shape), part.dtype.as_numpy_dtype) for name, part in spec.items()}
     assert batch["example_weights"].sum() == 7 and batch["input_ids"].max() < 50
     assert (batch["input_ids"][batch["input_mask"] == 0] == 0).all()
-
-
-def test_workers_wait_for_each_other_and_a_missing_host_is_named_in_time():
-    hosts = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
-    errors = []
-
-    def wait(index, seconds=20.0):
-        try:
-            distribution.wait_for_hosts(Placement(strategy="multi_worker", worker_hosts=hosts, task_index=index), seconds)
-        except (ValueError, OSError) as error:
-            errors.append(str(error))
-    began = time.monotonic()
-    wait(0, 0.5)
-    assert errors.pop() == ("--strategy=multi_worker: expected every worker to be started within 0 s, "
-                            f"{hosts.partition(',')[2]} does not answer")
-    assert time.monotonic() - began < 10
-    with socket.create_server(("127.0.0.1", int(hosts.rpartition(":")[2]))):  # as TensorFlow's server of the other worker
-        threads = [threading.Thread(target=wait, args=(0,))]
-        threads[0].start()
-        threads[0].join(20)
-    assert not errors and not threads[0].is_alive()
-
-
-def test_a_host_that_is_awaited_and_a_port_that_is_taken_are_named(monkeypatch, caplog):
-    own, other = (f"127.0.0.1:{port}" for port in free_ports(2))
-    placement = Placement(strategy="multi_worker", worker_hosts=f"{own},{other}", task_index=0)
-    monkeypatch.setattr(distribution, "TOLD_AFTER", 0.0)
-    with pytest.raises(ValueError, match="does not answer"), caplog.at_level("WARNING"):
-        distribution.wait_for_hosts(placement, 0.5)
-    assert [record.getMessage() for record in caplog.records] == [
-        f"--strategy=multi_worker: waiting for {other}, which does not answer"]
-    with socket.create_server(("", int(own.rpartition(":")[2]))), pytest.raises(ValueError, match=f"{own}: this worker's port cannot be"):
-        distribution.wait_for_hosts(placement, 0.5)
-
-
-def test_a_host_without_a_port_is_told():
-    with pytest.raises(ValueError, match="--worker_hosts: expected host:port,host:port,..., got 'elsewhere'"):
-        distribution.wait_for_hosts(Placement(strategy="multi_worker", worker_hosts="127.0.0.1:1,elsewhere", task_index=1), 0.1)

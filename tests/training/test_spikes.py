@@ -10,8 +10,8 @@ from made_pretraining import data_files, make_config, write_records
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop
-from official_bert.training.distribution import Placement
 from official_bert.training.running.clock import NoClock
+from official_bert.training.running.cluster import Placement
 from official_bert.training.spikes import MOST_REWINDS, REWINDS_FILE, Rewind, Spikes
 from official_bert.training.trainer import Trainer
 

@@ -15,7 +15,7 @@ from official_bert.data.pretraining import record_lengths
 from official_bert.data.pretraining.packing import Packing, pack, unpack
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop
-from official_bert.training.distribution import Placement
+from official_bert.training.running.cluster import Placement
 
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 

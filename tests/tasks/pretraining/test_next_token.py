@@ -15,7 +15,7 @@ from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.next_token import next_token_batch
 from official_bert.tasks.pretraining.served import ServedNextToken
 from official_bert.training import loop
-from official_bert.training.distribution import Placement
+from official_bert.training.running.cluster import Placement
 
 LEFT_TO_RIGHT = {"attention": "left_to_right", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 OPTIONS = {"objective": "next_token", "sentence_loss": False}

@@ -11,7 +11,7 @@ from official_bert.models.interchange import formats
 from official_bert.reports.comparison import measure_interval
 from official_bert.tasks.loading import load_task, restore_model
 from official_bert.training import loop
-from official_bert.training.distribution import Placement
+from official_bert.training.running.cluster import Placement
 from official_bert.training.trainer import Trainer
 
 

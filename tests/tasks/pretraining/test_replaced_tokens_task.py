@@ -23,7 +23,7 @@ from official_bert.models.replaced_tokens import ReplacedTokenDetector, Replaced
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks.loading import load_task, restore_model
 from official_bert.training import loop, run_config
-from official_bert.training.distribution import Placement
+from official_bert.training.running.cluster import Placement
 from official_bert.training.trainer import Trainer
 
 ELECTRA = {"hidden_act": "gelu_erf", "pooler_act": "gelu_erf", "masked_lm_act": "gelu_erf", "embedding_size": 12,

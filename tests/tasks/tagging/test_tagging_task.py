@@ -20,7 +20,7 @@ from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.features import gather_words
 from official_bert.training import evaluation, loop
-from official_bert.training.distribution import Placement
+from official_bert.training.running.cluster import Placement
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps
 
 SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,

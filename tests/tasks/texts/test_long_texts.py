@@ -17,7 +17,7 @@ from official_bert.text import graph_packing, packing
 from official_bert.text.packing import Template
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.training import run_config
-from official_bert.training.distribution import Placement
+from official_bert.training.running.cluster import Placement
 from official_bert.training.runs import FineTuning
 from official_bert.training.task import DataFiles, Steps
 

@@ -14,7 +14,7 @@ from oracles import texts as oracle
 from official_bert.config import to_dict
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop
-from official_bert.training.distribution import Placement
+from official_bert.training.running.cluster import Placement
 from official_bert.training.task import Steps
 
 COLUMNS = ["", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source", "ending0", "ending1", "ending2", "ending3",

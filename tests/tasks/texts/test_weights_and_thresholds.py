@@ -14,7 +14,7 @@ from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_model
 from official_bert.tasks.texts.metrics import best_threshold
 from official_bert.training import distribution
-from official_bert.training.distribution import Placement
+from official_bert.training.running.cluster import Placement
 from official_bert.training.runs import FineTuning
 from official_bert.training.task import DataFiles, Steps
 from official_bert.training.trainer import Trainer
