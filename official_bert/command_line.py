@@ -141,7 +141,7 @@ def define_placement() -> None:
     flags.DEFINE_integer("num_cpu_devices", 0, "With --strategy=mirrored and no GPU: logical CPU devices.", lower_bound=0)
     flags.DEFINE_string("worker_hosts", "", "With --strategy=multi_worker and no TF_CONFIG: host:port,host:port,...")
     flags.DEFINE_integer("task_index", 0, "The number of this worker among --worker_hosts.")
-    flags.DEFINE_float("join_seconds", 20.0, "How long a worker of --strategy=multi_worker waits for the others to start; more where a "
+    flags.DEFINE_float("join_seconds", 15.0, "How long a worker of --strategy=multi_worker waits for the others to start; more where a "
                        "scheduler starts machines minutes apart.", lower_bound=0.0)
     flags.DEFINE_string("tpu_name", "", "With --strategy=tpu: the TPU's name; local on a TPU VM.")
     flags.DEFINE_string("tpu_zone", "", "The TPU's zone.")

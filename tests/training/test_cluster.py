@@ -102,7 +102,8 @@ def test_a_host_that_is_missing_is_named_in_time_to_all_that_came(hosts, missing
         thread.join(20)
     assert errors == [f"--strategy=multi_worker: expected every worker to be started within 0.5 s (--join_seconds), {hosts[missing]} does "
                       "not answer"] * 2 and time.monotonic() - began < 10
-    assert f"--strategy=multi_worker: waiting for the other workers: {hosts[missing]} does not answer" in caplog.messages
+    assert any(message.startswith("--strategy=multi_worker: waiting for the other workers: ") and hosts[missing] in message
+               for message in caplog.messages)
 
 
 def test_a_worker_that_starts_later_is_waited_for(hosts):
@@ -201,7 +202,7 @@ def folder(tmp_path):
 @pytest.mark.slow
 def test_a_command_whose_other_host_is_missing_names_it_within_30_seconds(folder):
     outputs, statuses, seconds, hosts = run_two(folder, [f"--input_file={folder}/train.tfrecord"], None)
-    assert outputs == ["error: --strategy=multi_worker: expected every worker to be started within 20 s (--join_seconds), "
+    assert outputs == ["error: --strategy=multi_worker: expected every worker to be started within 15 s (--join_seconds), "
                        f"{hosts[1]} does not answer\n"]
     assert statuses == [1] and seconds < 30, seconds
 
