@@ -60,6 +60,8 @@ def test_a_mistake_gives_one_line_and_writes_nothing(run_folder, tmp_path):
     assert "Traceback" not in finished.stderr
     finished = run_export(f"--checkpoint={run_folder[0]}", f"--output={tmp_path / 'x'}", "--version=-1")  # a folder that no server reads
     assert finished.returncode == 1 and "version" in finished.stderr.splitlines()[0]
+    finished = run_export(f"--checkpoint={run_folder[0]}", f"--output={tmp_path / 'x'}", "--format=onnx", "--warmup_batch_sizes=4")
+    assert finished.returncode == 1 and "error: --warmup_batch_sizes: expected saved_model in --format beside it" in finished.stderr
     assert not (tmp_path / "x").exists()
 
 

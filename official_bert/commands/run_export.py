@@ -80,7 +80,8 @@ def main(_) -> None:
     from official_bert.tasks.loading import restore_for_inference, task_class
     from official_bert.training.distribution import check_backend
     check_backend()
-    command_line.refuse_unread(FLAGS, [(["check_label", "check_loss"], bool(FLAGS.check_file), "--check_file")])
+    command_line.refuse_unread(FLAGS, [(["check_label", "check_loss"], bool(FLAGS.check_file), "--check_file"),
+                                       (["warmup_batch_sizes"], "saved_model" in FLAGS.format, "saved_model in --format")])
     sizes = FLAGS.warmup_batch_sizes
     if not all(size.isdecimal() and int(size) for size in sizes):
         raise ValueError(f"--warmup_batch_sizes: expected numbers above 0 with commas, got {','.join(sizes)!r}")
