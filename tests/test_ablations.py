@@ -10,7 +10,7 @@ import time
 
 import pytest
 import yaml
-from commands import run_here
+from commands import imported_tool, run_here
 
 from official_bert.config import Config, inherited_and_own, merge
 from official_bert.tasks.loading import load_task
@@ -91,6 +91,25 @@ def test_objectives_and_students_are_valid_and_have_the_same_time():
     for row in ("small_alone", "student_words", "student_relations"):  # students are the small model
         assert plan.pretraining(row)["model"] == plan.pretraining("small_alone")["model"]
     assert plan.finetuning("small_random", "mrpc")["model"]["hidden_size"] == 192
+
+
+@pytest.mark.parametrize("file, scale", [("objectives.yaml", "brief"), ("suites.yaml", "small")])
+def test_the_stages_of_a_row_are_those_that_are_announced(monkeypatch, tmp_path, root, file, scale):
+    with imported_tool("run_ablations") as tool:
+        for name in ("best_of", "remove_weights"):
+            monkeypatch.setattr(tool, name, str)
+        monkeypatch.setattr(tool.Suite, "_files", lambda *_: [])
+
+        class Counted(tool.Stages):
+            def run(self, *_):
+                self.stages_left -= 1
+                return {"values": [], "own": {}, "curve": [], "seconds": 1, "metrics": {}}
+        plan = Plan.read(str(root), scale, file, dict.fromkeys(Plan.read(str(root), scale, file).rows, 300.0))
+        suite = tool.Suite(plan, Counted(tmp_path), {}, tmp_path, 2, 1, "all")
+        for row in plan.rows:
+            suite.stages.stages_left = suite.count(row)
+            suite.make(row)
+            assert suite.stages.stages_left == 0, row
 
 
 def test_halves_of_a_development_set_have_every_row_once():

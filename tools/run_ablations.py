@@ -247,7 +247,7 @@ class Suite:
 
     def weights_of(self, row: str) -> pathlib.Path | None:
         """The pre-trained weights of a row, made if they are not; None of one that begins at random."""
-        origin = self.plan.rows[row].pretrained or (row if self.plan.rows[row].config else "")
+        origin = self.plan.origin_of(row)
         return self.pretrain(origin)[0] if origin else None
 
     def _files(self, task: str, entry: TaskEntry) -> list[str]:
@@ -273,18 +273,26 @@ class Suite:
         return path
 
     def count(self, row: str) -> int:
-        """Returns the number of stages of a row."""
-        origin = self.plan.rows[row].pretrained or (row if self.plan.rows[row].config else "")
+        """Returns the number of stages of a row, those of its teachers included, which may be finished."""
+        origin, teacher = self.plan.origin_of(row), self.plan.rows[row].task_teacher
         masked = origin and self.plan.pretraining(origin)["options"].get("objective", "masked_lm") == "masked_lm"
-        lengths = len(generator_flags(self.plan.pretraining(row), {}, 1))
-        return (2 * lengths + 1 if origin else 0) + (lengths + 1 if masked else 0) + len(self.plan.tasks_of(row))
+        held_out = self._records_of(COMMON) + 1 if masked else 0
+        of_task = 1 + (1 + self._pretrainings(self.plan.origin_of(teacher)) if teacher else 0)
+        return self._pretrainings(origin) + held_out + of_task * len(self.plan.tasks_of(row))
+
+    def _pretrainings(self, origin: str) -> int:
+        """The stages of a pre-training and of its teacher's."""
+        return 2 * self._records_of(origin) + 1 + self._pretrainings(self.plan.rows[origin].teacher) if origin else 0
+
+    def _records_of(self, row: str) -> int:
+        return len(generator_flags(self.plan.pretraining(row), {}, 1))
 
     def make(self, row: str) -> dict[str, Any]:
         """Makes a row; returns its line of the results."""
         entry = self.plan.rows[row]
         line: dict[str, Any] = {"row": row, "title": entry.title, "scale": self.plan.scale_name, "held_out": {}}
         weights = None
-        if origin := entry.pretrained or (row if entry.config else ""):
+        if origin := self.plan.origin_of(row):
             weights, result = self.pretrain(origin)
             config = self.plan.pretraining(origin)
             step = round(entry.at_share * steps_of(config))

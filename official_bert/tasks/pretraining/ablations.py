@@ -118,6 +118,10 @@ class Plan:
             raise ValueError(f"--rows: expected rows of {suite}: {', '.join(names)}; got {', '.join(unknown)}")
         return [name for name in self.rows if name in (only or names)]
 
+    def origin_of(self, row: str) -> str:
+        """The row whose pre-training a row is fine-tuned from: its own, another's, or "" for random weights."""
+        return self.rows[row].pretrained or (row if self.rows[row].config else "")
+
     def tasks_of(self, row: str) -> list[str]:
         """The tasks that a row is fine-tuned on."""
         return [task for task in self.task_sets[self.rows[row].tasks] if task in (self.scale.tasks or self.tasks)]
