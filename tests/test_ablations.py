@@ -94,15 +94,17 @@ def test_objectives_and_students_are_valid_and_have_the_same_time():
 
 
 @pytest.mark.parametrize("file, scale", [("objectives.yaml", "brief"), ("suites.yaml", "small")])
-def test_the_stages_of_a_row_are_those_that_are_announced(monkeypatch, tmp_path, root, file, scale):
+def test_the_stages_of_a_row_are_those_that_are_announced_and_its_records_can_be_made(monkeypatch, tmp_path, root, file, scale):
     with imported_tool("run_ablations") as tool:
         for name in ("best_of", "remove_weights"):
             monkeypatch.setattr(tool, name, str)
         monkeypatch.setattr(tool.Suite, "_files", lambda *_: [])
 
         class Counted(tool.Stages):
-            def run(self, *_):
+            def run(self, folder, name, command, *_):
                 self.stages_left -= 1
+                if folder == "records":  # masked as the generator can
+                    assert {f"--masking={way}" for way in ("token", "whole_word", "span", "ngram", "dynamic")} & set(command), command
                 return {"values": [], "own": {}, "curve": [], "seconds": 1, "metrics": {}}
         plan = Plan.read(str(root), scale, file, dict.fromkeys(Plan.read(str(root), scale, file).rows, 300.0))
         suite = tool.Suite(plan, Counted(tmp_path), {}, tmp_path, 2, 1, "all")

@@ -177,11 +177,14 @@ def steps_of(config: Mapping[str, Any]) -> int:
 
 
 def usually_masked(config: Mapping[str, Any]) -> dict:
-    """Returns a pre-training's configuration for held-out records: these have the paper's share of masked tokens in every row."""
+    """Returns a pre-training's configuration for held-out records: these have the paper's share of masked tokens in every row.
+
+    Where records cannot be masked as the row's (`token_draws` are of dynamic masking alone), they are masked as the paper's.
+    """
     def without_rate(part: Mapping[str, Any]) -> dict:
         options = part.get("options", {})
         masking = {key: value for key, value in options.get("masking", {}).items() if key != "rate"}
-        return {**part, "options": {**options, "masking": masking}}
+        return {**part, "options": {**options, "masking": {} if masking.get("strategy") == "token_draws" else masking}}
 
     return {**without_rate(config), "phases": [without_rate(phase) for phase in config.get("phases", [])]}
 
