@@ -98,13 +98,17 @@ class TransformerLayer(keras.layers.Layer):
         rows = self._add(rows, attended, self.attention_dropout, self.attention_layer_norm, training)
         # As a matrix: TensorFlow fuses product, bias and activation into one operation for matrices, but not for rank 3.
         inner = ops.reshape(self._before(rows, self.output_layer_norm), (-1, self.settings["hidden_size"]))
-        expanded = self.intermediate(inner)                                           # [B*Q,4D]
+        contracted = ops.reshape(self.feed_forward(inner, training), ops.shape(rows))
+        return self._add(rows, contracted, self.output_dropout, self.output_layer_norm, training)  # [B,Q,D]
+
+    def feed_forward(self, rows, training=None):
+        """rows [R,D] -> [R,D], before dropout; exported graphs for few tokens do it in pieces."""
+        expanded = self.intermediate(rows)                                            # [R,4D]
         expanded, *gates = ops.split(expanded, 2, axis=-1) if self.settings["feed_forward"] == "gated" else (expanded,)
         expanded = get_activation(self.settings["hidden_act"], training and fused.pays(expanded))(expanded)
         for gate in gates:
             expanded = expanded * gate
-        contracted = ops.reshape(self.output_dense(expanded), ops.shape(rows))
-        return self._add(rows, contracted, self.output_dropout, self.output_layer_norm, training)  # [B,Q,D]
+        return self.output_dense(expanded)
 
     def queries_keys_values(self, x):
         """x [B,S,D] -> the queries, keys and values that attention makes of it, each [B,S,D], all heads beside each other."""

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from official_bert.models.encoder import encoder_within
 from official_bert.serving.bounds import Few
+from official_bert.serving.few_tokens import few_layers
 from official_bert.serving.served_layers import Calls, MakeProduct, Value, Values, kernel_and_bias, served_layers, tables_of
 
 Precision = Literal["float32", "bfloat16", "int8"]
@@ -60,6 +61,7 @@ def weights_in(precision: Precision, model: keras.Model, constants: bool = False
     assert model.dtype_policy.name == POLICIES[precision], (model.dtype_policy.name, precision)
     encoder = encoder_within(model)
     values, dtype = Values(constants), tf.bfloat16 if precision == "bfloat16" else tf.float32
+    few_calls = few_layers(encoder, values) if constants and precision == "float32" else {}
     make = Int8Product if precision == "int8" else functools.partial(values.product, dtype=dtype)
     calls, computed = served_layers(encoder, make, values, dtype)
     if precision == "int8":
@@ -75,9 +77,14 @@ def weights_in(precision: Precision, model: keras.Model, constants: bool = False
 
     @contextlib.contextmanager
     def scope() -> Iterator[None]:
-        with _OtherValues(casts), _computed_by(calls):
+        with _OtherValues(casts), computed_by(calls):
             yield
-    return Weights(values.variables, scope, values.few if constants else None)
+
+    @contextlib.contextmanager
+    def few() -> Iterator[None]:
+        with values.few(), computed_by(few_calls):
+            yield
+    return Weights(values.variables, scope, few if constants else None)
 
 
 def constant_bytes(precision: Precision, model: keras.Model) -> int:
@@ -107,8 +114,9 @@ def _products(encoder: keras.Model) -> list[keras.layers.Layer]:
 
 
 @contextlib.contextmanager
-def _computed_by(calls: Calls) -> Iterator[None]:
+def computed_by(calls: Calls) -> Iterator[None]:
     """Layers compute by these functions."""
+    before = {(layer, method): vars(layer)[method] for layer, method in calls if method in vars(layer)}
     for (layer, method), function in calls.items():
         setattr(layer, method, function)  # hides the class's method
     try:
@@ -116,6 +124,8 @@ def _computed_by(calls: Calls) -> Iterator[None]:
     finally:
         for layer, method in calls:
             delattr(layer, method)
+        for (layer, method), function in before.items():
+            setattr(layer, method, function)
 
 
 class LayerByProduct:

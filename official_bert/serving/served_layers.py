@@ -61,6 +61,17 @@ class Values:
             return lambda: variable
         return lambda: tf.constant(value) if self._are_constants else variable
 
+    def constant(self, value: np.ndarray) -> Callable[[], tf.Tensor]:
+        """Returns a function that gives the graph which is traced a value as a constant, the same whenever it asks."""
+        value, tensors = np.ascontiguousarray(value), dict[tf.Graph, tf.Tensor]()
+
+        def read() -> tf.Tensor:
+            graph = tf.compat.v1.get_default_graph()
+            if graph not in tensors:
+                tensors[graph] = tf.constant(value)
+            return tensors[graph]
+        return read
+
     def product(self, kernel: np.ndarray, bias: np.ndarray | None, dtype: tf.DType = tf.float32) -> Product:
         """Returns the product of rows with a kernel, and its bias, in a type."""
         weights, added = self.keep(kernel, dtype), None if bias is None else self.keep(bias, dtype)
@@ -104,12 +115,20 @@ class ServedAttention:
             count, rows = tf.shape(queries)[1], self._heads_of(self._product("keys and values"), x)
             q = tf.gather(self._heads_of(self._product("query"), queries), self._places(batch, count, 0, 1))
             k, v = (tf.gather(rows, self._places(batch, length, part, 2)) for part in range(2))
-        scores = tf.matmul(q, k, transpose_b=True)                                    # [B,N,Q,S]
-        scores = tf.cast(scores if bias is None else scores + bias, tf.float32)
-        shares = tf.nn.softmax(scores + tf.where(attention_mask, 0.0, fused.UNSEEN))
-        context = tf.reshape(tf.matmul(tf.cast(shares, v.dtype), v), [-1, self.width // self.heads])   # [B*N*Q,H]
+        context = tf.reshape(self.attend(q, k, v, attention_mask, bias), [-1, self.width // self.heads])   # [B*N*Q,H]
         return tf.reshape(self.merge(tf.reshape(tf.gather(context, self._back(batch, count)), [-1, self.width])),
                           [batch, count, self.width])
+
+    def attend(self, q, k, v, attention_mask, bias):
+        """q [B,N,Q,H], k and v [B,N,S,H], attention_mask [B,1,1 or Q,S] -> what each head attends to, [B,N,Q,H]."""
+        scores = tf.matmul(q, k, transpose_b=True)                                    # [B,N,Q,S]
+        return tf.matmul(tf.cast(tf.nn.softmax(self.masked(scores, attention_mask, bias)), v.dtype), v)
+
+    @staticmethod
+    def masked(scores, attention_mask, bias):
+        """The scores, and a bias, of what is seen, in float32."""
+        scores = tf.cast(scores if bias is None else scores + bias, tf.float32)
+        return scores + tf.where(attention_mask, 0.0, fused.UNSEEN)
 
     def _product(self, name: str) -> Product:
         """Returns a product, which is made when a graph first needs it."""
@@ -150,7 +169,8 @@ class ServedTables:
         return rows if self.layer.projection is None else self.layer.projection(rows)
 
 
-def served_layers(encoder: BertEncoder, make: MakeProduct, values: Values, dtype: tf.DType) -> tuple[Calls, set[int]]:
+def served_layers(encoder: BertEncoder, make: MakeProduct, values: Values, dtype: tf.DType,
+                  attention: type[ServedAttention] = ServedAttention) -> tuple[Calls, set[int]]:
     """Returns what an encoder and its layers compute instead, and the ids of the Keras variables that graphs then do not read.
 
     Layers of models with windows, rotary or disentangled positions, or rows beyond `LONG`, are left as they are.
@@ -159,7 +179,7 @@ def served_layers(encoder: BertEncoder, make: MakeProduct, values: Values, dtype
     calls: Calls = {(encoder, "gather_rows"): lambda x, positions: tf.gather(x, positions, batch_dims=1)}
     if not (config.window or config.rotary or config.position_buckets or config.longest_row > LONG):
         for layer in encoder.transformer_layers:
-            calls[layer.attention, "call"] = ServedAttention(layer.attention, make)
+            calls[layer.attention, "call"] = attention(layer.attention, make)
             computed |= {id(weight) for weight in layer.attention.weights}
     summed = {"position_embeddings", "token_type_embeddings"} <= set(encoder.embeddings.tables)
     counted = config.first_position or config.task_type_vocab_size  # positions of real tokens alone; a third table

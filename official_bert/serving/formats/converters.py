@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from official_bert.runtimes.quiet import hidden_output
 from official_bert.serving.formats.dense import Dense, layer_of
+from official_bert.serving.formats.onnx_operations import use_own_operations
 from official_bert.text import loading
 
 OPSETS = range(13, 19)  # of ONNX, that tf2onnx writes and every current runtime reads
@@ -47,6 +48,7 @@ def to_onnx(dense: Dense, where: str, description: Mapping[str, Any], vocab_file
         model, _ = tf2onnx.convert.from_graph_def(
             function.graph.as_graph_def(), name="official_bert", opset=opset, input_names=[tensor.name for tensor in function.inputs],
             output_names=[tensor.name for tensor in function.outputs], tensors_to_rename=names)
+    use_own_operations(model, opset)
     for node in model.graph.node:
         if not node.domain and not onnx.defs.has(node.op_type):
             raise _lacks(where, "ONNX", node.op_type, node.name)

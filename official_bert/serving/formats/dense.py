@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from official_bert.runtimes.quiet import hidden_output
+from official_bert.serving.formats.portable_layers import portable_layers
 from official_bert.serving.served_model import ServedModel
 
 MOST_BYTES = (2 << 30) - (64 << 20)  # of weights: protocol buffers and flat buffers end at 2 GiB, and hold names and shapes too
@@ -49,9 +50,10 @@ def dense_pass(served: ServedModel, where: str = "--format") -> Dense:
         numbers = {name: value for name, value in served.finish_rows(outputs).items()
                    if value.dtype != tf.string and name not in served.padded_ids.values()}  # what counts strings that are not there
         return {**outputs, **numbers}
-    traced = compute.get_concrete_function(**served.ids_inputs)
-    with hidden_output():  # tables of tokenizers that are not part of it cannot be written
-        function = convert_variables_to_constants_v2(traced)
+    with portable_layers(served.encoder):
+        traced = compute.get_concrete_function(**served.ids_inputs)
+        with hidden_output():  # tables of tokenizers that are not part of it cannot be written
+            function = convert_variables_to_constants_v2(traced)
     names = [tensor.name.split(":")[0] for tensor in function.inputs]
     outputs = sorted(traced.structured_outputs)  # a graph's are sorted by name
     return Dense(function, {name: served.ids_inputs[name] for name in names},

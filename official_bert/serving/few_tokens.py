@@ -1,0 +1,93 @@
+"""What the layers of an encoder compute in graphs for few tokens, as a short text is by itself: the same numbers in small pieces.
+
+TensorFlow's threads sleep between two operations, and to wake one takes as long as a small operation. So here
+
+* a product is cut into such that fit into the second-level cache: oneDNN computes those in the thread that asks for them, and TensorFlow
+  runs them beside each other;
+* products of attention are in float64, and the softmax is a logarithm and its exponential: in float32 both are oneDNN's, which asks for
+  all threads, however little there is to do.
+
+T tokens, K and N the width of a row before and after a product.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.layers.transformer import TransformerLayer, get_activation
+from official_bert.layers.visibility import LONG
+from official_bert.models.encoder import BertEncoder
+from official_bert.serving.served_layers import Calls, Product, ServedAttention, Values, kernel_and_bias
+
+MOST_WEIGHTS = 150_000  # of a piece: with its rows, they fit into 1 MB
+NO_BIAS = 1e-30  # TensorFlow leaves a bias of zeros out, and its product without one does not keep weights arranged
+
+
+class SmallProducts:
+    """A product of rows [T,K] with a kernel [K,N], and a bias [N], by pieces of its columns."""
+
+    def __init__(self, values: Values, kernel: np.ndarray, bias: np.ndarray | None):
+        pieces = _pieces(kernel.size, kernel.shape[1])
+        biases = np.split(np.zeros(kernel.shape[1], np.float32) if bias is None else bias, pieces)
+        self._products = [_product(values, *piece) for piece in zip(np.split(kernel, pieces, axis=1), biases)]
+
+    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
+        """rows [T,K] -> [T,N]."""
+        results = [product(rows) for product in self._products]
+        return results[0] if len(results) == 1 else tf.concat(results, 1)
+
+
+class FewAttention(ServedAttention):
+    """`ServedAttention` whose own products are in float64."""
+
+    def attend(self, q, k, v, attention_mask, bias):
+        """q [B,N,Q,H], k and v [B,N,S,H], attention_mask [B,1,1 or Q,S] -> what each head attends to, [B,N,Q,H]."""
+        scores = tf.cast(tf.matmul(q, k, transpose_b=True), tf.float32)                # [B,N,Q,S]
+        shares = tf.exp(tf.nn.log_softmax(self.masked(scores, attention_mask, bias)))
+        return tf.cast(tf.matmul(tf.cast(shares, tf.float64), v), tf.float32)
+
+    def _heads_of(self, product, x):
+        return tf.cast(super()._heads_of(product, x), tf.float64)
+
+
+class FewFeedForward:
+    """`TransformerLayer.feed_forward` by pieces of the inner rows, each from the first product to the second."""
+
+    def __init__(self, layer: TransformerLayer, values: Values):
+        (first, first_bias), (second, second_bias) = map(kernel_and_bias, (layer.intermediate, layer.output_dense))
+        pieces = _pieces(first.size, first.shape[1])
+        inner = np.zeros(first.shape[1], np.float32) if first_bias is None else first_bias
+        share = np.zeros(second.shape[1], np.float32) if second_bias is None else second_bias / np.float32(pieces)
+        parts = zip(np.split(first, pieces, axis=1), np.split(inner, pieces), np.split(second, pieces))
+        self._pairs = [(_product(values, kernel, bias), _product(values, other, share)) for kernel, bias, other in parts]
+        self._activate: Callable = get_activation(layer.settings["hidden_act"])
+
+    def __call__(self, rows: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        """rows [T,D] -> [T,D]; `training` is false."""
+        return tf.add_n([second(self._activate(first(rows))) for first, second in self._pairs])
+
+
+def few_layers(encoder: BertEncoder, values: Values) -> Calls:
+    """Returns what layers compute instead in graphs for few tokens, in float32, of constants of these graphs."""
+    config, calls = encoder.config, Calls()
+
+    def make(kernel: np.ndarray, bias: np.ndarray | None) -> Product:
+        return SmallProducts(values, kernel, bias)
+    for layer in encoder.transformer_layers:
+        if not (config.window or config.rotary or config.position_buckets or config.longest_row > LONG):
+            calls[layer.attention, "call"] = FewAttention(layer.attention, make)
+        if config.feed_forward == "dense":
+            calls[layer, "feed_forward"] = FewFeedForward(layer, values)
+    return calls
+
+
+def _pieces(size: int, columns: int) -> int:
+    """Returns into how many pieces of equal width `columns` of `size` weights are cut."""
+    return next(pieces for pieces in range(max(1, -(-size // MOST_WEIGHTS)), columns + 1) if columns % pieces == 0) if columns else 1
+
+
+def _product(values: Values, kernel: np.ndarray, bias: np.ndarray) -> Product:
+    """Returns a product of a graph's constants."""
+    weights, added = values.constant(kernel), values.constant(bias if bias.any() else np.full_like(bias, NO_BIAS))
+    return lambda rows: tf.nn.bias_add(tf.matmul(rows, weights()), added())
