@@ -42,7 +42,8 @@ flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "int8"], "Of o
                   "Runtime's dynamic int8.")
 flags.DEFINE_integer("intra_op_threads", 0, "Threads of one of our operations; 0: one a core.", lower_bound=0)
 flags.DEFINE_list("engines", [], "Other runtimes that compute our float32 model: onnx, litert.")
-flags.DEFINE_bool("constant_weights", False, "Another of our sides: run_export --constant_weights.")
+flags.DEFINE_bool("constant_weights", False, "Another of our sides: with run_export --constant_weights, or "
+                  "without them if they are the default.")
 flags.DEFINE_bool("profile", False, "Instead, print the time shares of our operations by kind.")
 flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"), "Python with PyTorch, transformers and ONNX Runtime.")
 BATCH_SIZES = (8, 32)
@@ -86,14 +87,18 @@ def make_models(folder: str):
     model = task.build_model()
     if FLAGS.init_checkpoint:
         checkpoints.initialize_from(model, FLAGS.init_checkpoint)
-    for name in {"float32", FLAGS.precision, *(["constants"] if FLAGS.constant_weights else [])}:
-        precision = "float32" if name == "constants" else name
+    for name in {"float32", FLAGS.precision, *(["other weights"] if FLAGS.constant_weights else [])}:
+        precision = "float32" if name == "other weights" else name
         with policy_of(precision):
             second_model = task.build_model()
         second_model.set_weights(model.get_weights())
-        export.export(make_served_model(task, second_model, ServingOptions()), config, export.ExportOptions(
-            output=os.path.join(folder, name), batch_sizes=(), precision=precision, constant_weights=name == "constants",
-            formats=("saved_model", *(FLAGS.engines if name == "float32" else ()))))
+        served = make_served_model(task, second_model, ServingOptions())
+        options = export.ExportOptions(output=os.path.join(folder, name), batch_sizes=(), precision=precision,
+                                       formats=("saved_model", *(FLAGS.engines if name == "float32" else ())))
+        if name == "other weights":
+            options = dataclasses.replace(options, constant_weights=not export.has_constants(served, options))
+        export.export(served, config, options)
+        del served, second_model
     peer_folder = os.path.join(folder, "hugging_face")
     weights = {name: value.numpy() for name, value in ours.named_weights(model).items()}
     formats.write(StoredModel(origin="the benchmark", weights=weights, table=ours.TABLE, config=config.model, head="classifier",
@@ -281,7 +286,7 @@ def main(_) -> None:
         if FLAGS.precision != "float32":
             sides = {f"{OURS} {FLAGS.precision}": make_ours(os.path.join(folder, FLAGS.precision)), **sides}
         if FLAGS.constant_weights:
-            sides[f"{OURS} --constant_weights"] = make_ours(os.path.join(folder, "constants"))
+            sides[f"{OURS}, the other --constant_weights"] = make_ours(os.path.join(folder, "other weights"))
         for engine in FLAGS.engines:
             sides[f"{OURS} --engine={engine}"] = make_ours(os.path.join(folder, "float32"), engine)
         for name, kind in PEERS[FLAGS.precision].items():

@@ -33,6 +33,7 @@ PRECISION_FILE = "precision.txt"
 PADDED_FILE = "padded_outputs.json"
 MOST_REQUEST_ROWS = 1024
 MOST_CONSTANTS = 500_000_000  # bytes; TensorFlow keeps several copies of a graph while it loads
+DEFAULT_CONSTANTS = 1_000_000, 100_000_000  # bytes: less gains nothing, more takes much memory unless a user wants it
 WARMED_SIZES = (1, 8, 32)  # rows of the warm-up requests if nobody says otherwise; the largest is the most that runs at once
 
 
@@ -45,7 +46,7 @@ class ExportOptions:
     batch_sizes: Sequence[int] = WARMED_SIZES  # of the warm-up requests: what the server's batching allows; none: no warm-up
     num_choices: int = 4  # of a choice model's Examples and warm-up requests
     precision: Precision = "float32"  # the model was made in its `policy_of`
-    constant_weights: bool = False  # those of layers, in saved_model.pb
+    constant_weights: bool | None = None  # those of layers, in saved_model.pb too; None: as `has_constants` says
     formats: Sequence[str] = ("saved_model",)
     other_formats: FormatOptions = dataclasses.field(default_factory=FormatOptions)
 
@@ -57,7 +58,7 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
     not answer as the SavedModel does; OSError for a folder that cannot be written.
     """
     check_choices(options.formats, options.other_formats, options.precision)
-    refuse_unused("--constant_weights", options.constant_weights, False, "saved_model in --format", "saved_model" in options.formats)
+    refuse_unused("--constant_weights", bool(options.constant_weights), False, "saved_model in --format", "saved_model" in options.formats)
     if options.constant_weights and (size := constant_bytes(options.precision, served.model)) > MOST_CONSTANTS:
         raise ValueError(f"--constant_weights: expected layers of at most {MOST_CONSTANTS:,} bytes in a graph, got {size:,}; without it, "
                          "weights are variables")
@@ -75,7 +76,7 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
     if existing := [*spelled, *(path for path in targets.values() if exists(path))]:
         raise ValueError(f"{existing[0]}: version {version} exists; give --version a higher one")
     make_folder(options.output)
-    weights = weights_in(options.precision, served.model, options.constant_weights)
+    weights = weights_in(options.precision, served.model, has_constants(served, options))
     with tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(options.output) else options.output) as temporary:
         folder = os.path.join(temporary, "assets")
         assets = _write_assets(served, config, folder, options.precision)
@@ -86,6 +87,14 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
         for form, target in reversed(targets.items()):  # the SavedModels last: a server looks for the others when it loads one
             publish_folder(os.path.join(temporary, form), target)
     return lines
+
+
+def has_constants(served: ServedModel, options: ExportOptions) -> bool:
+    """Returns whether SavedModels have constant weights: as a user says, or in float32 for layers of a size that gains by it."""
+    if options.constant_weights is not None or "saved_model" not in options.formats:
+        return bool(options.constant_weights)
+    least, most = DEFAULT_CONSTANTS
+    return options.precision == "float32" and least <= constant_bytes(options.precision, served.model) <= most
 
 
 def next_version(output: str) -> int:

@@ -76,6 +76,8 @@ def test_what_travels_with_a_file(make, tmp_path, golden):
     assert props["vocab"] == (golden / "vocab_uncased.txt").read_text() == (folder / "assets/vocab.txt").read_text()
     assert (props["do_lower_case"], props["version"], props["format"], props["opset"]) == ("true", "1", "onnx", "17")
     assert json.loads(props["limits"])["max_seq_length"] == 48 and model.opset_import[0].version == 17
+    kinds = [node.op_type for node in model.graph.node]
+    assert kinds.count("LayerNormalization") == 2 * SMALL.num_hidden_layers + 1 and "Sqrt" not in kinds and kinds.count("Shape") <= 6
     sizes = {value.name: [dim.dim_param for dim in value.type.tensor_type.shape.dim] for value in model.graph.input}
     assert sizes == {key: ["batch", "length"] for key in ("input_ids", "input_mask", "segment_ids")}
     with pytest.raises(ValueError, match="version 1 exists"):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import types
 
 import keras
 import numpy as np
@@ -12,8 +13,9 @@ from official_bert.config import ModelConfig
 from official_bert.models.classifier import Classifier
 from official_bert.models.encoder import make_encoder
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.serving import export
+from official_bert.serving import export, few_tokens
 from official_bert.serving.precision import constant_bytes, weights_in
+from official_bert.serving.served_layers import Values
 
 SMALL = ModelConfig(vocab_size=50, hidden_size=12, num_hidden_layers=3, num_attention_heads=2, intermediate_size=20,
                     max_position_embeddings=24, initializer_range=0.7)
@@ -37,7 +39,8 @@ def rows(config):
 @pytest.mark.parametrize(("kind", "name"), [
     ("encoder", "bert"), ("pretrainer", "albert"),
     *(pytest.param(kind, name, marks=pytest.mark.slow) for kind in MODELS for name in CHANGES)])
-def test_a_graph_gives_the_numbers_of_the_layers(kind, name):
+def test_a_graph_gives_the_numbers_of_the_layers(kind, name, monkeypatch):
+    monkeypatch.setattr(few_tokens, "MOST_WEIGHTS", 100)  # so that products are in pieces
     config = dataclasses.replace(SMALL, **CHANGES[name])
     keras.utils.set_random_seed(5)
     model = MODELS[kind](config)
@@ -71,6 +74,32 @@ def test_operations_are_few():
     # one more, for its single query. Then pooler and classifier.
     assert kinds.count("MatMul") == 3 * 4 + 1 + 2
     assert kinds.count("Transpose") == 1  # of the classifier's weights
+
+
+def test_few_tokens_are_computed_in_small_pieces():
+    config = dataclasses.replace(SMALL, hidden_size=384, num_hidden_layers=1, intermediate_size=1536)
+    model, values = make_encoder(config), Values(constants=True)
+    calls = few_tokens.few_layers(model, values)
+    assert {(layer.name, method) for layer, method in calls} == {("attention", "call"), ("layer_0", "feed_forward")}
+    layer = model.transformer_layers[0]
+    layer.output_dense.bias.assign(np.arange(384) / 100.0)
+    rows = np.random.default_rng(0).normal(size=(16, 384)).astype("float32")
+    graph = tf.function(few_tokens.FewFeedForward(layer, values), autograph=False).get_concrete_function(tf.TensorSpec([None, 384])).graph
+    sizes = [node.outputs[0].shape.num_elements() for node in graph.get_operations() if node.type == "Const"]
+    assert graph.as_graph_def().node and max(filter(None, sizes)) <= few_tokens.MOST_WEIGHTS
+    np.testing.assert_allclose(few_tokens.FewFeedForward(layer, values)(rows), layer.feed_forward(rows), rtol=1e-5, atol=2e-4)
+    assert [few_tokens._pieces(size, columns) for size, columns in ((147_456, 384), (589_824, 1536), (150_001, 7), (1, 1))] == [1, 4, 7, 1]
+
+
+@pytest.mark.parametrize(("given", "precision", "formats", "size", "expected"), [
+    (None, "float32", ("saved_model",), 42_000_000, True), (None, "float32", ("saved_model",), 340_000_000, False),
+    (None, "float32", ("saved_model",), 900_000, False), (None, "int8", ("saved_model",), 42_000_000, False),
+    (None, "float32", ("onnx",), 42_000_000, False), (True, "bfloat16", ("saved_model",), 1, True),
+    (False, "float32", ("saved_model",), 42_000_000, False)])
+def test_constants_are_the_default_for_layers_that_gain_by_them(monkeypatch, given, precision, formats, size, expected):
+    monkeypatch.setattr(export, "constant_bytes", lambda *_: size)
+    options = export.ExportOptions(output="m", constant_weights=given, precision=precision, formats=formats)
+    assert export.has_constants(types.SimpleNamespace(model=None), options) is expected
 
 
 def test_more_constants_than_a_graph_should_hold_are_refused(monkeypatch, tmp_path):
