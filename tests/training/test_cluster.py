@@ -86,6 +86,22 @@ def test_a_worker_that_ends_without_a_word_is_named(hosts, ending):
     assert errors == [f"--strategy=multi_worker: {hosts[ending]} has ended before the training began; its own output says why"] * 2
 
 
+@pytest.mark.parametrize("leaving", [0, 2])
+@pytest.mark.parametrize("error", ["the disk is full", ""])
+def test_the_others_learn_during_the_training_why_a_worker_has_left_or_that_it_is_lost(hosts, leaving, error):
+    said = {}
+
+    def attend(meeting):
+        if meeting.index == leaving:
+            if error:
+                meeting.leave(error)
+            meeting.end()  # as the end of its process does
+        else:
+            said[meeting.index] = meeting.reason()
+    assert in_threads(hosts, attend) == ["", "", ""]
+    assert list(said.values()) == [error and f"--strategy=multi_worker: {hosts[leaving]}: {error}"] * 2
+
+
 @pytest.mark.parametrize("missing", [0, 1])
 def test_a_host_that_is_missing_is_named_in_time_to_all_that_came(hosts, missing, monkeypatch, caplog):
     monkeypatch.setattr(cluster, "TOLD_AFTER", 0.1)
