@@ -87,8 +87,8 @@ def use_own_operations(model: Any, opset: int) -> None:
             x, gamma, beta, epsilon = parts
             _replace(node, "LayerNormalization", [x, gamma, beta], axis=-1, epsilon=epsilon)
             rows.append(node.output[0])
-        elif x := _gelu(graph, node):
-            _write_gelu(model.graph, node, x)
+        elif activated := _gelu(graph, node):
+            _write_gelu(model.graph, node, activated)
     _drop_unused(model.graph)
     graph = _Graph(model.graph)
     for node in [node for node in model.graph.node if node.op_type == "Reshape"]:
