@@ -19,6 +19,7 @@ from official_bert.models.interchange import formats
 from official_bert.models.run_folder import tuned_for, write_tuned
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop
+from official_bert.training.reporting import documents
 
 WORDS = ("greenhouse", "ferry", "violin", "atlas", "ledger", "clock", "hinges", "pilot", "account", "keeper", "machine", "vane")
 NAMES = ("Brno", "Anne", "Nora")
@@ -211,6 +212,7 @@ def test_training_on_without_an_evaluation_forgets_the_threshold_of_earlier_weig
     checkpoint.write(str(tmp_path / "ckpt-1"))
     write_tuned(tuned, f"{tmp_path}/ckpt-1")
     write_tuned(tuned, str(tmp_path / "elsewhere/ckpt-1"))  # where no weights of its own were when it was tuned
+    monkeypatch.setattr(documents, "write_card", lambda *_: None)  # of a training that was none
     monkeypatch.setattr(loop, "train", lambda *_, **__: checkpoint.write(str(tmp_path / "elsewhere/ckpt-1"))
                         and types.SimpleNamespace(metrics={}))
     assert run(*train_flags(files, tmp_path / "elsewhere", "--version_2_with_negative")).returncode == 0

@@ -276,16 +276,12 @@ class Suite:
         """Returns the number of stages of a row, those of its teachers included, which may be finished."""
         origin, teacher = self.plan.origin_of(row), self.plan.rows[row].task_teacher
         masked = origin and self.plan.pretraining(origin)["options"].get("objective", "masked_lm") == "masked_lm"
-        held_out = self._records_of(COMMON) + 1 if masked else 0
         of_task = 1 + (1 + self._pretrainings(self.plan.origin_of(teacher)) if teacher else 0)
-        return self._pretrainings(origin) + held_out + of_task * len(self.plan.tasks_of(row))
+        return self._pretrainings(origin) + (self.plan.lengths_of(COMMON) + 1 if masked else 0) + of_task * len(self.plan.tasks_of(row))
 
     def _pretrainings(self, origin: str) -> int:
         """The stages of a pre-training and of its teacher's."""
-        return 2 * self._records_of(origin) + 1 + self._pretrainings(self.plan.rows[origin].teacher) if origin else 0
-
-    def _records_of(self, row: str) -> int:
-        return len(generator_flags(self.plan.pretraining(row), {}, 1))
+        return 2 * self.plan.lengths_of(origin) + 1 + self._pretrainings(self.plan.rows[origin].teacher) if origin else 0
 
     def make(self, row: str) -> dict[str, Any]:
         """Makes a row; returns its line of the results."""

@@ -122,6 +122,10 @@ class Plan:
         """The row whose pre-training a row is fine-tuned from: its own, another's, or "" for random weights."""
         return self.rows[row].pretrained or (row if self.rows[row].config else "")
 
+    def lengths_of(self, row: str) -> int:
+        """The number of lengths of the records of a row's pre-training: one for each phase."""
+        return len(generator_flags(self.pretraining(row), {}, 1))
+
     def tasks_of(self, row: str) -> list[str]:
         """The tasks that a row is fine-tuned on."""
         return [task for task in self.task_sets[self.rows[row].tasks] if task in (self.scale.tasks or self.tasks)]
