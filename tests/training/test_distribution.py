@@ -54,7 +54,7 @@ def check_same(losses, weights, wanted):
     assert len(wanted["losses"]) == STEPS and wanted["losses"][0] - wanted["losses"][-1] > 0.001
     np.testing.assert_allclose(losses, wanted["losses"], atol=1e-5)
     names = [name for name in wanted.files if name not in ("losses", "replicas")]
-    assert len(names) > 30
+    assert len(names) > 20  # ModernBERT has no biases
     for name in names:
         np.testing.assert_allclose(weights[name], wanted[name], atol=1e-5, err_msg=name)
 
