@@ -19,7 +19,7 @@ from typing import Any
 from absl import logging
 
 JOIN_SECONDS = 15.0  # the default of --join_seconds
-TOLD_AFTER = 10.0  # seconds until a line says which worker is awaited
+TOLD_AFTER = 20.0  # seconds until a line says which worker is awaited, where more than the default are waited for
 CALL_SECONDS, RETRY_SECONDS = 2.0, 0.2  # for one attempt to call another worker, and until the next one
 LONGEST_MESSAGE = 1 << 20  # bytes
 HERE = "--strategy=multi_worker: "
