@@ -133,6 +133,7 @@ SAID_OTHERWISE: Mapping[str, tuple[str, ...]] = types.MappingProxyType({
 PLACEMENT: Mapping[str, str] = types.MappingProxyType({
     "num_cpu_devices": "mirrored", "worker_hosts": "multi_worker", "task_index": "multi_worker", "join_seconds": "multi_worker",
     "tpu_name": "tpu", "tpu_zone": "tpu", "gcp_project": "tpu"})
+JOIN_SECONDS = 15.0  # a missing host is to be told within half a minute
 
 
 def define_placement() -> None:
@@ -141,8 +142,8 @@ def define_placement() -> None:
     flags.DEFINE_integer("num_cpu_devices", 0, "With --strategy=mirrored and no GPU: logical CPU devices.", lower_bound=0)
     flags.DEFINE_string("worker_hosts", "", "With --strategy=multi_worker and no TF_CONFIG: host:port,host:port,...")
     flags.DEFINE_integer("task_index", 0, "The number of this worker among --worker_hosts.")
-    flags.DEFINE_float("join_seconds", 15.0, "How long a worker of --strategy=multi_worker waits for the others to start; more where a "
-                       "scheduler starts machines minutes apart.", lower_bound=0.0)
+    flags.DEFINE_float("join_seconds", JOIN_SECONDS, "How long a worker of --strategy=multi_worker waits for the others to start; more "
+                       "where a scheduler starts machines minutes apart.", lower_bound=0.0)
     flags.DEFINE_string("tpu_name", "", "With --strategy=tpu: the TPU's name; local on a TPU VM.")
     flags.DEFINE_string("tpu_zone", "", "The TPU's zone.")
     flags.DEFINE_string("gcp_project", "", "The TPU's project.")

@@ -16,9 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.layers.transformer import TransformerLayer, get_activation
-from official_bert.layers.visibility import LONG
 from official_bert.models.encoder import BertEncoder
-from official_bert.serving.served_layers import Calls, Product, ServedAttention, Values, kernel_and_bias
+from official_bert.serving.served_layers import Calls, Product, ServedAttention, Values, has_plain_attention, kernel_and_bias
 
 MOST_WEIGHTS = 150_000  # of a piece: with its rows, they fit into 1 MB
 NO_BIAS = 1e-30  # TensorFlow leaves a bias of zeros out, and its product without one does not keep weights arranged
@@ -75,7 +74,7 @@ def few_layers(encoder: BertEncoder, values: Values) -> Calls:
     def make(kernel: np.ndarray, bias: np.ndarray | None) -> Product:
         return SmallProducts(values, kernel, bias)
     for layer in encoder.transformer_layers:
-        if not (config.window or config.rotary or config.position_buckets or config.longest_row > LONG):
+        if has_plain_attention(config):
             calls[layer.attention, "call"] = FewAttention(layer.attention, make)
         if config.feed_forward == "dense":
             calls[layer, "feed_forward"] = FewFeedForward(layer, values)

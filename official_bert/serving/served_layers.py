@@ -27,6 +27,7 @@ from official_bert.layers import fused
 from official_bert.layers.attention import SelfAttention
 from official_bert.layers.embeddings import Embeddings
 from official_bert.layers.visibility import LONG
+from official_bert.model_config import ModelConfig
 from official_bert.models.encoder import BertEncoder
 
 Value = Callable[[], tf.Tensor | tf.Variable]
@@ -169,15 +170,22 @@ class ServedTables:
         return rows if self.layer.projection is None else self.layer.projection(rows)
 
 
+def has_plain_attention(config: ModelConfig) -> bool:
+    """Whether `ServedAttention` computes the attention of a model: one without windows, rotary or disentangled positions, or rows beyond
+    `LONG`.
+    """
+    return not (config.window or config.rotary or config.position_buckets or config.longest_row > LONG)
+
+
 def served_layers(encoder: BertEncoder, make: MakeProduct, values: Values, dtype: tf.DType,
                   attention: type[ServedAttention] = ServedAttention) -> tuple[Calls, set[int]]:
     """Returns what an encoder and its layers compute instead, and the ids of the Keras variables that graphs then do not read.
 
-    Layers of models with windows, rotary or disentangled positions, or rows beyond `LONG`, are left as they are.
+    Layers without plain attention are left as they are.
     """
     config, computed = encoder.config, set[int]()
     calls: Calls = {(encoder, "gather_rows"): lambda x, positions: tf.gather(x, positions, batch_dims=1)}
-    if not (config.window or config.rotary or config.position_buckets or config.longest_row > LONG):
+    if has_plain_attention(config):
         for layer in encoder.transformer_layers:
             calls[layer.attention, "call"] = attention(layer.attention, make)
             computed |= {id(weight) for weight in layer.attention.weights}

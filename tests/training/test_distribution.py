@@ -50,11 +50,11 @@ def arrangements(folder, records):
     return train_on(folder, records, "1-1", "2-2")
 
 
-def check_same(losses, weights, wanted):
+def check_same(losses, weights, wanted, least=30):
     assert len(wanted["losses"]) == STEPS and wanted["losses"][0] - wanted["losses"][-1] > 0.001
     np.testing.assert_allclose(losses, wanted["losses"], atol=1e-5)
     names = [name for name in wanted.files if name not in ("losses", "replicas")]
-    assert len(names) > 20  # ModernBERT has no biases
+    assert len(names) > least
     for name in names:
         np.testing.assert_allclose(weights[name], wanted[name], atol=1e-5, err_msg=name)
 
@@ -77,7 +77,8 @@ def relatives(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_relative_trains_the_same_on_replicas_and_with_accumulation(relatives, kind):
-    check_same(relatives[f"2-2-{kind}"]["losses"], relatives[f"2-2-{kind}"], relatives[f"1-1-{kind}"])
+    least = 22 if kind == "modernbert" else 30  # it has no biases
+    check_same(relatives[f"2-2-{kind}"]["losses"], relatives[f"2-2-{kind}"], relatives[f"1-1-{kind}"], least)
 
 
 def test_replicas_and_accumulation_train_the_same(arrangements):

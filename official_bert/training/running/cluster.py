@@ -5,6 +5,8 @@ one of the cluster listens on its port, the others call it and keep the line. It
 The only reader of the environment: TF_CONFIG.
 """
 
+from official_bert.command_line import JOIN_SECONDS
+
 import contextlib
 import dataclasses
 import functools
@@ -18,7 +20,6 @@ from typing import Any
 
 from absl import logging
 
-JOIN_SECONDS = 15.0  # the default of --join_seconds
 TOLD_AFTER = 20.0  # seconds until a line says which worker is awaited, where more than the default are waited for
 CALL_SECONDS, RETRY_SECONDS = 2.0, 0.2  # for one attempt to call another worker, and until the next one
 LONGEST_MESSAGE = 1 << 20  # bytes
