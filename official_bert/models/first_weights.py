@@ -9,8 +9,9 @@ import zlib
 import keras
 import numpy as np
 
+from official_bert.layers.embeddings import Embeddings
 from official_bert.model_config import BERT_BASE, OF_RELATIVES
-from official_bert.models.encoder import weights_by_name
+from official_bert.models.encoder import BertEncoder, weights_by_name
 
 NEIGHBOURS = (1, -1, 2, -2)  # where the heads of a first layer look, in tokens
 MATCH = 6.0  # the score of that token before the softmax; the others' are near 0
@@ -38,20 +39,42 @@ def begin_with_neighbours(model: keras.Model, seed: int) -> None:
 
     From random weights a small model takes a thousand steps and more to find out that they matter. Left to right, heads begin with the
     tokens before. Positions get embeddings that are orthogonal (nearly, if there are more of them than the width), as long as they
-    were; the head of masked words begins by answering with the word that it is given. All else stays.
+    were; the head of masked words begins by answering with the word that it is given. All else stays. A model that tells replaced
+    tokens and its generator both begin so. Raises ValueError for an encoder of other parts than BERT's.
     """
-    encoder = model.encoder
-    if differing := [key for key in OF_RELATIVES if getattr(encoder.config, key) != getattr(BERT_BASE, key)]:
+    _look_at_neighbours(model.encoder, seed)
+    guesser = getattr(model, "generator", model)
+    if guesser is not model:
+        _look_at_neighbours(guesser.encoder, seed)
+    projection = guesser.encoder.embeddings.projection
+    words = np.eye(guesser.encoder.settings["hidden_size"]) if projection is None else np.array(projection.kernel).T
+    guesser.masked_lm.transform.kernel.assign(words / (np.linalg.norm(words) / len(words) ** 0.5))
+
+
+def _look_at_neighbours(encoder: BertEncoder, seed: int) -> None:
+    """Lets heads of an encoder's first layer look at the tokens beside; its positions, and the product behind them, fit."""
+    config, settings = encoder.config, encoder.settings
+    if differing := [key for key in OF_RELATIVES if key != "embedding_size" and getattr(config, key) != getattr(BERT_BASE, key)]:
         raise ValueError(f"a first layer that looks at neighbours: expected an encoder of BERT's parts, got model.{differing[0]} "
-                         f"{getattr(encoder.config, differing[0])!r}")
-    settings, attention = encoder.settings, encoder.transformer_layers[0].attention
-    positions, width = settings["max_position_embeddings"], settings["hidden_size"]
+                         f"{getattr(config, differing[0])!r}")
+    attention, embeddings = encoder.transformer_layers[0].attention, encoder.embeddings
+    positions, width = settings["max_position_embeddings"], config.table_width
     query, key = (np.array(layer.kernel) for layer in (attention.query, attention.key))   # [D,N,H]
     heads, head_size = query.shape[1:]
-    rows = _unit_rows(positions, width, _own_seed(seed, "neighbours/positions"))          # [P,D]
+    rows = _unit_rows(positions, width, _own_seed(seed, "neighbours/positions"))          # [P,E]
     marks = _unit_rows(positions, head_size, _own_seed(seed, "neighbours/marks"))         # [P,H]: what stands for a position in a head
-    # Normalized, a row of the embeddings has length sqrt(D); words, segments and positions have a third of its square each.
-    scale = (MATCH * 3 * head_size ** 0.5 / width) ** 0.5
+    if type(embeddings) is Embeddings:  # a table of its own: others are lent, or add differences that begin at 0
+        embeddings.position_embeddings.assign(rows * settings["initializer_range"] * width ** 0.5)
+    # Normalized, a row of the embeddings has length sqrt(E); words, segments and positions have a third of its square each.
+    length = (width / 3) ** 0.5
+    if embeddings.projection is not None:
+        kernel = _projection(rows, settings["hidden_size"], _own_seed(seed, "neighbours/projection"))
+        kernel *= np.linalg.norm(embeddings.projection.kernel) / np.linalg.norm(kernel)
+        embeddings.projection.kernel.assign(kernel)
+        rows = rows @ kernel                                                              # [P,D]
+        longest = np.linalg.norm(rows, axis=1).mean()
+        rows, length = rows / longest, length * longest
+    scale = (MATCH * head_size ** 0.5) ** 0.5 / length
     shifts = [shift for shift in NEIGHBOURS if shift < 0 or settings["attention"] == "bidirectional"]
     for head, shift in zip(range(heads), shifts):
         sought = np.zeros_like(marks)
@@ -60,8 +83,15 @@ def begin_with_neighbours(model: keras.Model, seed: int) -> None:
         key[:, head] = scale * rows.T @ sought  # position p + shift has the mark of p
     attention.query.kernel.assign(query)
     attention.key.kernel.assign(key)
-    encoder.embeddings.position_embeddings.assign(rows * settings["initializer_range"] * width ** 0.5)
-    model.masked_lm.transform.kernel.assign(np.eye(width))
+
+
+def _projection(rows: np.ndarray, width: int, seed: int) -> np.ndarray:
+    """Returns a product [E,D] that keeps lengths as far as it can, first of all those of `rows` [P,E], and the angles between them."""
+    positions, table_width = rows.shape
+    basis, _ = np.linalg.qr(np.concatenate([rows.T, np.eye(table_width)], axis=1))        # [E,E]: the directions of the rows first
+    kept = basis[:, :max(positions, width)]
+    turn = np.array(keras.initializers.Orthogonal(seed=seed)((kept.shape[1], width), "float32"))
+    return kept @ turn
 
 
 def _own_seed(seed: int, name: str) -> int:

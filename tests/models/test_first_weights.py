@@ -10,9 +10,10 @@ import tensorflow as tf
 
 from official_bert.config import ModelConfig, load_config
 from official_bert.models.classifier import ChoiceClassifier, Classifier
-from official_bert.models.encoder import weights_by_name
+from official_bert.models.encoder import encoder_settings, weights_by_name
 from official_bert.models.first_weights import begin_with_neighbours, draw_first_weights
 from official_bert.models.pretrainer import Pretrainer
+from official_bert.models.replaced_tokens import ReplacedTokenPretrainer, generator_config
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.models.tagger import Tagger
 from official_bert.tasks.tagging.word_tagger import CRFTagger, FeatureTagger
@@ -100,6 +101,8 @@ def first_layer(values, ids, left_to_right=False):
     rows = values["embeddings/word_embeddings"][ids] + values["embeddings/position_embeddings"][:len(ids)]
     rows = rows + values["embeddings/token_type_embeddings"][0]
     rows = (rows - rows.mean(axis=1, keepdims=True)) / rows.std(axis=1, keepdims=True)
+    if "embeddings/projection/kernel" in values:
+        rows = rows @ values["embeddings/projection/kernel"]
     query, key = (np.einsum("sd,dnh->nsh", rows, values[f"layer_0/attention/{name}/kernel"]) for name in ("query", "key"))
     scores = np.einsum("nqh,nsh->nqs", query, key) / np.sqrt(query.shape[-1])
     if left_to_right:
@@ -134,3 +137,30 @@ def test_heads_that_begin_with_neighbours_look_at_them(change, shifts, least):
     np.testing.assert_allclose(values["embeddings/position_embeddings"].std(), 0.02, rtol=0.1)
     begin_with_neighbours(model, 1)
     np.testing.assert_array_equal(np.array(model.encoder.embeddings.position_embeddings), values["embeddings/position_embeddings"])
+
+
+@pytest.mark.parametrize("sharing", ["shared", "disentangled", "separate"])
+@pytest.mark.parametrize("change", [{}, {"embedding_size": 96}])
+def test_a_model_that_tells_replaced_tokens_and_its_generator_look_at_neighbours(sharing, change):
+    config = dataclasses.replace(SMALL, hidden_size=192, num_attention_heads=3, num_hidden_layers=1, max_position_embeddings=64, **change)
+    model = ReplacedTokenPretrainer.make(config, {"generator": encoder_settings(generator_config(config, 1 / 3, 1.0)),
+                                                  "embedding_sharing": sharing})
+    before = drawn(model)
+    begin_with_neighbours(model, 1)
+    values = {name: np.array(variable) for name, variable in weights_by_name(model).items()}
+    ids = np.random.default_rng(0).integers(5, 600, size=48)
+    own = {name.removeprefix("generator/encoder/"): value for name, value in values.items() if name.startswith("generator/encoder/")}
+    lent = {name: value for name, value in own.items() if "projection" not in name}
+    for part, shifts in ((lent | values, (1, -1, 2)), (values | own, (1,))):  # a part without tables reads the other's
+        for head, shift in zip(first_layer(part, ids), shifts, strict=True):
+            assert np.diagonal(head, shift).mean() > 0.7, (shift, np.diagonal(head, shift).mean())
+    for name, value in values.items():
+        if "embedding" in name:  # as long as they were
+            np.testing.assert_allclose(value.std(), before[name].std(), rtol=0.15, err_msg=name)
+    projection, transform = own["embeddings/projection/kernel"], values["generator/masked_lm/transform/kernel"]
+    np.testing.assert_allclose(transform @ projection, np.trace(transform @ projection) / 64 * np.eye(64), atol=1e-4)  # the given word
+
+
+def test_relatives_with_other_first_layers_are_refused():
+    with pytest.raises(ValueError, match="an encoder of BERT's parts, got model.norm 'pre'"):
+        begin_with_neighbours(Pretrainer.make(dataclasses.replace(SMALL, norm="pre")), 1)

@@ -71,8 +71,6 @@ class Task(TaskBase):
         if self._learns_sentences:
             raise ValueError(f"{where} sentence_loss false or sentence_task none (neither model has a head for sentences), got "
                              f"sentence_task {self._sentence_task} and sentence_loss true")
-        if options.first_weights != "random":
-            raise ValueError(f"{where} first_weights random, got {options.first_weights}")
         if options.adds_first and options.pack:
             raise ValueError(f"{where} adds_first false beside pack (a packed row has several [CLS]), got true")
         self._generator_config()

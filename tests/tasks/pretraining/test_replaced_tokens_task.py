@@ -46,7 +46,6 @@ def test_the_objective_has_defaults_of_its_own_that_a_user_may_change():
 @pytest.mark.parametrize(("options", "model", "told"), [
     ({"sentence_loss": True}, {}, "sentence_loss false or sentence_task none .* got sentence_task nsp and sentence_loss true"),
     ({}, {"attention": "left_to_right"}, "model.attention bidirectional and model.bilstm_layers 0 .* got left_to_right and 0"),
-    ({"first_weights": "neighbours"}, {}, "first_weights random, got neighbours"),
     ({"adds_first": True, "pack": True}, {}, "adds_first false beside pack"),
     ({"generator_width": 1.5}, {}, "generator_width: expected more than 0 and at most 1, got 1.5"),
     ({"generator_layers": 0.0}, {}, "generator_layers: expected more than 0 and at most 1, got 0.0"),
