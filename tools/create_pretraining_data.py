@@ -84,7 +84,10 @@ flags.DEFINE_string("report_file", "", "Where to write the account of the tokens
 
 TOKENS_LOOKED_AT = 10_000_000  # for the share of tokens that continue a word
 BYTES_A_TOKEN = 6  # of text, at least: for the estimate of disk space before the text is tokenized
-GZIP_SHARE = 0.2  # of a record, at least
+USUAL_BYTES_A_TOKEN = 4.7  # of English
+GZIP_SHARE, USUAL_GZIP_SHARE = 0.2, 0.32  # of a record: at least, and the rule (of a least record, as `likely_bytes` multiplies it)
+CONTENT = "records and temporary files"
+TOKENS = "tokens"  # the token store, in the work folder
 DECIDING = ("max_seq_length", "max_predictions_per_seq", "random_seed", "dupe_factor", "short_seq_prob", "sentence_task",
             "masking", "do_whole_word_mask", "masked_lm_prob", "mask_rate", "keep_rate", "random_rate", "span_p", "span_longest",
             "ngram_longest", "word_separator", "phrase_marks", "segmenter", "copies_apart", "order",
@@ -262,11 +265,13 @@ def create_here(settings: Settings, config: InstanceConfig, outputs: list[str]) 
     if settings.token_store:
         token_store.check_store_folder(settings.token_store)
         token_store.open_store(settings.token_store, description)
-    check_disk(settings, config, facts, sum(file["bytes"] for file in description["files"]) // BYTES_A_TOKEN, outputs, work_dir)
+    size = sum(file["bytes"] for file in description["files"])
+    check_disk(settings, config, facts, size // BYTES_A_TOKEN, outputs, work_dir)
+    announce_disk(settings, config, facts, size, outputs, work_dir)
     with contextlib.ExitStack() as stack:
         work = stack.enter_context(WorkFolder(work_path(outputs[0]), deciding(settings, description, outputs), settings.discard))
         reporter = stack.enter_context(Reporter())
-        store = get_store(settings, settings.token_store or work.path_of("tokens"), description, reporter)
+        store = get_store(settings, settings.token_store or work.path_of(TOKENS), description, reporter)
         if store.accents > MOST_LOST * store.characters:
             warn([f"lower-casing deletes {store.accents / store.characters:.1%} of the text's characters: accents and vowel signs. "
                   "Use --do_lower_case=False, with a vocabulary that was made so"])
@@ -295,13 +300,29 @@ def deciding(settings: Settings, description: dict, outputs: Sequence[str]) -> d
 
 def check_disk(settings: Settings, config: InstanceConfig, facts: VocabularyFacts, tokens: int, outputs: Sequence[str],
                work_dir: str) -> None:
-    """Requires disk space for the scratch files and outputs of a corpus of `tokens` tokens."""
+    """Requires disk space for the scratch files and outputs of a corpus of `tokens` tokens, without what a stopped run has finished."""
     scratch, records = generator.expected_bytes(config, facts, tokens)
-    written = int(records * (GZIP_SHARE if settings.gzip_compress else 1))
+    preflight.check_disk(places_of(settings, scratch, records * (GZIP_SHARE if settings.gzip_compress else 1), outputs, work_dir), CONTENT)
+
+
+def announce_disk(settings: Settings, config: InstanceConfig, facts: VocabularyFacts, size: int, outputs: Sequence[str],
+                  work_dir: str) -> None:
+    """Says how much disk the records of `size` bytes of text take, and how much is free."""
+    store, scratch, records = generator.likely_bytes(config, facts, int(size / USUAL_BYTES_A_TOKEN))
+    needed = places_of(settings, scratch, records * (USUAL_GZIP_SHARE if settings.gzip_compress else 1), outputs, work_dir)
+    folder = settings.token_store or os.path.join(work := work_path(outputs[0]), TOKENS)
+    needed[os.path.dirname(absolute(settings.token_store or work))] += max(0, store - preflight.bytes_in(folder))
+    preflight.announce_disk(needed, CONTENT)
+
+
+def places_of(settings: Settings, scratch: int, records: float, outputs: Sequence[str], work_dir: str) -> collections.Counter[str]:
+    """Returns the bytes needed in each folder for so many of scratch files and of written records."""
     at_once = min(1, settings.num_workers / len(outputs)) if settings.order == "sharded" else 1
     needed = collections.Counter({os.path.abspath(work_dir): int(scratch * at_once)})
-    needed[os.path.dirname(absolute(work_path(outputs[0])))] += written
-    preflight.check_disk(needed, "records and temporary files")
+    work = work_path(outputs[0])
+    finished = preflight.bytes_in(work) - preflight.bytes_in(os.path.join(work, TOKENS))
+    needed[os.path.dirname(absolute(work))] += max(0, int(records) - finished)
+    return needed
 
 
 def report(account: Account, config: InstanceConfig, vocab_file: str) -> YieldReport:

@@ -29,6 +29,7 @@ from official_bert.data.long_work.worker_processes import worker_pool
 from official_bert.data.pretraining.yield_report import YieldReport, present
 from official_bert.data.raw_text import cleaned_documents, containers, deduplication, documents, language_filter, languages, mixing, quality
 from official_bert.data.raw_text.cleaned_documents import Cleaned
+from official_bert.data.raw_text.disk_space import check_disk_of_corpus
 from official_bert.files import DISK_FULL, folder_of, modified, shard_names, size_of
 
 FLAGS = flags.FLAGS
@@ -67,6 +68,8 @@ flags.DEFINE_bool("discard", False, "Remove the work of a stopped run (OUTPUT.wo
 DECIDING = ("output_file", "held_out", "format", "text_key", "shortest_document", "keep_everything", "on_bad_text", "mix",
             "smoothing", "drop_duplicates", "near_similarity", "min_letters", "max_repeated_lines", "min_words",
             "min_script", "same_language")  # the output depends on these, on the text and on its languages only
+FILTERS = ("shortest_document", "mix", "smoothing", "drop_duplicates", "min_letters", "max_repeated_lines", "min_words", "min_script",
+           "same_language")
 CHUNK_CHARACTERS = 1 << 20  # about the text of one call of a worker
 
 
@@ -344,7 +347,8 @@ def main(_) -> None:
     place = os.path.dirname(work_path(outputs[0])) or "."
     preflight.check_folder(place)
     size = sum(map(size_of, inputs))
-    preflight.check_disk({place: size // 4}, "the output")
+    used = [f"--{name}" for name in FILTERS if FLAGS[name].value != FLAGS[name].default]
+    check_disk_of_corpus(inputs, size, place, work_path(outputs[0]), used)
     discard = FLAGS.discard or FLAGS.input_file == containers.STANDARD_INPUT  # a pipe cannot be read again
     reading = {"form": FLAGS.format, "text_key": FLAGS.text_key}
     deciding = made_of(files, {name: FLAGS[name].value for name in DECIDING})

@@ -236,6 +236,15 @@ def test_a_disk_that_is_too_small_is_refused_before_work(assert_refused, tmp_pat
                    *small(tmp_path, "--dupe_factor=40"))
 
 
+def test_the_disk_that_records_take_is_announced_and_is_what_they_take(create, tmp_path, capsys):
+    """Within a half: the estimate is for English articles, and this text is a few kilobytes with a vocabulary of another."""
+    create(*small(tmp_path, "--dupe_factor=40", "--max_predictions_per_seq=5"))
+    [told] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("disk: about ")]
+    assert told.endswith(f"are free in {tmp_path}") and " for records and temporary files, " in told
+    records_alone = (tmp_path / "out").stat().st_size / 1e6
+    assert records_alone < 2 * float(told.split()[2]) and float(told.split()[2]) < 4 * records_alone
+
+
 def test_a_length_below_the_default_of_predictions_works_as_in_2018(create, tmp_path):
     """2018's records have as many places for predictions as the flag says, however short the sequence."""
     create(*small(tmp_path, "--max_seq_length=20"))

@@ -3,11 +3,13 @@
 Each check raises ValueError naming the path. The only change that they make is to create the folders of the outputs.
 """
 
+import contextlib
 import os
 import re
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import filterfalse
 
 from official_bert import files
@@ -70,19 +72,44 @@ def _matching_pattern(path: str, patterns: str) -> str:
 
 def check_disk(needed: Mapping[str, int], what: str) -> None:
     """Requires free space for `needed`, {folder: bytes}; folders on one disk share it. Raises ValueError naming the folders."""
+    for folders, total, free in _by_disk(needed):
+        if total > free:
+            raise ValueError(f"{folders}: about {_size(total)} are needed for {what}, {_size(free)} are free")
+
+
+def announce_disk(likely: Mapping[str, int], what: str) -> None:
+    """Prints a line for each disk: how much the work will take there, {folder: bytes}, and how much is free; a warning if that is less."""
+    for folders, total, free in _by_disk(likely):
+        about = f"about {_size(total)} for {what}, {_size(free)} are free in {folders}"
+        if total > free:
+            print(f"warning: disk: {about}: it may become full", file=sys.stderr, flush=True)
+        else:
+            print(f"disk: {about}", flush=True)
+
+
+def _by_disk(needed: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
+    """Gives for each disk of this machine the folders on it, with commas, the bytes needed there, and the free ones."""
     disks: dict[int, list[str]] = {}
     for folder in filterfalse(files.is_remote, needed):
         disks.setdefault(os.stat(folder or ".").st_dev, []).append(folder)
     for folders in disks.values():
-        total, free = sum(needed[folder] for folder in folders), shutil.disk_usage(folders[0] or ".").free
-        if total > free:
-            raise ValueError(f"{', '.join(folder or '.' for folder in folders)}: about {_size(total)} are needed for {what}, "
-                             f"{_size(free)} are free")
+        free = shutil.disk_usage(folders[0] or ".").free
+        yield ", ".join(folder or "." for folder in folders), sum(needed[folder] for folder in folders), free
+
+
+def bytes_in(folder: str) -> int:
+    """Returns the bytes of the files in a folder and below it, 0 if there is none: a stopped run's, which the next one uses or removes."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # another process may remove it
+                total += os.stat(os.path.join(path, name), follow_symlinks=False).st_size
+    return total
 
 
 def _size(count: int) -> str:
     """Formats a number of bytes for a person."""
-    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
 def reserve_handles(count: int) -> None:

@@ -67,6 +67,20 @@ def test_needed_room_is_compared_with_the_disk_once_for_all_folders_on_it(monkey
         preflight.check_disk({".": 2_500_000_000, "text": 3_000_000_000}, "this")
 
 
+def test_disk_is_announced_in_one_line_and_a_disk_that_may_become_full_is_a_warning(monkeypatch, capsys):
+    usage = collections.namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 5_000_000_000))
+    preflight.announce_disk({".": 2_000_000_000, "text": 400_000_000}, "this")
+    preflight.announce_disk({".": 6_000_000_000}, "this")
+    told = capsys.readouterr()
+    assert told.out == "disk: about 2.4 GB for this, 5.0 GB are free in ., text\n"
+    assert told.err == "warning: disk: about 6.0 GB for this, 5.0 GB are free in .: it may become full\n"
+
+
+def test_the_bytes_of_a_folder_are_those_of_all_files_below_it(folder):
+    assert preflight.bytes_in(".") == len("It rained.\n") == preflight.bytes_in(str(folder / "text")) and preflight.bytes_in("none") == 0
+
+
 def reserve(count, soft, hard):
     """Runs `reserve_handles` in a process with these limits; returns its limit afterwards, or the error."""
     code = (f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
