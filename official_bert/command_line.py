@@ -80,9 +80,10 @@ from typing import Any, TypeVar
 
 from absl import app, flags, logging
 
-from official_bert.config import STRATEGIES, refuse_unused
+from official_bert.config import STRATEGIES, Config, inherited_and_asked, merge, refuse_unused
 from official_bert.copies import original_paths
 from official_bert.files import disk_full_reason, is_remote
+from official_bert.typed_values import check_keys
 
 T = TypeVar("T")
 # The flags of the 2018 scripts that say what to run, and the key that each sets. Scripts differ in a few.
@@ -247,6 +248,17 @@ def given_flags(flag_values: Any) -> dict[str, Any]:
     return {(FLAG_KEYS.get(name) or OWN_FLAG_KEYS[name]): value for name, value in present.items()}
 
 
+def asked_values(flag_values: Any) -> dict[str, Any]:
+    """Returns the values that YAML, 2018's flags and --set of a training ask for (`flag_values`: absl's `FLAGS`).
+
+    Raises ValueError for what is wrong whatever a checkpoint says, a file that cannot be read and an unknown key: call it before
+    TensorFlow is imported and other workers are awaited.
+    """
+    asked = merge(*inherited_and_asked(flag_values.config, flag_values.bert_config_file, given_flags(flag_values), flag_values.set))
+    check_keys(Config, asked)
+    return asked
+
+
 def refuse_nan(values: Any) -> None:
     """Raises ValueError for a flag that is not a number (`values`: absl's `FLAGS`): NaN is within every bound that absl checks."""
     for name in values:
@@ -315,6 +327,13 @@ def full_places(values: Any) -> str:
     return f" (on a full disk: {', '.join(full)})" if full else ""
 
 
+def line_of(error: object) -> str:
+    """Returns an error in one line: of the operating system's, the file and what is wrong with it."""
+    if isinstance(error, OSError) and error.filename is not None and error.filename2 is None and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return " ".join(str(error).split())
+
+
 def run_main(main: Any) -> None:
     """Runs an absl main; a user's mistake (ValueError, OSError), Ctrl-C and the death of a worker process give one line and status 1."""
     def checked_main(arguments):
@@ -326,7 +345,7 @@ def run_main(main: Any) -> None:
             with _silence_told():
                 return main(arguments)
         except (ValueError, OSError) as error:
-            message = original_paths(" ".join(str(error).split()))
+            message = original_paths(line_of(error))
             is_nameless = isinstance(error, OSError) and error.filename is None and disk_full_reason(error)
             raise SystemExit(f"error: {message}{full_places(flags.FLAGS) if is_nameless else ''}") from None
         except KeyboardInterrupt:

@@ -25,11 +25,6 @@ from official_bert.files import (
 from official_bert.stores import TENSORFLOW_SCHEMES, scheme_of, store_of
 
 
-def copy_file(source: str, target: str) -> None:
-    """Copies a file from one place to another."""
-    store_of(target).upload(local_copy(source), target)
-
-
 @functools.cache
 def temporary_folder() -> str:
     """A folder for copies of files that lie elsewhere, which goes with this process."""

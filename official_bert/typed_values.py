@@ -61,12 +61,7 @@ def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] 
     """
     keys = keys or dotted_keys(cls)
     kinds = kinds_of(cls)  # type: ignore[arg-type]
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{where}: expected a mapping, got {values!r}")
-    if unknown := sorted(set(map(str, values)) - set(kinds)):
-        hints = " ".join(filter(None, (did_you_mean(key, keys) for key in unknown)))
-        own = next((f"; those of the task stand there as {name}.{unknown[0]}" for name, kind in kinds.items() if kind is dict), "")
-        raise ValueError(f"{where}: unknown keys {unknown}; {hints or f'known: {sorted(kinds)}{own}'}")
+    _check_names(kinds, values, where, keys)
     if missing := [field.name for field in dataclasses.fields(cls) if field.name not in values  # type: ignore[arg-type]
                    and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING]:
         raise ValueError(f"{where}: missing keys {missing}")
@@ -76,6 +71,24 @@ def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] 
         if any(isinstance(part, float) and not math.isfinite(part) for part in (value if isinstance(value, tuple) else (value,))):
             raise ValueError(f"{where}.{key}: expected a finite number, got {value}")
     return built
+
+
+def check_keys(cls: type, values: Mapping, where: str = "config", keys: Sequence[str] = ()) -> None:
+    """Raises ValueError, as `build` does, for unknown keys of a dataclass and of the dataclasses in it; `values` may be some of its own."""
+    keys = keys or dotted_keys(cls)
+    _check_names(kinds_of(cls), values, where, keys)
+    for key, value in values.items():
+        if dataclasses.is_dataclass(kind := kinds_of(cls)[key]) and isinstance(value, Mapping):
+            check_keys(kind, value, f"{where}.{key}", keys)  # type: ignore[arg-type]
+
+
+def _check_names(kinds: Mapping[str, Any], values: Any, where: str, keys: Sequence[str]) -> None:
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{where}: expected a mapping, got {values!r}")
+    if unknown := sorted(set(map(str, values)) - set(kinds)):
+        hints = " ".join(filter(None, (did_you_mean(key, keys) for key in unknown)))
+        own = next((f"; those of the task stand there as {name}.{unknown[0]}" for name, kind in kinds.items() if kind is dict), "")
+        raise ValueError(f"{where}: unknown keys {unknown}; {hints or f'known: {sorted(kinds)}{own}'}")
 
 
 def _typed(kind: Any, value: Any, where: str, keys: Sequence[str] = ()) -> Any:

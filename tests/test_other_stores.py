@@ -92,7 +92,7 @@ def test_a_store_with_hosts_keeps_them_in_the_names_of_files(monkeypatch):
 def test_bytes_are_read_from_any_place_of_a_file(root, tmp_path_factory):
     local = tmp_path_factory.mktemp("here") / "data.gz"
     local.write_bytes(gzip.compress(b"0123456789" * 1000))
-    copies.copy_file(str(local), f"{root}/data.gz")
+    stores.store_of(f"{root}/data.gz").upload(str(local), f"{root}/data.gz")
     with files.open_bytes(f"{root}/data.gz") as file, gzip.open(file) as plain:
         assert plain.read(5) == b"01234" and plain.seek(9_995) == 9_995 and plain.read() == b"56789"
     with files.open_bytes(f"{root}/data.gz") as file:

@@ -36,6 +36,7 @@ command_line.define_without_meaning(["master", "num_tpu_cores", "predict_batch_s
 def main(_) -> None:
     """Trains, evaluates and predicts as the flags say; flags that are not given have 2018's values."""
     placement = cluster.Placement(**command_line.placement_values(FLAGS))
+    command_line.asked_values(FLAGS)  # tells what is wrong before other workers are awaited
     if FLAGS.do_train or FLAGS.do_eval:  # the first worker alone predicts
         cluster.meet(placement)
     from official_bert.interface import finetuning

@@ -71,6 +71,7 @@ class SearchFlags:
 def main(_) -> None:
     """Trains, evaluates and predicts; a grid, random settings, several seeds or folds if asked for."""
     placement = cluster.Placement(**command_line.placement_values(FLAGS))
+    command_line.asked_values(FLAGS)  # tells what is wrong before other workers are awaited
     searching = bool(FLAGS.grid or FLAGS.vary or FLAGS.random or FLAGS.folds or FLAGS.seeds > 1)
     if (FLAGS.do_train or FLAGS.do_eval) and not searching:  # the first worker alone predicts
         cluster.meet(placement)

@@ -14,8 +14,8 @@ import os
 from absl import flags
 
 from official_bert import command_line
-from official_bert.config import inherited_and_asked, load_config, merge, nest
-from official_bert.data.indexed_records import check_readable
+from official_bert.config import load_config, nest
+from official_bert.data.indexed_records import check_opens, check_readable
 from official_bert.files import find_files
 from official_bert.reports.metric_text import metric_lines
 from official_bert.training.running import cluster
@@ -50,7 +50,21 @@ NAMES_OF_2018 = {"masked_lm_accuracy": "mlm_accuracy", "masked_lm_loss": "mlm_lo
 def main(_) -> None:
     """Trains, and prints the last evaluation."""
     placement = cluster.Placement(**command_line.placement_values(FLAGS))
-    records, cache_dir = filter(None, (FLAGS.input_file, FLAGS.eval_input_file)), os.path.expanduser(FLAGS.cache_dir)
+    called_as_in_2018 = FLAGS.bert_config_file and not FLAGS.config
+    do_train = not FLAGS.do_eval if FLAGS.do_train is None else FLAGS.do_train
+    command_line.refuse_unread(FLAGS, [
+        (["profile_steps"], FLAGS.mode == "train" and do_train, "training (--mode=train)"),
+        (["do_train"], FLAGS.mode == "train" or not FLAGS.do_train, "--mode=train"),
+        (["idle_seconds"], FLAGS.mode == "eval_continuous", "--mode=eval_continuous")])
+    asked = command_line.asked_values(FLAGS)
+    evaluates = FLAGS.mode == "eval" or (FLAGS.mode == "train" and not do_train)
+    if not FLAGS.output_dir and not (evaluates and FLAGS.init_checkpoint):
+        raise ValueError("--output_dir: expected the folder of a run")
+    if not do_train and not FLAGS.do_eval:
+        raise ValueError("--do_train and --do_eval: expected at least one of them")
+    records, cache_dir = list(filter(None, (FLAGS.input_file, FLAGS.eval_input_file))), os.path.expanduser(FLAGS.cache_dir)
+    if placement.strategy != "multi_worker":  # whose workers tell each other
+        check_opens(records)
     cluster.meet(placement, lambda: check_readable([path for patterns in records for path in find_files(patterns)], cache_dir))
     from official_bert.models.checkpoints import trained_weights
     from official_bert.models.run_folder import RunFolder, step_of
@@ -58,28 +72,16 @@ def main(_) -> None:
     from official_bert.training import evaluation, loop, run_config
     from official_bert.training.reporting import documents
     from official_bert.training.task import DataFiles
-    called_as_in_2018 = FLAGS.bert_config_file and not FLAGS.config
-    do_train = not FLAGS.do_eval if FLAGS.do_train is None else FLAGS.do_train
-    command_line.refuse_unread(FLAGS, [
-        (["profile_steps"], FLAGS.mode == "train" and do_train, "training (--mode=train)"),
-        (["do_train"], FLAGS.mode == "train" or not FLAGS.do_train, "--mode=train"),
-        (["idle_seconds"], FLAGS.mode == "eval_continuous", "--mode=eval_continuous")])
-    asked = merge(*inherited_and_asked(FLAGS.config, FLAGS.bert_config_file, given_flags(FLAGS), FLAGS.set))
     checkpoint = run_config.first_values(asked, FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or "", pretraining=True)
     config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=FLAGS.set,
                          checkpoint=checkpoint, report=print, count_entries=run_config.counter_of_entries(RunFolder(FLAGS.output_dir)),
                          defaults=nest(command_line.defaults_of_2018(FLAGS.set)) if called_as_in_2018 else None)
-    evaluates = FLAGS.mode == "eval" or (FLAGS.mode == "train" and not do_train)
     if (evaluates or FLAGS.mode == "eval_continuous") and not (FLAGS.config or FLAGS.bert_config_file):
         from official_bert.interface.finetuning import config_of_run
         config = config_of_run(FLAGS.output_dir, FLAGS.init_checkpoint, None, ["task=pretraining", *FLAGS.set], given_flags(FLAGS),
                                print) or config
     run_config.check_read(config, run_config.asked_keys(given_flags(FLAGS), FLAGS.set))
     eval_file = FLAGS.eval_input_file or (FLAGS.input_file if FLAGS.do_eval else "")
-    if not FLAGS.output_dir and not (evaluates and FLAGS.init_checkpoint):
-        raise ValueError("--output_dir: expected the folder of a run")
-    if not do_train and not FLAGS.do_eval:
-        raise ValueError("--do_train and --do_eval: expected at least one of them")
     run, best = RunFolder(FLAGS.output_dir), config.training.answer_with == "best"
     elsewhere = ""
     if evaluates and not run.has_weights(best):

@@ -44,6 +44,7 @@ ANSWERS_OF_2018 = merge(AS_IN_2018, {"options": {"answer_alignment": 2018}})
 def main(_) -> None:
     """Trains, answers, or both."""
     placement = cluster.Placement(**command_line.placement_values(FLAGS))
+    command_line.asked_values(FLAGS)  # tells what is wrong before other workers are awaited
     if FLAGS.do_train:  # the first worker alone answers
         cluster.meet(placement)
     from official_bert.interface.questions import QuestionRun, check_task

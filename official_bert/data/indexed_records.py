@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import os
 from collections.abc import Callable, Sequence
 
@@ -12,7 +13,7 @@ from official_bert.data.long_work.progress import Reporter
 from official_bert.data.record_encoding import FRAME_FOOTER_BYTES, FRAME_HEADER_BYTES, crc_tables, first_broken_frame
 from official_bert.data.record_index import RecordIndex, find_index, make_index
 from official_bert.data.records import read_records
-from official_bert.files import size_of
+from official_bert.files import find_files, is_remote, size_of
 
 SHOWN_FROM = 1 << 28  # bytes of records to copy or to walk through: what takes less than a second needs no progress
 OPEN_FILES = 128  # as many as a window of `RecordOrder` needs
@@ -85,6 +86,17 @@ class IndexedRecords:
         if row >= 0:
             raise BrokenRecordError(int(numbers[row]), f"is corrupted: {BROKEN[kind]}")
         return [part[FRAME_HEADER_BYTES:-FRAME_FOOTER_BYTES] for part in parts]
+
+
+def check_opens(patterns: Sequence[str]) -> None:
+    """Opens each file on this machine that comma-separated globs match. What matches none is left to the run, which may not read it.
+
+    Raises OSError, naming the file, for one that may not be read: before TensorFlow is imported, which takes seconds.
+    """
+    for pattern in patterns:
+        with contextlib.suppress(ValueError):
+            for path in itertools.filterfalse(is_remote, find_files(pattern)):
+                os.close(os.open(path, os.O_RDONLY))
 
 
 def check_readable(paths: Sequence[str], cache_dir: str = "") -> None:

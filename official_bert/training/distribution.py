@@ -1,5 +1,7 @@
 """Where a run computes: --strategy, --tpu_name, --worker_hosts to `tf.distribute`; precision, seeds."""
 
+from official_bert.command_line import line_of
+
 import contextlib
 import functools
 import json
@@ -12,7 +14,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from official_bert.config import STRATEGIES
 from official_bert.data.pretraining.graph_reader import GraphReader
@@ -36,7 +37,8 @@ class Workers(tf.distribute.MultiWorkerMirroredStrategy):
 
     def leave(self, error: object) -> None:
         """Tells the other workers why this one ends, and ends all computations with them that are under way."""
-        self.meeting.leave(text := " ".join(str(error).split()))
+        from tensorflow.python.eager import context  # no public call has this effect; TensorFlow's own failure handling uses this one
+        self.meeting.leave(text := line_of(error))
         with contextlib.suppress(tf.errors.OpError):  # the others have ended too
             context.context().report_error_to_cluster(tf.errors.UNAVAILABLE, text[:LONGEST_REASON])
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 from oracles.records import write_tfrecords
 
-from official_bert import copies
+from official_bert import copies, stores
 from official_bert.data import local_records as module
 from official_bert.data.local_records import cache_folder, check_space, local_records, needs_copy
 from official_bert.data.records import read_records
@@ -40,7 +40,7 @@ def test_a_copy_has_the_records_and_is_made_once(tmp_path, folder, monkeypatch, 
     write_tfrecords(str(tmp_path / "a"), ROWS, compress)
     path = f"{scheme}://{tmp_path.name}-{os.getpid()}-{compress}/a" if scheme else str(tmp_path / "a")
     if scheme:
-        copies.copy_file(str(tmp_path / "a"), path)
+        stores.store_of(path).upload(str(tmp_path / "a"), path)
     assert needs_copy(path) == bool(scheme or compress)
     if not needs_copy(path):
         return

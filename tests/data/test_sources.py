@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles.records import encode_example, write_tfrecords
 
-from official_bert import copies
+from official_bert import stores
 from official_bert.data import indexed_records, record_index, record_order, records
 from official_bert.data.sources import RecordSource, refuse_rows
 from official_bert.files import find_files
@@ -209,7 +209,7 @@ def test_every_record_is_read_once_an_epoch_whatever_the_start_and_the_workers(c
 def test_records_elsewhere_are_read_from_a_copy_and_named_as_they_are(paths, tmp_path, scheme):
     there = [f"{scheme}://{tmp_path.name}-{os.getpid()}/{os.path.basename(path)}" for path in paths]
     for path, other in zip(paths, there):
-        copies.copy_file(path, other)
+        stores.store_of(other).upload(path, other)
     source = RecordSource(there, 4, parse, seed=3, cache_dir=str(tmp_path / "cache"))
     assert numbers(source.dataset(), 12) == numbers(RecordSource(paths, 4, parse, seed=3).dataset(), 12)
     assert source.locate(16) == f"{there[1]}: record 6" and source.content == RecordSource(paths, 4, parse).content
@@ -218,7 +218,7 @@ def test_records_elsewhere_are_read_from_a_copy_and_named_as_they_are(paths, tmp
     overwrite(first, 15, b"\xff")
     again = RecordSource(there, 4, parse, shuffle=False, cache_dir=str(tmp_path / "cache"))
     assert again._rows(0, 0, 4)[3] == b"[bad row 0 is corrupted: its bytes do not match their checksum]"
-    copies.copy_file(paths[1], there[0])  # another file of this name
+    stores.store_of(there[0]).upload(paths[1], there[0])  # another file of this name
     assert RecordSource(there, 4, parse, cache_dir=str(tmp_path / "cache")).counts == [7, 7, 5]
 
 

@@ -16,7 +16,7 @@ import pytest
 import toy_world
 from commands import ROOT, run_here
 
-from official_bert import copies, files
+from official_bert import files, stores
 
 TINY = """\
 task: pretraining
@@ -71,7 +71,7 @@ def tell(given, here, run):
     for path in files.files_below(str(given)):
         target = f"{here}/{os.path.relpath(path, given)}"
         files.make_folder(files.folder_of(target))
-        copies.copy_file(path, target)
+        stores.store_of(target).upload(path, target)
     for line in STORY:
         status, out, err = run(shlex.split(line.replace("$HERE", here)))
         assert status == 0, f"{line}\n{out}\n{err}"

@@ -1,4 +1,5 @@
 import contextlib
+import inspect
 import json
 import os
 import pathlib
@@ -7,13 +8,16 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 import pytest
 import yaml
+from commands import run_here
 from local_ports import free_ports
 from made_pretraining import make_config, write_records
+from tensorflow.python.eager import context
 
 from official_bert.config import to_dict
 from official_bert.data import indexed_records
@@ -195,6 +199,33 @@ def test_records_that_a_run_could_not_read_are_told_before_it_begins(tmp_path):
             indexed_records.check_readable([good, str(bad)])
     with pytest.raises(OSError, match="gone"):
         indexed_records.check_readable([str(tmp_path / "gone")])
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="runs as another user, which root alone may")
+def test_a_file_that_may_not_be_read_is_named_in_one_line():
+    with tempfile.TemporaryDirectory() as folder:  # tmp_path lies where another user may not look
+        os.chmod(folder, 0o755)
+        path = write_records(pathlib.Path(folder, "train.tfrecord"), 8)
+        os.chmod(path, 0)
+        code = ("import os, sys\nfrom official_bert import command_line\nfrom official_bert.data import indexed_records\nos.setuid(65534)\n"
+                "for check in (indexed_records.check_opens, indexed_records.check_readable):\n"
+                "    try: check(sys.argv[1:])\n    except OSError as error: print(command_line.line_of(error))")
+        done = subprocess.run([sys.executable, "-c", code, path], cwd=REPOSITORY, text=True, capture_output=True, check=False)
+    assert done.stdout == f"{path}: Permission denied\n" * 2, done.stderr
+
+
+def test_a_wrong_key_or_flag_is_told_before_other_workers_are_awaited(hosts):
+    for wrong, told in (("--set=training.stepz=3", "config.training: unknown keys ['stepz']; did you mean training.steps?"),
+                        ("--idle_seconds=3", "--idle_seconds: expected --mode=eval_continuous beside it, got 3.0 without; it would do "
+                         "nothing")):
+        done = run_here("-m", "official_bert.run_pretraining", "--input_file=none", "--output_dir=none", "--strategy=multi_worker",
+                        f"--worker_hosts={','.join(hosts)}", wrong)
+        assert (done.returncode, done.stderr) == (1, f"error: {told}\n")
+
+
+def test_tensorflow_still_has_its_call_that_ends_the_computations_of_all_workers():
+    """It is private: if this fails, look for another in tf.distribute's failure handling (`Workers.leave`; slow tests show the effect)."""
+    assert list(inspect.signature(context.Context.report_error_to_cluster).parameters) == ["self", "error_code", "error_message"]
 
 
 def run_two(folder, *flags_of_each):

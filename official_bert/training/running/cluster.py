@@ -5,7 +5,7 @@ one of the cluster listens on its port, the others call it and keep the line. It
 The only reader of the environment: TF_CONFIG.
 """
 
-from official_bert.command_line import JOIN_SECONDS
+from official_bert.command_line import JOIN_SECONDS, line_of
 
 import contextlib
 import dataclasses
@@ -85,7 +85,7 @@ def meet(placement: Placement, check: Callable[[], Any] = lambda: None) -> None:
     try:
         check()
     except (ValueError, OSError) as error:
-        meeting.leave(" ".join(str(error).split()))
+        meeting.leave(line_of(error))
         raise
     meeting.agree()
 
