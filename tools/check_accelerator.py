@@ -5,13 +5,13 @@
 
 It needs no data. First a run of pre-training is killed and continued. Then outputs, losses and gradients of every head, in each precision,
 and trainings on all replicas, with and without accumulation, are compared with the CPU's in float32. Then an exported model answers, and
-speed is measured. If an error is beyond its tolerance, the exit status is 1 and the last line names the first such tensor.
+speed is measured. If an error is beyond its tolerance, the exit status is 1 and the last line names the first such tensor. A check that
+ends with an error of TensorFlow, for lack of memory or of an operation, is in the report too, and the others go on.
 """
 
 from official_bert.command_line import run_main
 
 import dataclasses
-import itertools
 import json
 import os
 import pathlib
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from absl import flags
@@ -30,6 +30,7 @@ from absl import flags
 from official_bert import command_line
 from official_bert.config import Config, build, load_config, merge, save_config
 from official_bert.data import records
+from official_bert.data.long_work import interruption, preflight
 from official_bert.files import read_log, written_whole
 from official_bert.models.run_folder import LOG_FILE, VOCAB_FILE
 from official_bert.training.running import cluster
@@ -51,6 +52,7 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
     "L40S": {"float32": 91.6, "bfloat16": 362}, "L4": {"float32": 30.3, "bfloat16": 121}, "V100": {"float32": 15.7},
     "T4": {"float32": 8.1}, "v2-": {"bfloat16": 22.5}, "v3-": {"bfloat16": 61.5}, "v4-": {"bfloat16": 137.5},
     "v5litepod": {"bfloat16": 197}, "v5p": {"bfloat16": 229.5}, "v6e": {"bfloat16": 918}}  # of TPUs v2 to v5p: of a core, half a chip
+MODELS = pathlib.Path(__file__).parent.parent / "configs" / "model"
 STEPS, KILLED_AFTER = 20, 7
 S, P, B, V = 128, 4, 32, 120  # with SIZES: the tensors between products are large enough for the compiled pieces of a step (`layers/fused`)
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(V - 5)))
@@ -72,6 +74,7 @@ HEADS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("embeddings", "retrieval", {"group_size": 4}, {}),
     ("sparse vectors", "splade", {"group_size": 4}, {}),
     ("reranker", "reranking", {}, {}))
+T = TypeVar("T")
 
 
 def head_config(task: str, options: dict[str, Any], sizes: dict[str, Any], folder: str, **training: Any) -> Config:
@@ -120,7 +123,11 @@ class Runs:
     def finish(self, name: str) -> None:
         """Runs to the last step. Raises ValueError with the last line of a run that fails."""
         process = self.start(name)
-        errors = process.communicate()[1]
+        try:
+            errors = process.communicate()[1]
+        finally:
+            process.kill()  # if a signal ends this command; a run that has ended is not touched
+            process.wait()
         if process.returncode:
             raise ValueError((errors.strip().splitlines() or [f"ended with status {process.returncode}"])[-1].removeprefix("error: "))
 
@@ -155,25 +162,29 @@ def weights_of(run: str) -> dict[str, np.ndarray]:
 
 
 def kill_and_continue(runs: Runs) -> tuple[str, int]:
-    """Does a whole run, and one that is killed and continued; returns the second one's name and the step after which it was killed."""
+    """Does a whole run, and one that is killed and continued; returns the second one's name and the step after which it was killed.
+
+    That is 0 if three runs had done all steps before they could be killed.
+    """
     runs.finish("whole")
     killed = next((step for number in range(3) if (step := runs.kill_within(name := f"killed-{number}"))), 0)
-    if not killed:
-        raise ValueError(f"killed and continued: three runs had done all {STEPS} steps before they could be killed")
-    runs.finish(name)
+    if killed:
+        runs.finish(name)
     return name, killed
 
 
 def check_resumed(runs: Runs, name: str, killed: int) -> Iterator[Any]:
     """Compares the run that was killed and continued with the whole one; it reads weights, so devices must be chosen before."""
+    if not killed:
+        raise ValueError(f"three runs had done all {STEPS} steps before they could be killed")
     from official_bert.training.self_check import compare
     got, whole = ({"loss of every step": np.array([losses[step] for step in sorted(losses)])} | weights_of(os.path.join(runs.folder, run))
                    for run, losses in ((run, runs.losses(run)) for run in (name, "whole")))
     yield compare("killed and continued", f"{STEPS} steps, killed after {killed}", got, whole, TRAINED)
 
 
-def check_heads(folder: str, strategy: Any, precisions: list[str]) -> Iterator[Any]:
-    """Compares outputs, losses and gradients of each head with the CPU's: in float32 on each replica, else on the first device."""
+def check_head(folder: str, strategy: Any, precisions: list[str], head: tuple[str, str, dict, dict]) -> Iterator[Any]:
+    """Compares outputs, losses and gradients of one of HEADS with the CPU's: in float32 on each replica, else on the first device."""
     import tensorflow as tf
 
     from official_bert.tasks.loading import load_task
@@ -181,19 +192,18 @@ def check_heads(folder: str, strategy: Any, precisions: list[str]) -> Iterator[A
     from official_bert.training.distribution import set_precision
     one_program = strategy.num_replicas_in_sync == 1 or isinstance(strategy, tf.distribute.TPUStrategy)  # which all cores of a TPU run
     first = strategy if one_program else tf.distribute.OneDeviceStrategy(strategy.extended.worker_devices[0])
-    for name, kind, options, sizes in HEADS:
-        tasks = {precision: load_task(head_config(kind, options, sizes, folder, precision=precision))
-                 for precision in ("float32", *precisions)}
-        set_precision("float32", tf32=False)
-        weights = self_check.draw_weights(tasks["float32"])
-        batch = self_check.made_batch(tasks["float32"].batch_spec(B), V, max(2, len(tasks["float32"].labels)))
-        expected = self_check.passes(tasks["float32"], weights, batch)["CPU"]
-        for precision in precisions:
-            set_precision(precision, tf32=False)
-            used = strategy if precision == "float32" else first
-            rounded = expected if precision == "float32" else self_check.passes(tasks[precision], weights, batch)["CPU"]
-            for place, got in self_check.passes(tasks[precision], weights, batch, used).items():
-                yield self_check.compare("head", f"{name}, {precision}, {place}", got, expected, TOLERANCES[precision], rounded)
+    name, kind, options, sizes = head
+    tasks = {precision: load_task(head_config(kind, options, sizes, folder, precision=precision)) for precision in ("float32", *precisions)}
+    set_precision("float32", tf32=False)
+    weights = self_check.draw_weights(tasks["float32"])
+    batch = self_check.made_batch(tasks["float32"].batch_spec(B), V, max(2, len(tasks["float32"].labels)))
+    expected = self_check.passes(tasks["float32"], weights, batch)["CPU"]
+    for precision in precisions:
+        set_precision(precision, tf32=False)
+        used = strategy if precision == "float32" else first
+        rounded = expected if precision == "float32" else self_check.passes(tasks[precision], weights, batch)["CPU"]
+        for place, got in self_check.passes(tasks[precision], weights, batch, used).items():
+            yield self_check.compare("head", f"{name}, {precision}, {place}", got, expected, TOLERANCES[precision], rounded)
 
 
 def check_trainings(folder: str, strategy: Any) -> Iterator[Any]:
@@ -252,14 +262,24 @@ def device_kind() -> str:
     return f"CPU {platform.machine()}"
 
 
-def speeds(model: str, rows: int, seconds: float, strategy: Any, kind: str) -> Iterator[dict[str, Any]]:
+def until_it_fails(name: str, results: Iterator[T], failures: list[str], goes_on: bool) -> Iterator[T]:
+    """Gives the results of a check. If it `goes_on`, an error that ends the check becomes one of `failures` and is not raised."""
+    try:
+        yield from results
+    except Exception as error:  # a device may lack memory, an operation or a type, and each has another exception
+        if not goes_on:
+            raise
+        failures.append(f"{name}: {type(error).__name__}: {command_line.line_of(error)[:500]}")
+        print(f"{name}: FAILED: {failures[-1][len(name) + 2:]}", flush=True)
+
+
+def speeds(model: str, source: Config, rows: int, seconds: float, strategy: Any, kind: str) -> Iterator[dict[str, Any]]:
     """Measures the step of pre-training on all replicas and on the CPU, and a large product on one device."""
     import tensorflow as tf
 
     from official_bert.tasks.loading import load_task
     from official_bert.training import self_check
     from official_bert.training.distribution import set_precision
-    source = load_config(f"{pathlib.Path(__file__).parent.parent}/configs/model/{model}.yaml")
     cpu, replicas = tf.distribute.OneDeviceStrategy("/cpu:0"), strategy.num_replicas_in_sync
     for precision in ("float32", "bfloat16"):
         settings = dataclasses.replace(source.training, precision=precision, batch_size=rows)
@@ -276,7 +296,7 @@ def speeds(model: str, rows: int, seconds: float, strategy: Any, kind: str) -> I
                "share_of_peak": a_replica / peak if peak else None}
 
 
-def table(findings: list[Any], rates: list[dict[str, Any]]) -> str:
+def table(findings: list[Any], rates: list[dict[str, Any]], failures: list[str]) -> str:
     """Returns the report in Markdown."""
     lines = ["| check | case | tensors | largest error | of | tolerance | |", "|---" * 7 + "|"]
     lines += [f"| {one.check} | {one.case} | {one.tensors} | {one.error:.1e} | {one.worst} | {one.tolerance:g} | "
@@ -287,18 +307,24 @@ def table(findings: list[Any], rates: list[dict[str, Any]]) -> str:
               f"{rate['sequences_per_second']:.1f} | {rate['cpu_sequences_per_second']:.1f} | {rate['times_the_cpu']:.2f} | "
               f"{rate['share_of_product']:.0%} | {'not known' if rate['share_of_peak'] is None else format(rate['share_of_peak'], '.0%')} |"
               for rate in rates]
+    lines += ["", *(f"FAILED: {failure}" for failure in failures)] if failures else []
     return "\n".join(lines)
 
 
 def main(_) -> None:
     """Runs all checks, writes the report, prints the table; raises ValueError for a disagreement."""
+    interruption.end_on_signals("no report was written")
     if wrong := [name for name in FLAGS.precision if name not in TOLERANCES]:
         raise ValueError(f"--precision: expected some of {', '.join(TOLERANCES)}, got {wrong[0]!r}")
+    if FLAGS.model not in (models := sorted(path.stem for path in MODELS.glob("*.yaml"))):
+        raise ValueError(f"--model: expected one of {', '.join(models)}, got {FLAGS.model!r}")
+    preflight.check_outputs([FLAGS.report])
     values = command_line.placement_values(FLAGS)
     placement, several = cluster.Placement(**values), values["strategy"] == "multi_worker"
     cluster.meet(placement)
     left_out = ["killed and continued, export: several workers"] if several else []
     findings: list[Any] = []
+    failures: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         pathlib.Path(folder, VOCAB_FILE).write_text("".join(f"{word}\n" for word in WORDS), encoding="utf-8")
         write_records(f"{folder}/train.tfrecord", 40 * STEPS)
@@ -314,23 +340,31 @@ def main(_) -> None:
         precisions = FLAGS.precision
         if values["strategy"] == "tpu" and "float16" in precisions:
             precisions, left_out = [name for name in precisions if name != "float16"], [*left_out, "float16: TPUs compute in bfloat16"]
-        for finding in itertools.chain(() if several else check_resumed(runs, *resumed), check_heads(folder, strategy, precisions),
-                                       check_trainings(folder, strategy), () if several else check_export(folder)):
-            findings.append(finding)
-            print(f"{finding.check}: {finding.case}: {finding.error:.1e}", flush=True)
-        rates = list(speeds(FLAGS.model, FLAGS.rows, FLAGS.seconds, strategy, kind := device_kind()))
+        checks = {f"head: {head[0]}": check_head(folder, strategy, precisions, head) for head in HEADS}
+        checks["training"] = check_trainings(folder, strategy)
+        if not several:
+            checks = {"killed and continued": check_resumed(runs, *resumed), **checks, "export": check_export(folder)}
+        for name, results in checks.items():
+            for finding in until_it_fails(name, results, failures, not several):  # workers wait for each other at every check
+                findings.append(finding)
+                print(f"{finding.check}: {finding.case}: {finding.error:.1e}{'' if finding.agrees else ' DISAGREES'}", flush=True)
+        measured = speeds(FLAGS.model, load_config(str(MODELS / f"{FLAGS.model}.yaml")), FLAGS.rows, FLAGS.seconds, strategy,
+                          kind := device_kind())
+        rates = list(until_it_fails("speed", measured, failures, not several))
     report = {"tensorflow": tf.__version__, "keras": keras.__version__, "python": platform.python_version(), "device": kind,
               "processor": platform.machine(), "cores": os.cpu_count(), "strategy": values["strategy"],
-              "replicas": strategy.num_replicas_in_sync, "left_out": left_out, "speed": rates,
+              "replicas": strategy.num_replicas_in_sync, "left_out": left_out, "failed": failures, "speed": rates,
               "checks": [dataclasses.asdict(finding) | {"agrees": finding.agrees} for finding in findings]}
     if distribution.is_chief(strategy):
         with written_whole(FLAGS.report) as file:
             json.dump(report, file, indent=1)
-        print(f"\n{table(findings, rates)}\n\nreport: {FLAGS.report}")
+        print(f"\n{table(findings, rates, failures)}\n\nreport: {FLAGS.report}")
     if bad := [finding for finding in findings if not finding.agrees]:
         raise ValueError(f"{bad[0].check}: {bad[0].case}: {bad[0].first}: expected an error of at most {bad[0].tolerance:g}; "
                          f"{len(bad)} of {len(findings)} comparisons disagree; the largest error of this one is {bad[0].error:.2g}, of "
                          f"{bad[0].worst}")
+    if failures:
+        raise ValueError(f"{failures[0]}; checks that ended with an error: {len(failures)}, comparisons that agree: {len(findings)}")
 
 
 if __name__ == "__main__":

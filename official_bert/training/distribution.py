@@ -24,7 +24,7 @@ WORKER_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.Can
                tf.errors.DeadlineExceededError)
 LONGEST_REASON = 1000  # characters
 STUCK_SECONDS = 5.0  # in which a step fails by itself if one of its rows cannot be read
-LOOKUP_SECONDS = 20.0  # for the cloud to say where a TPU is
+LOOKUP_SECONDS = 15.0  # for the cloud to say where a TPU is
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
@@ -145,6 +145,8 @@ def _find_tpu(placement: Placement, where: str) -> tuple[Any, list[str]]:
 
 
 def _unreachable(where: str, error: object) -> str:
+    if "No OpKernel was registered" in str(error):
+        error = "this TensorFlow was built without TPUs: BUILD.md says how to install tensorflow-tpu in its place"
     return (f"--strategy=tpu: no TPU could be reached with {where} (on a TPU VM: --tpu_name=local): "
             f"{' '.join(str(error).split())[:300] or type(error).__name__}")
 

@@ -1,10 +1,15 @@
 import collections
+import contextlib
 import json
+import os
+import pathlib
+import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from commands import run_here
 
 # The tool with one head and nothing else, on devices whose attention is 5 % too strong, under an explicit strategy alone.
 WRONG_KERNEL = """
@@ -50,6 +55,46 @@ def test_a_wrong_kernel_ends_the_command_with_the_first_tensor(root, tmp_path):
         "error: head: masked words and sentences, float32, replica 0 (CPU:0): gradient ")
     assert "2 of 2 comparisons disagree; the largest error of this one is 0.05" in done.stderr
     assert [row["agrees"] for row in json.loads((tmp_path / "report.json").read_text())["checks"]] == [False, False]
+
+
+@pytest.mark.slow
+def test_a_check_that_fails_is_in_the_report_and_the_others_go_on(root, tmp_path):
+    code = WRONG_KERNEL.replace("tool.HEADS[:1]", "(('no head', 'ner', {'labels': []}, {}), tool.HEADS[0])").replace("1.05", "1.0")
+    done = check(root, "--precision=float32", f"--report={tmp_path}/report.json", code=code)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith("error: head: no head: ValueError: config.options.labels: ")
+    assert done.stderr.strip().endswith("; checks that ended with an error: 1, comparisons that agree: 1")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert len(report["failed"]) == 1 and [row["agrees"] for row in report["checks"]] == [True]
+
+
+@pytest.mark.parametrize(("arguments", "told"), [
+    (["--model=huge"], "--model: expected one of base, base_cased, "), (["--report="], "an output: expected the name of a file to write"),
+    (["--report=."], ".: expected the name of a file to write, got a folder"),
+    (["--report=/proc/no/r.json"], "/proc/no: cannot be written")])
+def test_a_mistake_that_the_end_would_tell_is_told_before_the_work(root, tmp_path, arguments, told):
+    done = run_here("tools/check_accelerator.py", f"--report={tmp_path}/report.json", *arguments)
+    assert done.returncode == 1 and done.stderr.startswith(f"error: {told}") and not done.stdout
+
+
+def test_a_stopped_check_leaves_no_run_no_folder_and_no_report(root, tmp_path):
+    running = subprocess.Popen([sys.executable, str(root / "tools/check_accelerator.py"), f"--report={tmp_path}/report.json"], text=True,
+                               env=os.environ | {"TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+    def runs():
+        texts = []
+        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                texts.append(path.read_bytes())
+        return [text for text in texts if b"run_pretraining" in text and str(tmp_path).encode() in text]
+    deadline = time.monotonic() + 60
+    while not runs():
+        assert time.monotonic() < deadline and running.poll() is None
+        time.sleep(0.05)
+    running.send_signal(signal.SIGTERM)
+    _, errors = running.communicate(timeout=30)
+    assert running.returncode == 1 and errors == "error: stopped by SIGTERM; no report was written\n"
+    assert not runs() and not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

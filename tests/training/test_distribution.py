@@ -222,6 +222,13 @@ def test_a_cloud_that_does_not_answer_is_told_in_time(monkeypatch):
     assert time.monotonic() - began < 10
 
 
+def test_a_tensorflow_without_tpus_is_told_in_plain_words(monkeypatch):
+    """The operation of the plain wheel fails by itself; the cluster's connection is left out, because it would stay in this process."""
+    monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", lambda _: None)
+    with pytest.raises(ValueError, match=r"--tpu_name=local \(on .*\): this TensorFlow was built without TPUs: BUILD.md says"):
+        distribution.make_strategy(Placement(strategy="tpu", tpu_name="local"))
+
+
 def test_hosts_of_a_slice_are_told_from_this_machine():
     def hosts(job, *tasks):
         devices = [f"/job:{job}/replica:0/task:{task}/device:TPU:{core}" for task in tasks for core in range(4)]
