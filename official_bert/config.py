@@ -135,6 +135,7 @@ class TrainingConfig:
     # Activation checkpointing, in the backward pass: of whole layers (true; a third more work), or of the weights of attention alone, of
     # which there are sequence length x sequence length for each head.
     recompute: bool | Literal["attention"] = changeable(False)
+    skip_padding: bool | Literal["auto"] = changeable("auto")  # layers compute real tokens alone, if lengths change; auto: on CPUs
     save_every: int = changeable(1000)  # steps between checkpoints
     keep_checkpoints: int = changeable(3)  # the number of last checkpoints to keep; the best one is kept too
     keep_every: int = changeable(0)  # checkpoints of multiples of these steps are kept for good; 0: none

@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from official_bert.layers import fused
+from official_bert.layers.real_tokens import ALL, AllTokens
 from official_bert.layers.recomputation import recomputed
 from official_bert.layers.visibility import LONG, Visibility, windows_around, windows_of
 from official_bert.model_config import BERT_BASE
@@ -92,42 +93,44 @@ class SelfAttention(keras.layers.Layer):
         self.merge_heads.build((None, None, *self.value.compute_output_shape(input_shape)[2:]))
         self.built = True
 
-    def call(self, x, attention_mask, queries=None, bias=None, distances=None, distance_rows=None, training=None):
+    def call(self, x, attention_mask, queries=None, bias=None, distances=None, distance_rows=None, tokens: AllTokens = ALL, training=None):
         """x [B,S,D], attention_mask a `Visibility` or [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x -> [B,Q,D].
 
         `bias` [B or 1,N,Q,S] is added to the scores, and so is what queries and keys have to do with `distances` [R,D], of which pair
-        Q,S has row `distance_rows` [B or 1,Q,S].
+        Q,S has row `distance_rows` [B or 1,Q,S]. If `tokens` are real ones alone, x, and without queries the result, is [1,T,D].
         """
         visible = attention_mask if isinstance(attention_mask, Visibility) else None
         if visible and visible.window and (x.shape[1] is None or x.shape[1] > visible.window):
-            return self._call_by_windows(x, visible, training)
-        q, k = self._queries_and_keys(x, queries, visible)                            # [B,N,Q,H], [B,N,S,H]
+            return self._call_by_windows(x, visible, tokens, training)
+        asking = tokens if queries is None else ALL
+        q, k = asking.put(self.query(x if queries is None else queries) * self.scale), tokens.put(self.key(x))
+        q, k = (self._by_head(rows) for rows in (visible.turned(q, k) if visible else (q, k)))  # [B,N,Q,H], [B,N,S,H]
         if distances is not None:
             bias = self.distance_scores(q, k, distances, distance_rows)
-        v = self._by_head(self.value(x))                                              # [B,N,S,H]
+        v = self._by_head(tokens.put(self.value(x)))                                  # [B,N,S,H]
         if visible and bias is None and (k.shape[2] is None or k.shape[2] > LONG):
             context = fused.attend_in_turn(q, k, v, visible.mask, self.dropout, training)
         else:
             mask = visible.mask() if visible else attention_mask
             recomputes = self.settings["recompute"] and training and queries is None
             context = (self._attend_in_blocks if recomputes else self._attend)(q, k, v, mask, bias, training)  # [B,N,Q,H]
-        return self.merge_heads(ops.transpose(context, (0, 2, 1, 3)))                 # [B,Q,D]
+        return self.merge_heads(asking.take(ops.transpose(context, (0, 2, 1, 3))))    # [B,Q,D]
 
-    def _call_by_windows(self, x, visible, training):
+    def _call_by_windows(self, x, visible, tokens, training):
         """`call` for all rows, of which the wanted ones are returned: each window of queries sees three windows of keys."""
         places, visible = visible.places, visible.of_layer(visible.window, visible.rotary)
-        q, k = visible.turned(self.query(x) * self.scale, self.key(x))                # [B,S,N,H]
+        q, k = visible.turned(tokens.put(self.query(x) * self.scale), tokens.put(self.key(x)))  # [B,S,N,H]
         q = self._by_head(windows_of(q, visible.window))                              # [B*K,N,W,H]
-        k, v = (self._by_head(windows_around(rows, visible.window)) for rows in (k, self.value(x)))  # [B*K,N,3W,H]
+        k, v = (self._by_head(windows_around(rows, visible.window)) for rows in (k, tokens.put(self.value(x))))  # [B*K,N,3W,H]
         attend = self._attend_in_blocks if self.settings["recompute"] and training else self._attend
         context = attend(q, k, v, visible.mask_of_windows(), None, training)             # [B*K,N,W,H]
-        batch, length = ops.shape(x)[:2]
+        batch, length = ops.shape(visible.input_mask)
         rows = ops.reshape(self._by_head(context), (batch, -1, *context.shape[1::2]))[:, :length]  # [B,S,N,H]
-        return self.merge_heads(rows if places is None else ops.take_along_axis(rows, ops.expand_dims(places, (2, 3)), axis=1))
+        return self.merge_heads(tokens.take(rows) if places is None else ops.take_along_axis(rows, ops.expand_dims(places, (2, 3)), axis=1))
 
     def scores(self, x, queries=None):
         """x [B,S,D], queries [B,Q,D] or None for x -> how well each query fits each row, before mask and softmax, [B,N,Q,S]."""
-        return self._products(*self._queries_and_keys(x, queries))
+        return self._products(self._by_head(self.query(x if queries is None else queries) * self.scale), self._by_head(self.key(x)))
 
     def distance_scores(self, q, k, distances, rows):
         """Returns how well queries fit distances and distances fit keys (He et al. 2021, 3.1): [B,N,Q,S].
@@ -141,12 +144,6 @@ class SelfAttention(keras.layers.Layer):
         to_distance = ops.take_along_axis(self._products(q, of_keys), rows, axis=3)
         from_distance = ops.take_along_axis(self._products(k, of_queries), ops.transpose(rows, (0, 1, 3, 2)), axis=3)  # [B,N,S,Q]
         return to_distance + ops.transpose(from_distance, (0, 1, 3, 2))
-
-    def _queries_and_keys(self, x, queries, visible=None):
-        """[B,N,Q,H], scaled, and [B,N,S,H]."""
-        q, k = self.query(x if queries is None else queries) * self.scale, self.key(x)
-        q, k = visible.turned(q, k) if visible else (q, k)
-        return self._by_head(q), self._by_head(k)
 
     @staticmethod
     def _by_head(x):

@@ -9,6 +9,7 @@ from keras import ops
 from official_bert.layers import fused
 from official_bert.layers.attention import SelfAttention, truncated_normal
 from official_bert.layers.layer_norm import LayerNormalization
+from official_bert.layers.real_tokens import ALL, AllTokens
 from official_bert.model_config import BERT_BASE
 
 
@@ -87,14 +88,15 @@ class TransformerLayer(keras.layers.Layer):
         self.output_layer_norm.build(width)
         self.built = True
 
-    def call(self, x, attention_mask, queries=None, training=None, **positions):
+    def call(self, x, attention_mask, queries=None, tokens: AllTokens = ALL, training=None, **positions):
         """x [B,S,D], attention_mask [B,1,1 or Q,S], queries [B,Q,D] (the wanted rows of x) or None for x -> [B,Q,D].
 
-        `positions` are further arguments of the attention.
+        `positions` are further arguments of the attention. If `tokens` are real ones alone, x, and without queries the result, is [1,T,D].
         """
         rows = x if queries is None else queries
         normalized = (self._before(part, self.attention_layer_norm) for part in (x, queries))
-        attended = self.attention(next(normalized), attention_mask=attention_mask, queries=next(normalized), training=training, **positions)
+        attended = self.attention(next(normalized), attention_mask=attention_mask, queries=next(normalized), tokens=tokens,
+                                  training=training, **positions)
         rows = self._add(rows, attended, self.attention_dropout, self.attention_layer_norm, training)
         # As a matrix: TensorFlow fuses product, bias and activation into one operation for matrices, but not for rank 3.
         inner = ops.reshape(self._before(rows, self.output_layer_norm), (-1, self.settings["hidden_size"]))

@@ -12,6 +12,7 @@ from official_bert.layers.convolution import Convolution
 from official_bert.layers.embeddings import Embeddings
 from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.layers.pooler import NormalizedPooler
+from official_bert.layers.real_tokens import tokens_of
 from official_bert.layers.recomputation import recomputed
 from official_bert.layers.relative_positions import DistanceEmbeddings, RelativePositions, Rotary
 from official_bert.layers.transformer import TransformerLayer, get_activation
@@ -107,19 +108,25 @@ class BertEncoder(keras.Model):
         layer_outputs, prunes = [], positions is not None and not self.bilstms and not mean
         layers = [self.transformer_layers[self.config.weights_of_layer(index)] for index in range(count)]
         distances, rotaries = self._distances(x), self._rotaries(x, inputs.get("position_ids"))
+        tokens = tokens_of(inputs["input_mask"], training)
+        x = tokens.take(x)                                                            # [B,S,D], or [1,T,D] of real tokens alone
         for index, layer in enumerate(layers):
             if knows_places:
                 window = self.config.window_of_layer(index)
                 mask = mask.of_layer(window, rotaries[window > 0])
             if prunes and index == count - 1:
-                x = self._last_rows(layer, x, mask, ops.concatenate([pooled_places, ops.cast(positions, "int32")], axis=1), training)
+                wanted = ops.concatenate([pooled_places, ops.cast(positions, "int32")], axis=1)
+                x = self._last_rows(layer, x, mask, wanted, tokens, training)
             else:
-                x = self._run(layer, x, mask, distances, training)                      # [B,S,D]
+                x = self._run(layer, x, mask, distances, tokens, training)
             if index == 0 and self.convolution is not None:
-                x = self.convolution(x, embedded, inputs["input_mask"], inputs.get("instance_ids"), training=training)
+                x = tokens.take(self.convolution(tokens.put(x), embedded, inputs["input_mask"], inputs.get("instance_ids"),
+                                                 training=training))
             if index == count - 1 and self.final_layer_norm is not None:
                 x = self.final_layer_norm(x)
             layer_outputs.append(x)
+        if not prunes:
+            x = layer_outputs[-1] = tokens.put(x)                                     # [B,S,D]
         if self.bilstms:
             x, pooled = self._run_bilstms(x, inputs["input_mask"], positions, training)
         elif prunes:
@@ -135,7 +142,7 @@ class BertEncoder(keras.Model):
             pooled = pooled[:, 0]                                                     # [B,D]
         outputs = {"sequence_output": x, "pooled_output": self.pooler(pooled), "embedding_output": embedded}
         if self.settings["return_layers"]:
-            outputs["layer_outputs"] = layer_outputs if self.bilstms else [*layer_outputs[:-1], x]
+            outputs["layer_outputs"] = [*map(tokens.put, layer_outputs[:-1]), layer_outputs[-1] if self.bilstms else x]
         return outputs
 
     @staticmethod
@@ -187,24 +194,26 @@ class BertEncoder(keras.Model):
             return everywhere, everywhere
         return everywhere, Rotary(places, config.window_rotary, config.hidden_size // config.num_attention_heads)
 
-    def _run(self, layer, x, mask, distances, training):
+    def _run(self, layer, x, mask, distances, tokens, training):
         """Runs a whole layer; with `recompute=True`, the backward pass computes its activations again."""
         if self.settings["recompute"] is True and training:
             sites = [variable for variable in layer.variables if variable.name == "seed_generator_state"]
             learned = [name for name in distances if name in ("bias", "distances")]  # gradients flow to arguments alone
             constants = {name: value for name, value in distances.items() if name not in learned}
             return recomputed(
-                lambda rows, *more: layer(rows, attention_mask=mask, training=True, **constants, **dict(zip(learned, more))), layer.weights,
-                sites, x, *(distances[name] for name in learned))
-        return layer(x, attention_mask=mask, training=training, **distances)
+                lambda rows, *more: layer(rows, attention_mask=mask, tokens=tokens, training=True, **constants, **dict(zip(learned, more))),
+                layer.weights, sites, x, *(distances[name] for name in learned))
+        return layer(x, attention_mask=mask, tokens=tokens, training=training, **distances)
 
-    def _last_rows(self, layer, x, mask, positions, training):
+    def _last_rows(self, layer, x, mask, positions, tokens, training):
         """Runs the last layer for the rows at `positions` [B,1+P] only -> [B,1+P,D]; keys and values come from all rows."""
+        rows = tokens.put(x)                                                          # [B,S,D]
         if isinstance(mask, Visibility):
             mask = mask.of_layer(mask.window, mask.rotary, positions)
         elif mask.shape[2] != 1:
             mask = ops.take_along_axis(mask, ops.expand_dims(positions, (1, 3)), axis=2)  # [B,1,1+P,S]
-        return layer(x, attention_mask=mask, queries=self.gather_rows(x, positions), training=training, **self._distances(x, positions))
+        return layer(x, attention_mask=mask, queries=self.gather_rows(rows, positions), tokens=tokens, training=training,
+                     **self._distances(rows, positions))
 
     def get_config(self):
         return super().get_config() | self.settings

@@ -105,9 +105,9 @@ class ServedAttention:
         self._make, self._products = make, dict[str, Product]()
         self.merge = make(merge, None if merge_bias is None else merge_bias + value_bias @ merge)
 
-    def __call__(self, x, attention_mask, queries=None, bias=None, training=None):
+    def __call__(self, x, attention_mask, queries=None, bias=None, tokens=None, training=None):
         """x [B,S,D], attention_mask [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x, `bias` [B or 1,N,Q,S] -> [B,Q,D]."""
-        del training  # false
+        del tokens, training  # all; false
         batch, length = (tf.shape(attention_mask)[axis] for axis in (0, 3))  # the same tensor in all layers: computed once
         if queries is None:
             count, rows = length, self._heads_of(self._product("all"), x)

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from official_bert.config import Config
 from official_bert.layers import fused
+from official_bert.layers.real_tokens import padding_left_out
 from official_bert.models import parts
 from official_bert.training import optimization
 from official_bert.training.optimization import Decision
@@ -90,6 +91,17 @@ def compiles_every_length(config: Config, total_steps: int) -> bool:
             and not tf.config.list_logical_devices("GPU") and not tf.config.list_logical_devices("TPU"))
 
 
+def skips_padding(config: Config) -> bool:
+    """Whether layers compute no padding of batches whose length changes: by default on CPUs, where it was measured, unless XLA compiles
+    the step, for which shapes are known beforehand. Raises ValueError if it is asked for there.
+    """
+    choice = config.training.skip_padding
+    fixed = "training.xla" if config.training.xla else "TPUs" if tf.config.list_logical_devices("TPU") else ""
+    if choice is True and fixed:
+        raise ValueError(f"config.training.skip_padding: expected auto or false with {fixed}, which need shapes known beforehand, got true")
+    return not fixed and (choice is True or (choice == "auto" and not tf.config.list_logical_devices("GPU")))
+
+
 class Step:
     """The step functions of a task and its model. `names` are the names of the metrics that `train` returns, in their order."""
 
@@ -98,6 +110,7 @@ class Step:
         self.task, self.model, self.config, self.share = task, model, config, share  # of a training's time, if that is its measure
         self.total_steps, self.num_replicas = total_steps, num_replicas
         self.compiles_every_length = compiles_every_length(config, total_steps)
+        self.skips_padding = skips_padding(config)
         self.scales_loss = config.training.precision == "float16"
         # 2018 left weights without a gradient as they were.
         self.decayed = [optimization.is_decayed(variable.path) and (task.reads_pooler(model) or "/pooler/" not in variable.path)
@@ -170,7 +183,7 @@ class Step:
     def gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict, scale: tf.Tensor):
         """Returns one micro-batch's gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters."""
         batch = self.task.with_answers(batch)
-        with fused.for_every_length(self.compiles_every_length):
+        with fused.for_every_length(self.compiles_every_length), padding_left_out(self.skips_padding, self.compiles_every_length):
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 outputs, _ = self.model.stateless_call(weights, seeds, dict(batch), training=True)

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.config import Config
+from official_bert.data.sources import ExampleSource
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures
 from official_bert.layers.visibility import LONG
 from official_bert.training.schedules.phases import Phase, evaluation_steps, phase_config
@@ -52,6 +53,14 @@ def unmeasured(first: Resolved) -> list[str]:
     if not every or first.held_out is not None:
         return []
     return [f"no evaluation data: training.eval_every = {every} has no effect"]
+
+
+def about_padding(trainer: Trainer, first: Resolved) -> list[str]:
+    """Says that layers compute no padding, or that they cannot do without it as they are asked to."""
+    if isinstance(source := first.train, ExampleSource) and len(source.buckets) != 1:
+        return ["layers compute real tokens alone (training.skip_padding)"] * trainer.step.skips_padding
+    asked = first.task.config.training.skip_padding is True
+    return ["rows are all of one length: training.skip_padding = true has no effect"] * asked
 
 
 def best_checkpoint(phases: Sequence[Phase]) -> str:

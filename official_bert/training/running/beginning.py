@@ -14,7 +14,7 @@ from official_bert.models import checkpoints, parts
 from official_bert.models.run_folder import RunFolder
 from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
-from official_bert.training.reporting.announcement import announce, best_checkpoint, cut_lines, unknown_lines, unmeasured
+from official_bert.training.reporting.announcement import about_padding, announce, best_checkpoint, cut_lines, unknown_lines, unmeasured
 from official_bert.training.run_config import named_as_teacher
 from official_bert.training.schedules.learning_rate import check_lengths, check_shares
 from official_bert.training.schedules.phases import Phase, plan, resolved_config
@@ -91,7 +91,8 @@ def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init
         guards.check_reinitialized(config, init_checkpoint)
         report(f"fresh: weights are random (seed {config.seed})")
     about_data = (*filter(None, [first.training_rows]), *first.notes)
-    for line in (*about_data, *announce(trainer, config), *unmeasured(first), *cut_lines(first, config), *unknown_lines(first)):
+    for line in (*about_data, *announce(trainer, config), *about_padding(trainer, first), *unmeasured(first), *cut_lines(first, config),
+                 *unknown_lines(first)):
         report(line)
     if distribution.is_chief(strategy):
         if trainer.steps_done < training.last:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_bert.layers import real_tokens
+from official_bert.models import encoder as encoder_module
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.members import family
@@ -174,6 +176,28 @@ def test_recomputed_gradients_are_those_of_kept_activations(name, stored):
             kept = tf.convert_to_tensor(kept).numpy()
             for other in (whole, attention):
                 np.testing.assert_allclose(tf.convert_to_tensor(other), kept, rtol=0, atol=1e-4 * np.abs(kept).max())
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_real_tokens_alone_train_as_rows_with_padding(name, stored, monkeypatch):
+    inputs = {key: np.concatenate([value, value[-1:] * 0]) for key, value in plain(inputs_of(name)).items()}  # and a row without a token
+    config = dataclasses.replace(stored(name).config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    encoder = formats.make_model(dataclasses.replace(stored(name), config=config), return_layers=True).encoder
+    mask, factors = inputs["input_mask"][:, :, None] > 0, np.random.default_rng(0).normal(size=config.hidden_size).astype("float32")
+    results = []
+    for tokens_of in (lambda *_: real_tokens.ALL, lambda mask, _: real_tokens.RealTokens(mask, 8)):
+        monkeypatch.setattr(encoder_module, "tokens_of", tokens_of)
+        with tf.GradientTape() as tape:
+            outputs, first = (encoder(inputs | more, training=True) for more in ({}, {"output_positions": inputs["input_ids"][:, :0]}))
+            rows = [tf.where(mask, rows, 0.0) for rows in (*outputs["layer_outputs"], outputs["sequence_output"])]
+            rows += [encoded["pooled_output"][:-1] for encoded in (outputs, first)]
+            loss = tf.add_n([tf.reduce_sum(tf.tanh(values * factors)) for values in rows])
+        weights = [weight.value for weight in encoder.trainable_variables]
+        results.append((rows, [tf.convert_to_tensor(one) for one in tape.gradient(loss, weights, unconnected_gradients="zero")]))
+    (wanted, kept), (found, made) = results
+    rounding = np.finfo("float32").eps * max(np.abs(gradient).max() for gradient in kept)
+    for one, other in zip((*found, *made), (*wanted, *kept), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=max(CLOSE * np.abs(other).max(), 4 * rounding))
 
 
 @pytest.mark.parametrize("name", TRAINED)

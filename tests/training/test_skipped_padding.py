@@ -1,0 +1,84 @@
+"""Trainings whose layers compute real tokens alone: the same as with padding, as often as they are repeated."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from made_finetuning import data_files, make_config
+
+from official_bert.layers import real_tokens
+from official_bert.tasks.loading import load_task
+from official_bert.training import loop
+from official_bert.training.reporting.run_log import Watcher
+from official_bert.training.running.cluster import Placement
+from official_bert.training.step import skips_padding
+
+
+@pytest.fixture(scope="module")
+def train_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("padding") / "train.csv"
+    rows = [f"the {'copper ' * (number % 11)}{word},{word}" for number in range(16) for word in ("atlas", "copper")]
+    path.write_text("\n".join(["text,label", *rows]) + "\n")
+    return path
+
+
+@pytest.fixture
+def skipped(monkeypatch):
+    """The numbers by which counts of tokens are rounded, of each encoder that is traced."""
+    made, plain = [], real_tokens.RealTokens
+    monkeypatch.setattr(real_tokens, "RealTokens", lambda mask, multiple: made.append(multiple) or plain(mask, multiple))
+    return made
+
+
+def train(folder, train_file, dropout=0.0, **training):
+    """Returns the losses of a run's steps, and the lines that it printed."""
+    said = []
+    config = make_config("classification", model={"num_hidden_layers": 2, "hidden_dropout_prob": dropout},
+                         options={"dev_share": 0.0, "dropout": dropout},
+                         training={"batch_size": 8, "eval_batch_size": 8, "steps": 6, "log_every": 1, "steps_per_loop": 1, **training})
+    loop.train(load_task(config), data_files(train_file=train_file), str(folder), Placement(), report=said.append)
+    rows = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    return [row["train/loss"] for row in rows if "train/loss" in row], said
+
+
+def test_a_run_of_real_tokens_alone_trains_as_one_with_padding(tmp_path, train_file, skipped):
+    wanted, said = train(tmp_path / "padded", train_file, skip_padding=False)
+    assert not skipped and not any("skip_padding" in line for line in said)
+    found, said = train(tmp_path / "real", train_file, accumulation_steps=2)
+    assert set(skipped) == {1} and "layers compute real tokens alone (training.skip_padding)" in said
+    assert len(wanted) == 6
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_of_real_tokens_alone_resumes_with_the_same_dropout(tmp_path, train_file, skipped, monkeypatch):
+    wanted, _ = train(tmp_path / "whole", train_file, dropout=0.3)
+    log = Watcher.training
+
+    def stopped(watcher, step, *metrics):
+        if step == 3:
+            signal.raise_signal(signal.SIGTERM)
+        log(watcher, step, *metrics)
+    with monkeypatch.context() as patch:
+        patch.setattr(Watcher, "training", stopped)
+        with pytest.raises(SystemExit):
+            train(tmp_path / "stopped", train_file, dropout=0.3)
+    assert train(tmp_path / "stopped", train_file, dropout=0.3)[0] == wanted
+    assert skipped and len(wanted) == 6
+
+
+def test_texts_without_any_token_have_a_form_too():
+    tokens = real_tokens.RealTokens(np.zeros((2, 3)), 4)
+    assert tokens.take(tf.ones((2, 3, 1))).shape == (1, 4, 1) and tokens.put(tf.ones((1, 4, 1))).shape == (2, 3, 1)
+
+
+def test_padding_stays_where_shapes_must_be_known_beforehand():
+    assert skips_padding(make_config("classification"))
+    assert not skips_padding(make_config("classification", training={"xla": True}))
+    assert not skips_padding(make_config("classification", training={"skip_padding": False}))
+    with pytest.raises(ValueError, match="config.training.skip_padding: expected auto or false with training.xla, .* got true"):
+        skips_padding(make_config("classification", training={"xla": True, "skip_padding": True}))
+    with real_tokens.padding_left_out(True):
+        assert real_tokens.tokens_of(tf.ones((2, 5)), True) is real_tokens.ALL  # rows of pre-training are all of one length
