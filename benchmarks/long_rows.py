@@ -77,12 +77,12 @@ def make_dense() -> None:
 
     from official_bert.layers import attention
 
-    def call(layer, x, visible, training):
-        q, k = layer._queries_and_keys(x, None, visible.of_layer(0, visible.rotary))
+    def call(layer, x, visible, tokens, training):
+        q, k = layer._queries_and_keys(x, None, visible.of_layer(0, visible.rotary), tokens)
         places = tf.range(tf.shape(x)[1])
         mask = visible.mask() & (tf.abs(places[:, None] - places[None]) <= visible.window)
-        rows = layer._attend(q, k, layer._by_head(layer.value(x)), mask, None, training)
-        return layer.merge_heads(layer._by_head(rows))
+        rows = layer._attend(q, k, layer._by_head(tokens.put(layer.value(x))), mask, None, training)
+        return layer.merge_heads(tokens.take(layer._by_head(rows)))
     attention.LONG = 10 ** 9
     attention.SelfAttention._call_by_windows = call
 

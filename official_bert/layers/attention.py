@@ -102,9 +102,7 @@ class SelfAttention(keras.layers.Layer):
         visible = attention_mask if isinstance(attention_mask, Visibility) else None
         if visible and visible.window and (x.shape[1] is None or x.shape[1] > visible.window):
             return self._call_by_windows(x, visible, tokens, training)
-        asking = tokens if queries is None else ALL
-        q, k = asking.put(self.query(x if queries is None else queries) * self.scale), tokens.put(self.key(x))
-        q, k = (self._by_head(rows) for rows in (visible.turned(q, k) if visible else (q, k)))  # [B,N,Q,H], [B,N,S,H]
+        q, k = self._queries_and_keys(x, queries, visible, tokens)                    # [B,N,Q,H], [B,N,S,H]
         if distances is not None:
             bias = self.distance_scores(q, k, distances, distance_rows)
         v = self._by_head(tokens.put(self.value(x)))                                  # [B,N,S,H]
@@ -114,7 +112,8 @@ class SelfAttention(keras.layers.Layer):
             mask = visible.mask() if visible else attention_mask
             recomputes = self.settings["recompute"] and training and queries is None
             context = (self._attend_in_blocks if recomputes else self._attend)(q, k, v, mask, bias, training)  # [B,N,Q,H]
-        return self.merge_heads(asking.take(ops.transpose(context, (0, 2, 1, 3))))    # [B,Q,D]
+        rows = ops.transpose(context, (0, 2, 1, 3))                                   # [B,Q,N,H]
+        return self.merge_heads(tokens.take(rows) if queries is None else rows)       # [B,Q,D]
 
     def _call_by_windows(self, x, visible, tokens, training):
         """`call` for all rows, of which the wanted ones are returned: each window of queries sees three windows of keys."""
@@ -130,7 +129,7 @@ class SelfAttention(keras.layers.Layer):
 
     def scores(self, x, queries=None):
         """x [B,S,D], queries [B,Q,D] or None for x -> how well each query fits each row, before mask and softmax, [B,N,Q,S]."""
-        return self._products(self._by_head(self.query(x if queries is None else queries) * self.scale), self._by_head(self.key(x)))
+        return self._products(*self._queries_and_keys(x, queries))
 
     def distance_scores(self, q, k, distances, rows):
         """Returns how well queries fit distances and distances fit keys (He et al. 2021, 3.1): [B,N,Q,S].
@@ -144,6 +143,13 @@ class SelfAttention(keras.layers.Layer):
         to_distance = ops.take_along_axis(self._products(q, of_keys), rows, axis=3)
         from_distance = ops.take_along_axis(self._products(k, of_queries), ops.transpose(rows, (0, 1, 3, 2)), axis=3)  # [B,N,S,Q]
         return to_distance + ops.transpose(from_distance, (0, 1, 3, 2))
+
+    def _queries_and_keys(self, x, queries, visible=None, tokens: AllTokens = ALL):
+        """[B,N,Q,H], scaled, and [B,N,S,H]."""
+        q, k = self.query(x if queries is None else queries) * self.scale, tokens.put(self.key(x))
+        q = tokens.put(q) if queries is None else q
+        q, k = visible.turned(q, k) if visible else (q, k)
+        return self._by_head(q), self._by_head(k)
 
     @staticmethod
     def _by_head(x):

@@ -16,9 +16,9 @@ from official_bert.serving.served_layers import ServedAttention, Values, served_
 class PortableAttention(ServedAttention):
     """`ServedAttention` with transposed heads."""
 
-    def __call__(self, x, attention_mask, queries=None, bias=None, training=None):
+    def __call__(self, x, attention_mask, queries=None, bias=None, tokens=None, training=None):
         """x [B,S,D], attention_mask [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x, `bias` [B or 1,N,Q,S] -> [B,Q,D]."""
-        del training  # false
+        del tokens, training  # all; false
         batch, length = (tf.shape(attention_mask)[axis] for axis in (0, 3))
         count = length if queries is None else tf.shape(queries)[1]
         rows = tf.reshape(x, [-1, self.width])
