@@ -14,6 +14,7 @@ from official_bert.model_config import BERT_BASE, OF_RELATIVES
 from official_bert.models.encoder import BertEncoder, weights_by_name
 
 NEIGHBOURS = (1, -1, 2, -2)  # where the heads of a first layer look, in tokens
+OF_ANY_SHAPE = ("embedding_size", "layer_groups", "layers_in_group")  # what does not change how a first layer sees positions
 MATCH = 6.0  # the score of that token before the softmax; the others' are near 0
 
 
@@ -40,7 +41,8 @@ def begin_with_neighbours(model: keras.Model, seed: int) -> None:
     From random weights a small model takes a thousand steps and more to find out that they matter. Left to right, heads begin with the
     tokens before. Positions get embeddings that are orthogonal (nearly, if there are more of them than the width), as long as they
     were; the head of masked words begins by answering with the word that it is given. All else stays. A model that tells replaced
-    tokens and its generator both begin so. Raises ValueError for an encoder of other parts than BERT's.
+    tokens and its generator both begin so; where layers share weights, all that have the first one's do. Raises ValueError for an
+    encoder of other parts than BERT's.
     """
     _look_at_neighbours(model.encoder, seed)
     guesser = getattr(model, "generator", model)
@@ -54,7 +56,7 @@ def begin_with_neighbours(model: keras.Model, seed: int) -> None:
 def _look_at_neighbours(encoder: BertEncoder, seed: int) -> None:
     """Lets heads of an encoder's first layer look at the tokens beside; its positions, and the product behind them, fit."""
     config, settings = encoder.config, encoder.settings
-    if differing := [key for key in OF_RELATIVES if key != "embedding_size" and getattr(config, key) != getattr(BERT_BASE, key)]:
+    if differing := [key for key in OF_RELATIVES if key not in OF_ANY_SHAPE and getattr(config, key) != getattr(BERT_BASE, key)]:
         raise ValueError(f"a first layer that looks at neighbours: expected an encoder of BERT's parts, got model.{differing[0]} "
                          f"{getattr(config, differing[0])!r}")
     attention, embeddings = encoder.transformer_layers[0].attention, encoder.embeddings

@@ -114,6 +114,7 @@ def first_layer(values, ids, left_to_right=False):
 @pytest.mark.parametrize(("change", "shifts", "least"), [
     ({}, (1, -1), 0.7),
     ({"num_attention_heads": 6}, (1, -1, 2, -2), 0.7),
+    ({"num_hidden_layers": 2, "layer_groups": 1}, (1, -1), 0.7),  # ALBERT's layers
     ({"attention": "left_to_right"}, (-1, -2), 0.7),
     ({"hidden_size": 768, "num_attention_heads": 12, "max_position_embeddings": 512}, (1, -1, 2, -2), 0.7),
     ({"max_position_embeddings": 512}, (1, -1), 0.2),  # more positions than directions; by chance 0.02
