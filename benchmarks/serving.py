@@ -9,7 +9,8 @@
 All sides have the same weights and head, go from raw texts to probabilities, with one thread per core. Texts are
 sentences of 1 to 200 words (or the lines of --texts). Latency: single requests in the order of the texts; and one row of 16 tokens,
 given as ids. Throughput: batches of 8 and 32 of all texts, sorted by length on every side. Unsorted: 32 texts as they come in one
-request, beside the same texts in four sorted requests of 8. The sides take turns in each round; figures are medians over rounds.
+request, beside the same texts in four sorted requests of 8. The sides take turns in each round, and another begins in each
+measurement of each round; figures are medians over rounds.
 """
 
 import contextlib
@@ -174,29 +175,35 @@ def batches_of(texts: list[str], size: int) -> list[list[str]]:
 
 
 def make_work(texts: list[str]) -> dict[str, list]:
-    """Returns the batches of each measurement by its name."""
+    """Returns the batches of each measurement by its name; fewer than 32 texts have no unsorted requests."""
     draw = random.Random(2)
     ids = [101, *(draw.randrange(1000, 25000) for _ in range(14)), 102]
     row = {"input_ids": [ids], "input_mask": [[1] * 16], "segment_ids": [[0] * 16]}
     mixed = [texts[start:start + 32] for start in range(0, len(texts) - 31, 32)]
+    unsorted = {UNSORTED: mixed, SORTED: [batch for some in mixed for batch in batches_of(some, 8)]} if mixed else {}
     return {SHORT: [row] * FLAGS.singles, "one text": [[text] for text in texts[:FLAGS.singles]],
-            **{f"batch {size}": batches_of(texts, size) for size in BATCH_SIZES},
-            UNSORTED: mixed, SORTED: [batch for some in mixed for batch in batches_of(some, 8)]}
+            **{f"batch {size}": batches_of(texts, size) for size in BATCH_SIZES}, **unsorted}
 
 
 def measure(sides: dict, work: dict[str, list]) -> dict[str, dict[str, list[float]]]:
     """Returns figures by side and by measurement, one per round; ends the program if answers differ."""
     figures: dict[str, dict[str, list[float]]] = {name: {} for name in sides}
     for turn in range(-1, FLAGS.rounds):
-        for kind, batches in work.items():
+        for place, (kind, batches) in enumerate(work.items()):
             answers = {}
-            for name, ask in sides.items():
-                answers[name] = ask(batches)
+            for name in rotated(list(sides), turn + 1 + place):
+                answers[name] = sides[name](batches)
                 if turn >= 0:  # the first is a warm-up
                     add(figures[name], kind, answers[name]["seconds"], len(answers[name]["probabilities"]))
             check(answers)
         print(f"round {turn + 1} of {FLAGS.rounds}", file=sys.stderr, flush=True)
     return figures
+
+
+def rotated(names: list[str], turn: int) -> list[str]:
+    """Returns the sides in the order of a turn: another begins in each, because what ran before a side moves its times."""
+    first = turn % len(names)
+    return names[first:] + names[:first]
 
 
 def add(figures: dict[str, list[float]], kind: str, seconds: list[float], count: int) -> None:
@@ -245,9 +252,9 @@ def report(figures: dict[str, dict[str, list[float]]], operations: float, count:
         print(f"| {side} | {' | '.join(f'{values[name]:.1f}' for name in names)} |")
     for side, values in middle.items():
         short = middle[first][f"{SHORT}: p50 (ms)"] / values[f"{SHORT}: p50 (ms)"]
-        unsorted = values.get(f"{SORTED}: texts/s", 0.0) / values.get(f"{UNSORTED}: texts/s", 1.0)
-        print(f"\n{side}: 16 tokens: {first} takes {short:.2f} times its p50; "
-              f"unsorted requests of 32 take {unsorted:.2f} times as long as the same texts in sorted batches of 8")
+        print(f"\n{side}: 16 tokens: {first} takes {short:.2f} times its p50" + (
+            f"; unsorted requests of 32 take {values[f'{SORTED}: texts/s'] / values[f'{UNSORTED}: texts/s']:.2f} times as long as the same "
+            "texts in sorted batches of 8" if f"{SORTED}: texts/s" in values else ""))
     limit = machine_limit()
     print(f"\na large matrix product: {limit:.0f} GFLOP/s")
     for size in BATCH_SIZES:
