@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 GROUP_COST = 96  # tokens that cost as much as a group does by itself (measured: 83 at MiniLM's size)
-FEW = 8, 48  # tokens, padding included, of a group by itself: oneDNN arranges constant weights alike for 8 to 64 (measured)
+MOST_FEW = 48  # tokens, padding included, of a group by itself for which small pieces are faster (measured)
 Few = Callable[[], contextlib.AbstractContextManager]
 Claim = tuple[tf.Tensor, str, Sequence[Any]]  # whether it holds [] bool, what was expected, what came
 
@@ -78,7 +78,7 @@ def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: 
 
     def at_once() -> list[tf.Tensor]:
         tokens = total * ordered[0]
-        are_few = (tokens >= FEW[0]) & (tokens <= FEW[1])
+        are_few = (tokens > 0) & (tokens <= MOST_FEW)
         found = tf.cond(are_few, lambda: compute_few(order), lambda: compute(order)) if few else compute(order)
         return [found[name] for name in results]
     values = tf.cond(_group_size(ordered, tokens_at_once) >= total, at_once, in_turn)

@@ -4,10 +4,11 @@ TensorFlow's threads sleep between two operations, and to wake one takes as long
 
 * a product is cut into such that fit into the second-level cache: oneDNN computes those in the thread that asks for them, and TensorFlow
   runs them beside each other;
+* fewer than 8 tokens are filled up with padding: for them oneDNN would arrange weights in another way, in every call;
 * products of attention are in float64, and the softmax is a logarithm and its exponential: in float32 both are oneDNN's, which asks for
   all threads, however little there is to do.
 
-T tokens, K and N the width of a row before and after a product.
+B batch, S sequence, T tokens, K and N the width of a row before and after a product.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,26 @@ from official_bert.models.encoder import BertEncoder
 from official_bert.serving.served_layers import Calls, Product, ServedAttention, Values, has_plain_attention, kernel_and_bias
 
 MOST_WEIGHTS = 150_000  # of a piece: with its rows, they fit into 1 MB
+LEAST_TOKENS = 8  # oneDNN arranges constant weights alike for 8 to 64 (measured)
+INPUTS_OF_TOKENS = ("input_ids", "input_mask", "segment_ids", "position_ids", "task_type_ids", "instance_ids")  # [B,S]
 NO_BIAS = 1e-30  # TensorFlow leaves a bias of zeros out, and its product without one does not keep weights arranged
+
+
+class FewRows:
+    """`BertEncoder.call` of at least `LEAST_TOKENS` tokens, what is missing is padding; a model of fewer positions stays as it is."""
+
+    def __init__(self, encoder: BertEncoder):
+        self._call, self._least = encoder.call, LEAST_TOKENS if encoder.config.longest_row >= LEAST_TOKENS else 0
+
+    def __call__(self, inputs, training=None):
+        """Inputs [B,S] -> outputs of the S tokens, as the encoder has them."""
+        batch, length = tf.unstack(tf.shape(inputs["input_ids"]))
+        padding = [[0, 0], [0, tf.maximum(-(-self._least // batch) - length, 0)]]
+        outputs = self._call({name: tf.pad(value, padding) if name in INPUTS_OF_TOKENS else value for name, value in inputs.items()},
+                             training=training)
+        of_tokens = {"embedding_output", "layer_outputs"} | ({"sequence_output"} if "output_positions" not in inputs else set())
+        return {name: tf.nest.map_structure(lambda rows: rows[:, :length], value) if name in of_tokens else value
+                for name, value in outputs.items()}
 
 
 class SmallProducts:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from official_bert.models.encoder import encoder_within
 from official_bert.serving.bounds import Few
-from official_bert.serving.few_tokens import few_layers
+from official_bert.serving.few_tokens import FewRows, few_layers
 from official_bert.serving.served_layers import Calls, MakeProduct, Value, Values, kernel_and_bias, served_layers, tables_of
 
 Precision = Literal["float32", "bfloat16", "int8"]
@@ -61,7 +61,8 @@ def weights_in(precision: Precision, model: keras.Model, constants: bool = False
     assert model.dtype_policy.name == POLICIES[precision], (model.dtype_policy.name, precision)
     encoder = encoder_within(model)
     values, dtype = Values(constants), tf.bfloat16 if precision == "bfloat16" else tf.float32
-    few_calls = few_layers(encoder, values) if constants and precision == "float32" else {}
+    few_calls = few_layers(encoder, values) if constants and precision == "float32" else Calls()
+    few_calls |= {(encoder, "call"): FewRows(encoder)} if constants else {}
     make = Int8Product if precision == "int8" else functools.partial(values.product, dtype=dtype)
     calls, computed = served_layers(encoder, make, values, dtype)
     if precision == "int8":
