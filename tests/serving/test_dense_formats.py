@@ -16,7 +16,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 from official_bert.config import Config, TokenizerConfig
 from official_bert.interface.predictor import Predictor
 from official_bert.serving import export
-from official_bert.serving.formats import checking
+from official_bert.serving.formats import checking, onnx_weights
 from official_bert.serving.formats.checking import CheckTexts, random_rows
 from official_bert.serving.formats.converters import to_litert
 from official_bert.serving.formats.dense import Dense
@@ -65,8 +65,9 @@ def test_every_head_answers_alike_in_every_runtime(make, name, tmp_path):
         close(other(rows), answers)
 
 
-def test_what_travels_with_a_file(make, tmp_path, golden):
+def test_what_travels_with_a_file(make, tmp_path, golden, monkeypatch):
     import onnx
+    monkeypatch.setattr(onnx_weights, "LEAST_BYTES", 256)  # so that this small model has weights that tf2onnx does not see
     write(make, "classification", tmp_path, ("onnx",))
     folder = tmp_path / "onnx" / "1"
     described = json.loads((folder / "model.json").read_text())
@@ -84,6 +85,24 @@ def test_what_travels_with_a_file(make, tmp_path, golden):
         served, config = make("classification")
         export.export(served, config, export.ExportOptions(output=str(tmp_path), formats=("onnx",), version=1))
     assert Predictor(folder / "model.onnx")("Good.")["label"] in described["labels"]
+
+
+def test_weights_that_are_taken_as_they_are_leave_a_graph():
+    x, table, transposed, small = (np.random.default_rng(size).normal(size=(size, 128)).astype("float32") for size in (1, 128, 130, 2))
+    with tf.Graph().as_default() as graph:
+        rows, read = tf.compat.v1.placeholder(tf.float32, [None, 128], "x"), tf.identity(tf.constant(table, name="table"))
+        product = tf.matmul(tf.matmul(rows, read), tf.constant(transposed, name="transposed"), transpose_b=True)
+        result = tf.concat([product, tf.reshape(tf.gather(read, [3]), [1, -1]), tf.constant(small, name="small")[1:]], 1)
+        with tf.control_dependencies([read]):
+            tf.no_op()
+    definition = graph.as_graph_def()
+    weights = onnx_weights.take_weights(definition)
+    assert list(weights) == ["table:0"] and len(definition.SerializeToString()) < 130 * 128 * 4 + 20_000
+    np.testing.assert_array_equal(weights["table:0"], table)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        taken, = tf.import_graph_def(definition, return_elements=[result.name], name="")
+        found = session.run(taken, {"x:0": x, **weights})
+    np.testing.assert_allclose(found, np.concatenate([x @ table @ transposed.T, table[[3]], small[1:]], 1), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

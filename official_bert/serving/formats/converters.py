@@ -13,6 +13,7 @@ import tensorflow as tf
 from official_bert.runtimes.quiet import hidden_output
 from official_bert.serving.formats.dense import Dense, layer_of
 from official_bert.serving.formats.onnx_operations import use_own_operations
+from official_bert.serving.formats.onnx_weights import put_weights, take_weights
 from official_bert.text import loading
 
 OPSETS = range(13, 19)  # of ONNX, that tf2onnx writes and every current runtime reads
@@ -44,10 +45,13 @@ def to_onnx(dense: Dense, where: str, description: Mapping[str, Any], vocab_file
         raise ValueError(f"--opset: expected {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
     function = dense.function
     names = {tensor.name: name for tensor, name in zip([*function.inputs, *function.outputs], [*dense.inputs, *dense.outputs])}
+    definition = function.graph.as_graph_def()
+    weights = take_weights(definition)
     with hidden_output():
         model, _ = tf2onnx.convert.from_graph_def(
-            function.graph.as_graph_def(), name="official_bert", opset=opset, input_names=[tensor.name for tensor in function.inputs],
+            definition, name="official_bert", opset=opset, input_names=[*(tensor.name for tensor in function.inputs), *weights],
             output_names=[tensor.name for tensor in function.outputs], tensors_to_rename=names)
+    put_weights(model.graph, weights)
     use_own_operations(model, opset)
     for node in model.graph.node:
         if not node.domain and not onnx.defs.has(node.op_type):
@@ -61,8 +65,9 @@ def to_onnx(dense: Dense, where: str, description: Mapping[str, Any], vocab_file
     model.producer_name, model.doc_string = "official_bert", "rows of token ids -> numbers; metadata_props say the rest"
     onnx.helper.set_model_props(model, {"opset": str(opset), **_tokenizer_in(vocab_file), **{
         key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in description.items()}})
-    onnx.checker.check_model(model)
-    return model.SerializeToString()
+    content = model.SerializeToString()
+    onnx.checker.check_model(content)
+    return content
 
 
 def to_litert(dense: Dense, where: str, *_: Any, weights: tf.DType = tf.float32) -> bytes:
