@@ -1,4 +1,5 @@
-"""Rows without their padding: between the layers of a training step, the real tokens of a batch lie beside each other as one row.
+"""Rows without their padding: between layers, in a training step or a served graph, the real tokens of a batch lie beside each other as
+one row.
 
 So products, norms, activations and dropout compute no padding. Attention, and whatever else reads rows as wholes, gets the padding back.
 Both ways are gathers, and so are their gradients. B batch, S sequence, T real tokens of the batch.
@@ -16,7 +17,7 @@ _multiple = contextvars.ContextVar("multiple", default=0)
 
 @contextlib.contextmanager
 def padding_left_out(active: bool, rounded: bool = False) -> Iterator[None]:
-    """While it is open, and `active`, encoders in training leave padding out of rows whose length is not known beforehand.
+    """While it is open, and `active`, encoders leave padding out of rows whose length is not known beforehand.
 
     If T is `rounded`, compiled pieces have few shapes.
     """
@@ -44,40 +45,50 @@ class RealTokens(AllTokens):
     """The real tokens of rows: input_mask [B,S], 1 = real; rows of 0 make T a multiple of a number."""
 
     def __init__(self, input_mask, multiple: int = 1):
-        # The first place counts in any case, so that there is a token even if all texts are empty.
-        real = ops.concatenate([ops.ones((1,), "bool"), ops.reshape(ops.cast(input_mask, "bool"), (-1,))[1:]], axis=0)
-        self.mask = ops.reshape(real, ops.shape(input_mask))
-        self.places = ops.cast(ops.nonzero(real)[0], "int32")                     # of each real token among the B * S
+        real = ops.cast(input_mask, "bool")
+        real = ops.logical_or(real, ops.logical_not(ops.any(real, axis=1, keepdims=True)))  # a row without any is computed as a whole
+        counts = ops.cast(real, "int32")
+        self.mask = real                                                          # [B,S]
+        self.places = ops.cast(ops.nonzero(ops.reshape(real, (-1,)))[0], "int32")  # of each real token among the B * S
         self.rounded, self.zeros = multiple > 1, -ops.shape(self.places)[0] % multiple
-        numbers = ops.cumsum(ops.cast(real, "int32")) - 1                         # of each place among the T; of padding, one before it
-        self.numbers = ops.reshape(numbers, ops.shape(input_mask))                # [B,S]
+        of_rows = ops.sum(counts, axis=1)
+        first = ops.expand_dims(ops.cumsum(of_rows) - of_rows, 1)                 # [B,1]: of each row among the T
+        # Of each place among the T; of padding, that of a token of the same row: nobody gets numbers of another's text.
+        self.numbers = first + ops.maximum(ops.cumsum(counts, axis=1) - 1, 0)     # [B,S]
 
     def take(self, x):
         """[B,S,...] -> [1,T,...]."""
-        @ops.custom_gradient
-        def taken(x):
-            def gradient(upstream):
-                return ops.where(ops.expand_dims(self.mask, tuple(range(2, len(x.shape)))), self._padded(upstream), 0)
-            return self._joined(x), gradient
-        return taken(x)
-
-    def put(self, x):
-        """[1,T,...] -> [B,S,...], in which padding repeats a real token. Nothing may read it: it has no gradient."""
-        @ops.custom_gradient
-        def padded(x):
-            return self._padded(x), self._joined
-        return padded(x)
-
-    def _joined(self, x):
         rows = ops.take(ops.reshape(x, (-1, *x.shape[2:])), self.places, axis=0)
         filled = ops.pad(rows, [(0, self.zeros), *[(0, 0)] * (len(x.shape) - 2)]) if self.rounded else rows
         return ops.expand_dims(filled, 0)
 
-    def _padded(self, x):
+    def put(self, x):
+        """[1,T,...] -> [B,S,...], in which padding repeats a real token. Nothing may read it: it has no gradient."""
         return ops.take(ops.squeeze(x, 0), self.numbers, axis=0)
+
+
+class LearningTokens(RealTokens):
+    """Real tokens whose gradients are gathers, too."""
+
+    def take(self, x):
+        @ops.custom_gradient
+        def taken(x):
+            def gradient(upstream):
+                rows = RealTokens.put(self, upstream)
+                return ops.where(ops.expand_dims(self.mask, tuple(range(2, len(x.shape)))), rows, 0)
+            return RealTokens.take(self, x), gradient
+        return taken(x)
+
+    def put(self, x):
+        @ops.custom_gradient
+        def padded(x):
+            return RealTokens.put(self, x), lambda upstream: RealTokens.take(self, upstream)
+        return padded(x)
 
 
 def tokens_of(input_mask, training) -> AllTokens:
     """What layers compute of rows with the mask [B,S]."""
     multiple = _multiple.get()
-    return RealTokens(input_mask, multiple) if training and multiple and None in tuple(input_mask.shape) else ALL
+    if not multiple or None not in tuple(input_mask.shape):
+        return ALL
+    return (LearningTokens if training else RealTokens)(input_mask, multiple)

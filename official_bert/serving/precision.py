@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from official_bert.layers.real_tokens import padding_left_out
 from official_bert.models.encoder import encoder_within
 from official_bert.serving.bounds import Few
 from official_bert.serving.few_tokens import FewRows, few_layers
@@ -78,12 +79,12 @@ def weights_in(precision: Precision, model: keras.Model, constants: bool = False
 
     @contextlib.contextmanager
     def scope() -> Iterator[None]:
-        with _OtherValues(casts), computed_by(calls):
+        with _OtherValues(casts), computed_by(calls), padding_left_out(True):
             yield
 
     @contextlib.contextmanager
     def few() -> Iterator[None]:
-        with values.few(), computed_by(few_calls):
+        with values.few(), computed_by(few_calls), padding_left_out(False):
             yield
     return Weights(values.variables, scope, few if constants else None)
 

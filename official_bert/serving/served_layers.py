@@ -8,6 +8,7 @@ The identities are exact but for rounding:
 * The scale of scores goes into the weights of the queries.
 * Queries, keys and values are one product.
 * A row's head is a run of neighbouring numbers, so heads are gathered, which takes less than to transpose, for any number of rows.
+* Padding is computed by attention alone, of groups of rows with more tokens than a short text (`layers/real_tokens`).
 * A score that is not seen gets -1e9 added, instead of being replaced by it.
 * Rows of positions and segments are one table of sums.
 * Wanted rows are gathered by one operation, which Keras does by six.
@@ -26,6 +27,7 @@ from keras import ops
 from official_bert.layers import fused
 from official_bert.layers.attention import SelfAttention
 from official_bert.layers.embeddings import Embeddings
+from official_bert.layers.real_tokens import ALL, AllTokens
 from official_bert.layers.visibility import LONG
 from official_bert.model_config import ModelConfig
 from official_bert.models.encoder import BertEncoder
@@ -105,20 +107,25 @@ class ServedAttention:
         self._make, self._products = make, dict[str, Product]()
         self.merge = make(merge, None if merge_bias is None else merge_bias + value_bias @ merge)
 
-    def __call__(self, x, attention_mask, queries=None, bias=None, tokens=None, training=None):
-        """x [B,S,D], attention_mask [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x, `bias` [B or 1,N,Q,S] -> [B,Q,D]."""
-        del tokens, training  # all; false
+    def __call__(self, x, attention_mask, queries=None, bias=None, tokens: AllTokens = ALL, training=None):
+        """x [B,S,D], attention_mask [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x, `bias` [B or 1,N,Q,S] -> [B,Q,D].
+
+        If `tokens` are real ones alone, x, and without queries the result, is [1,T,D].
+        """
+        del training  # false
         batch, length = (tf.shape(attention_mask)[axis] for axis in (0, 3))  # the same tensor in all layers: computed once
+        numbers, places = self._all(batch, length) if tokens is ALL else (tokens.numbers, tokens.places)
         if queries is None:
-            count, rows = length, self._heads_of(self._product("all"), x)
-            q, k, v = (tf.gather(rows, self._places(batch, length, part, 3)) for part in range(3))
+            wanted, count, rows = x, length, self._heads_of(self._product("all"), x)
+            q, k, v = (tf.gather(rows, self._places(numbers, part, 3)) for part in range(3))
         else:
-            count, rows = tf.shape(queries)[1], self._heads_of(self._product("keys and values"), x)
-            q = tf.gather(self._heads_of(self._product("query"), queries), self._places(batch, count, 0, 1))
-            k, v = (tf.gather(rows, self._places(batch, length, part, 2)) for part in range(2))
+            wanted, count, rows = queries, tf.shape(queries)[1], self._heads_of(self._product("keys and values"), x)
+            asked, places = self._all(batch, count)
+            q = tf.gather(self._heads_of(self._product("query"), queries), self._places(asked, 0, 1))
+            k, v = (tf.gather(rows, self._places(numbers, part, 2)) for part in range(2))
         context = tf.reshape(self.attend(q, k, v, attention_mask, bias), [-1, self.width // self.heads])   # [B*N*Q,H]
-        return tf.reshape(self.merge(tf.reshape(tf.gather(context, self._back(batch, count)), [-1, self.width])),
-                          [batch, count, self.width])
+        merged = self.merge(tf.reshape(tf.gather(context, self._back(places, count)), [-1, self.width]))
+        return tf.reshape(merged, tf.shape(wanted))
 
     def attend(self, q, k, v, attention_mask, bias):
         """q [B,N,Q,H], k and v [B,N,S,H], attention_mask [B,1,1 or Q,S] -> what each head attends to, [B,N,Q,H]."""
@@ -141,15 +148,20 @@ class ServedAttention:
         """The heads [B*S*...,H] of a product of rows x [B,S,D]."""
         return tf.reshape(product(tf.reshape(x, [-1, self.width])), [-1, self.width // self.heads])
 
-    def _places(self, batch: tf.Tensor, length: tf.Tensor, part: int, parts: int) -> tf.Tensor:
-        """Where the heads [B,N,S] of a part of a product stand among those of all parts [B*S*parts*N]."""
-        rows, heads = tf.range(batch * length) * (parts * self.heads), tf.range(self.heads) + part * self.heads
-        return tf.reshape(rows, [batch, 1, length]) + heads[:, None]
+    @staticmethod
+    def _all(batch: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The number of each row [B,Q] and the place of each number [B*Q], if there are all."""
+        places = tf.range(batch * count)
+        return tf.reshape(places, [batch, count]), places
 
-    def _back(self, batch: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-        """Where the heads of each row [B*Q*N] stand among those [B*N*Q] of attention."""
-        first = tf.range(batch) * (self.heads * count)
-        return tf.reshape(first[:, None, None] + tf.range(count)[:, None] + tf.range(self.heads) * count, [-1])
+    def _places(self, numbers: tf.Tensor, part: int, parts: int) -> tf.Tensor:
+        """Where the heads [B,N,S] of a part of a product stand among those of all parts [T*parts*N]; `numbers` [B,S] of its rows."""
+        return numbers[:, None] * (parts * self.heads) + (tf.range(self.heads) + part * self.heads)[:, None]
+
+    def _back(self, places: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        """Where the heads [T*N] of the rows at `places` among the B*Q stand among those [B*N*Q] of attention."""
+        first = places // count * (self.heads * count) + places % count
+        return tf.reshape(first[:, None] + tf.range(self.heads) * count, [-1])
 
 
 class ServedTables:

@@ -27,8 +27,8 @@ def train_file(tmp_path_factory):
 @pytest.fixture
 def skipped(monkeypatch):
     """The numbers by which counts of tokens are rounded, of each encoder that is traced."""
-    made, plain = [], real_tokens.RealTokens
-    monkeypatch.setattr(real_tokens, "RealTokens", lambda mask, multiple: made.append(multiple) or plain(mask, multiple))
+    made, plain = [], real_tokens.LearningTokens
+    monkeypatch.setattr(real_tokens, "LearningTokens", lambda mask, multiple: made.append(multiple) or plain(mask, multiple))
     return made
 
 
@@ -69,9 +69,11 @@ def test_a_run_of_real_tokens_alone_resumes_with_the_same_dropout(tmp_path, trai
     assert skipped and len(wanted) == 6
 
 
-def test_texts_without_any_token_have_a_form_too():
+def test_texts_without_any_token_are_computed_as_a_whole():
     tokens = real_tokens.RealTokens(np.zeros((2, 3)), 4)
-    assert tokens.take(tf.ones((2, 3, 1))).shape == (1, 4, 1) and tokens.put(tf.ones((1, 4, 1))).shape == (2, 3, 1)
+    rows = tf.reshape(tf.range(6.0), (2, 3, 1))
+    np.testing.assert_array_equal(tokens.take(rows)[0, :, 0], [0, 1, 2, 3, 4, 5, 0, 0])
+    np.testing.assert_array_equal(tokens.put(tokens.take(rows)), rows)
 
 
 def test_padding_stays_where_shapes_must_be_known_beforehand():

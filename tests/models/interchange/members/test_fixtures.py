@@ -185,7 +185,7 @@ def test_real_tokens_alone_train_as_rows_with_padding(name, stored, monkeypatch)
     encoder = formats.make_model(dataclasses.replace(stored(name), config=config), return_layers=True).encoder
     mask, factors = inputs["input_mask"][:, :, None] > 0, np.random.default_rng(0).normal(size=config.hidden_size).astype("float32")
     results = []
-    for tokens_of in (lambda *_: real_tokens.ALL, lambda mask, _: real_tokens.RealTokens(mask, 8)):
+    for tokens_of in (lambda *_: real_tokens.ALL, lambda mask, _: real_tokens.LearningTokens(mask, 8)):
         monkeypatch.setattr(encoder_module, "tokens_of", tokens_of)
         with tf.GradientTape() as tape:
             outputs, first = (encoder(inputs | more, training=True) for more in ({}, {"output_positions": inputs["input_ids"][:, :0]}))
