@@ -201,9 +201,11 @@ def measure(sides: dict, work: dict[str, list]) -> dict[str, dict[str, list[floa
 
 
 def rotated(names: list[str], turn: int) -> list[str]:
-    """Returns the sides in the order of a turn: another begins in each, because what ran before a side moves its times."""
+    """Returns the sides in the order of a turn: another begins in each, and every other turn goes backwards, because what ran before a
+    side moves its times.
+    """
     first = turn % len(names)
-    return names[first:] + names[:first]
+    return (names[first:] + names[:first])[::-1 if turn % 2 else 1]
 
 
 def add(figures: dict[str, list[float]], kind: str, seconds: list[float], count: int) -> None:
