@@ -7,6 +7,7 @@ import os
 
 GROWTH = 16 << 20  # bytes; a smaller growth is not worth the work
 SECONDS = 0.5  # between looks, and at least between two givings back: what is in use again and again is better kept
+SETTLED = 10  # looks after a growth: what a first request took, copies of a graph with its weights, is free by then
 
 
 def resident() -> int:
@@ -16,13 +17,17 @@ def resident() -> int:
 
 
 async def give_back() -> None:
-    """Gives unused memory back whenever the process has grown; ends only if cancelled, or at once on systems without glibc."""
+    """Gives unused memory back whenever the process has grown, and once more later; ends only if cancelled, or at once on systems without
+    glibc.
+    """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         trim = ctypes.CDLL(None).malloc_trim
-        least = resident()
+        least, looks = resident(), 0
         while True:
             await asyncio.sleep(SECONDS)
-            if resident() > least + GROWTH:
+            grown = resident() > least + GROWTH
+            looks = SETTLED if grown else max(0, looks - 1)
+            if grown or looks == 1:
                 await asyncio.to_thread(trim, 0)
                 least = resident()
             least = min(least, resident())
