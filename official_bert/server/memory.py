@@ -7,7 +7,6 @@ import os
 
 GROWTH = 16 << 20  # bytes; a smaller growth is not worth the work
 SECONDS = 0.5  # between looks, and at least between two givings back: what is in use again and again is better kept
-SETTLED = 10  # looks after a growth: what a first request took, copies of a graph with its weights, is free by then
 
 
 def resident() -> int:
@@ -17,17 +16,13 @@ def resident() -> int:
 
 
 async def give_back() -> None:
-    """Gives unused memory back whenever the process has grown, and once more later; ends only if cancelled, or at once on systems without
-    glibc.
-    """
+    """Gives unused memory back whenever the process has grown; ends only if cancelled, or at once on systems without glibc."""
     with contextlib.suppress(OSError, AttributeError, TypeError):
         trim = ctypes.CDLL(None).malloc_trim
-        least, looks = resident(), 0
+        least = resident()
         while True:
             await asyncio.sleep(SECONDS)
-            grown = resident() > least + GROWTH
-            looks = SETTLED if grown else max(0, looks - 1)
-            if grown or looks == 1:
+            if resident() > least + GROWTH:
                 await asyncio.to_thread(trim, 0)
                 least = resident()
             least = min(least, resident())
