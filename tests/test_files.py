@@ -220,6 +220,6 @@ def test_a_full_disk_is_told_from_too_little_memory(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(command_line.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=(str(tmp_path) != path) << 30))
     told = f"No space left on device (on a full disk: --output_dir={tmp_path}/new/run)"
     assert run(OSError(errno.ENOSPC, "No space left on device")) == f"error: [Errno 28] {told}"
-    assert run(OSError(errno.ENOSPC, "No space left on device", "a")) == "error: [Errno 28] No space left on device: 'a'"
+    assert run(OSError(errno.ENOSPC, "No space left on device", "a")) == "error: a: No space left on device"  # as of every file
     other = type("SafetensorError", (Exception,), {})("I/O error: No space left on device")
     assert run(other) == f"error: No space left on device: I/O error: {told}"
