@@ -74,8 +74,8 @@ def _look_at_neighbours(encoder: BertEncoder, seed: int) -> None:
         kernel *= np.linalg.norm(embeddings.projection.kernel) / np.linalg.norm(kernel)
         embeddings.projection.kernel.assign(kernel)
         rows = rows @ kernel                                                              # [P,D]
-        longest = np.linalg.norm(rows, axis=1).mean()
-        rows, length = rows / longest, length * longest
+        kept = np.linalg.norm(rows, axis=1).mean()
+        rows, length = rows / kept, length * kept
     scale = (MATCH * head_size ** 0.5) ** 0.5 / length
     shifts = [shift for shift in NEIGHBOURS if shift < 0 or settings["attention"] == "bidirectional"]
     for head, shift in zip(range(heads), shifts):
