@@ -3,10 +3,10 @@
     python tools/check_accelerator.py --strategy=mirrored --report=report.json
     python tools/check_accelerator.py --strategy=tpu --tpu_name=local --model=base --rows=64 --report=report.json
 
-It needs no data. First a run of pre-training is killed and continued. Then outputs, losses and gradients of every head, in each precision,
-and trainings on all replicas, with and without accumulation, are compared with the CPU's in float32. Then an exported model answers, and
-speed is measured. If an error is beyond its tolerance, the exit status is 1 and the last line names the first such tensor. A check that
-ends with an error of TensorFlow, for lack of memory or of an operation, is in the report too, and the others go on.
+It needs no data. First a run of pre-training is killed and continued. Then outputs, losses and gradients of every head and kind of layer,
+in each precision, and trainings on all replicas, with and without accumulation, are compared with the CPU's in float32. Then an exported
+model answers, and speed is measured. If an error is beyond its tolerance, the exit status is 1 and the last line names the first such
+tensor. A check that ends with an error of TensorFlow, for lack of memory or of an operation, is in the report too, and the others go on.
 """
 
 from official_bert.command_line import run_main
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from absl import flags
@@ -59,21 +59,39 @@ WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number
 SIZES = {"vocab_size": V, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256,
          "max_position_embeddings": S, "initializer_range": 0.1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 ONE_LAYER = {"num_hidden_layers": 1}  # of trainings: their parts between the layers are what the heads do not show
-# Every head: name, task, options, sizes.
-HEADS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
-    ("masked words and sentences", "pretraining", {}, {}),
-    ("masked words, packed rows", "pretraining", {"pack": True, "max_instances_per_row": 3}, {}),
-    ("next word", "pretraining", {"objective": "next_token"}, {"attention": "left_to_right"}),
-    ("classifier", "classification", {"labels": ["a", "b", "c"]}, {}),
-    ("several labels", "classification", {"kind": "multi_label", "labels": ["a", "b", "c"]}, {}),
-    ("regression", "glue", {"dataset": "stsb"}, {}),
-    ("choice", "swag", {}, {}),
-    ("question answering", "squad", {"max_query_length": 8, "doc_stride": 8}, {}),
-    ("tagger", "ner", {"labels": ["O", "B-X", "I-X"], "doc_stride": 8}, {}),
-    ("tagger with CRF", "ner", {"labels": ["O", "B-X", "I-X"], "doc_stride": 8, "crf": True}, {}),
-    ("embeddings", "retrieval", {"group_size": 4}, {}),
-    ("sparse vectors", "splade", {"group_size": 4}, {}),
-    ("reranker", "reranking", {}, {}))
+
+
+class Head(NamedTuple):
+    """A case of outputs, losses and gradients: a task with options, on a small model of SIZES and others."""
+
+    name: str
+    task: str
+    options: dict[str, Any] = {}
+    sizes: dict[str, Any] = {}
+    in_16_bits: bool = True  # False: numbers are drawn by what the model says, and 16 bits would draw others
+
+
+MODERN = {"norm": "pre", "feed_forward": "gated", "biases": False, "rotary": 10000.0, "window": 16, "global_every": 2, "type_vocab_size": 0}
+# Every head, and the kinds of layers that relatives of BERT have.
+HEADS = (
+    Head("masked words and sentences", "pretraining"),
+    Head("masked words, packed rows", "pretraining", {"pack": True, "max_instances_per_row": 3}),
+    Head("words of spans, from their boundaries too", "pretraining", {"masking": {"strategy": "span"}, "boundary_weight": 1.0}),
+    Head("next word", "pretraining", {"objective": "next_token"}, {"attention": "left_to_right"}),
+    Head("replaced tokens", "pretraining", {"objective": "replaced_tokens", "sentence_task": "none"}, in_16_bits=False),
+    Head("classifier", "classification", {"labels": ["a", "b", "c"]}),
+    Head("several labels", "classification", {"kind": "multi_label", "labels": ["a", "b", "c"]}),
+    Head("regression", "glue", {"dataset": "stsb"}),
+    Head("choice", "swag"),
+    Head("question answering", "squad", {"max_query_length": 8, "doc_stride": 8}),
+    Head("tagger", "ner", {"labels": ["O", "B-X", "I-X"], "doc_stride": 8}),
+    Head("tagger with CRF", "ner", {"labels": ["O", "B-X", "I-X"], "doc_stride": 8, "crf": True}),
+    Head("embeddings", "retrieval", {"group_size": 4}),
+    Head("sparse vectors", "splade", {"group_size": 4}),
+    Head("reranker", "reranking"),
+    Head("masked words, rotary positions, windows and gates", "pretraining", {"sentence_task": "none"}, MODERN),
+    Head("masked words, distances between words", "pretraining", {"sentence_task": "none"}, {"position_buckets": 16, "type_vocab_size": 0}),
+    Head("masked words, one layer used twice", "pretraining", {"sentence_task": "sop"}, {"layer_groups": 1, "embedding_size": 32}))
 T = TypeVar("T")
 
 
@@ -183,8 +201,8 @@ def check_resumed(runs: Runs, name: str, killed: int) -> Iterator[Any]:
     yield compare("killed and continued", f"{STEPS} steps, killed after {killed}", got, whole, TRAINED)
 
 
-def check_head(folder: str, strategy: Any, precisions: list[str], head: tuple[str, str, dict, dict]) -> Iterator[Any]:
-    """Compares outputs, losses and gradients of one of HEADS with the CPU's: in float32 on each replica, else on the first device."""
+def check_head(folder: str, strategy: Any, precisions: list[str], head: Head) -> Iterator[Any]:
+    """Compares outputs, losses and gradients of a head with the CPU's: in float32 on each replica, else on the first device."""
     import tensorflow as tf
 
     from official_bert.tasks.loading import load_task
@@ -192,8 +210,9 @@ def check_head(folder: str, strategy: Any, precisions: list[str], head: tuple[st
     from official_bert.training.distribution import set_precision
     one_program = strategy.num_replicas_in_sync == 1 or isinstance(strategy, tf.distribute.TPUStrategy)  # which all cores of a TPU run
     first = strategy if one_program else tf.distribute.OneDeviceStrategy(strategy.extended.worker_devices[0])
-    name, kind, options, sizes = head
-    tasks = {precision: load_task(head_config(kind, options, sizes, folder, precision=precision)) for precision in ("float32", *precisions)}
+    precisions = [precision for precision in precisions if precision == "float32" or head.in_16_bits]
+    tasks = {precision: load_task(head_config(head.task, head.options, head.sizes, folder, precision=precision))
+             for precision in ("float32", *precisions)}
     set_precision("float32", tf32=False)
     weights = self_check.draw_weights(tasks["float32"])
     batch = self_check.made_batch(tasks["float32"].batch_spec(B), V, max(2, len(tasks["float32"].labels)))
@@ -203,7 +222,7 @@ def check_head(folder: str, strategy: Any, precisions: list[str], head: tuple[st
         used = strategy if precision == "float32" else first
         rounded = expected if precision == "float32" else self_check.passes(tasks[precision], weights, batch)["CPU"]
         for place, got in self_check.passes(tasks[precision], weights, batch, used).items():
-            yield self_check.compare("head", f"{name}, {precision}, {place}", got, expected, TOLERANCES[precision], rounded)
+            yield self_check.compare("head", f"{head.name}, {precision}, {place}", got, expected, TOLERANCES[precision], rounded)
 
 
 def check_trainings(folder: str, strategy: Any) -> Iterator[Any]:
@@ -340,7 +359,7 @@ def main(_) -> None:
         precisions = FLAGS.precision
         if values["strategy"] == "tpu" and "float16" in precisions:
             precisions, left_out = [name for name in precisions if name != "float16"], [*left_out, "float16: TPUs compute in bfloat16"]
-        checks = {f"head: {head[0]}": check_head(folder, strategy, precisions, head) for head in HEADS}
+        checks = {f"head: {head.name}": check_head(folder, strategy, precisions, head) for head in HEADS}
         checks["training"] = check_trainings(folder, strategy)
         if not several:
             checks = {"killed and continued": check_resumed(runs, *resumed), **checks, "export": check_export(folder)}

@@ -103,6 +103,7 @@ def made_batch(spec: Mapping[str, tf.TensorSpec], words: int, labels: int) -> di
         "instance_ids": lambda _: instances, "position_ids": lambda _: np.where(real, places - starts, 0),
         "cls_positions": lambda size: np.broadcast_to(np.where(np.arange(size[1]) == 1, shape[-1] // 4, 0), size),
         "instance_weights": lambda size: np.broadcast_to(np.arange(size[1]) < 2, size),
+        "sample_keys": lambda size: rng.integers(0, 2 ** 31, size),
         "text_numbers": lambda size: np.arange(np.prod(size)).reshape(size), "penalty_share": np.ones,
         "labels": lambda size: np.broadcast_to(np.arange(size[1]) == 0, size), "tag_mask": lambda _: real & (places > 0),
         "tags": lambda size: rng.integers(0, labels, size), "scores": lambda size: rng.uniform(0, 5, size),

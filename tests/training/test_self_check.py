@@ -57,7 +57,8 @@ def test_a_wrong_kernel_is_noticed_and_the_first_tensor_that_it_spoils_is_named(
 
 
 @pytest.mark.parametrize(("kind", "options"), [
-    ("pretraining", {"pack": True, "max_instances_per_row": 3}), ("pretraining", {}), ("squad", {}), ("swag", {}), ("reranking", {}),
+    ("pretraining", {"pack": True, "max_instances_per_row": 3}), ("pretraining", {}),
+    ("pretraining", {"objective": "replaced_tokens", "sentence_task": "none"}), ("squad", {}), ("swag", {}), ("reranking", {}),
     ("ner", {"labels": ["O", "B-X"]}), ("splade", {"group_size": 4}), ("classification", {"labels": ["a", "b"], "kind": "multi_label"})])
 def test_a_made_batch_has_the_shapes_and_types_of_its_task(kind, options):
     spec = load_task(make_config(kind, options=options)).batch_spec(8)
