@@ -32,10 +32,10 @@ def skipped(monkeypatch):
     return made
 
 
-def train(folder, train_file, dropout=0.0, **training):
+def train(folder, train_file, dropout=0.0, model=None, **training):
     """Returns the losses of a run's steps, and the lines that it printed."""
     said = []
-    config = make_config("classification", model={"num_hidden_layers": 2, "hidden_dropout_prob": dropout},
+    config = make_config("classification", model={"num_hidden_layers": 2, "hidden_dropout_prob": dropout, **(model or {})},
                          options={"dev_share": 0.0, "dropout": dropout},
                          training={"batch_size": 8, "eval_batch_size": 8, "steps": 6, "log_every": 1, "steps_per_loop": 1, **training})
     loop.train(load_task(config), data_files(train_file=train_file), str(folder), Placement(), report=said.append)
@@ -49,6 +49,17 @@ def test_a_run_of_real_tokens_alone_trains_as_one_with_padding(tmp_path, train_f
     found, said = train(tmp_path / "real", train_file, accumulation_steps=2)
     assert set(skipped) == {1} and "layers compute real tokens alone (training.skip_padding)" in said
     assert len(wanted) == 6
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "training"), [
+    ({}, {"recompute": True}), ({}, {"recompute": "attention", "accumulation_steps": 4}), ({"attention": "left_to_right"}, {}),
+    ({"bilstm_layers": 1}, {}), ({"bilstm_layers": 2}, {"recompute": True}), ({"pooling": "mean", "norm": "pre"}, {"recompute": True})])
+def test_a_model_of_another_kind_trains_as_with_padding(tmp_path, train_file, skipped, model, training):
+    wanted, _ = train(tmp_path / "padded", train_file, model=model, skip_padding=False, **training)
+    found, _ = train(tmp_path / "real", train_file, model=model, **training)
+    assert skipped and len(wanted) == 6
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
