@@ -71,7 +71,8 @@ def load_exported(path: str, form: Literal["text", "ids"] = "text") -> ModelFunc
     versions = path if list_versions(path, ["saved_model.pb"]) else os.path.join(path, form)
     folder = path if exists(os.path.join(path, "saved_model.pb")) else latest_version(versions)
     saved_model = tf.saved_model.load(for_tensorflow(folder))
-    reader = tf.train.load_checkpoint(os.path.join(for_tensorflow(folder), "variables", "variables"))
+    # Not `tf.train.load_checkpoint`, which takes a prefix on `ram://` for a folder, because files begin with it.
+    reader = tf.compat.v1.train.NewCheckpointReader(os.path.join(for_tensorflow(folder), "variables", "variables"))
     require_finite({name.removesuffix(VALUE): reader.get_tensor(name) for name, kind in reader.get_variable_to_dtype_map().items()
                     if kind.is_floating}, folder)
     return ModelFunction(saved_model.signatures["serving_default"], saved_model, folder)

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_bert import files, stores
 from official_bert.config import Config, TokenizerConfig
 from official_bert.layers.crf import Scores, best_path
 from official_bert.models.encoder import make_encoder
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving import export, warmup
+from official_bert.serving.loading import load_exported
 from official_bert.serving.served_model import ServedEmbeddings
 from official_bert.tasks.pretraining.served import ServedFillMask
 from official_bert.tasks.squad.served import ServedSpans
@@ -142,3 +144,21 @@ def test_saved_models_answer_without_us_as_the_models_do(served_models, exported
 @pytest.mark.parametrize("form", ["text", "ids"])
 def test_the_other_saved_models_answer_without_us_as_the_models_do(served_models, exported, form):
     check(served_models, exported, sorted(set(served_models) - set(QUICK)), form)
+
+
+@pytest.mark.parametrize(("scheme", "bias"), [("ram", 2.0), ("memory", 2.0), ("ram", np.nan)])
+def test_a_model_on_another_store_is_loaded_and_its_weights_are_read(tmp_path, scheme, bias):
+    model = tf.Module()
+    model.bias = tf.Variable(bias)
+    plus = tf.function(lambda x: {"y": x + model.bias}, input_signature=[tf.TensorSpec([None], tf.float32, name="x")], autograph=False)
+    tf.saved_model.save(model, str(tmp_path / "1"), signatures={"serving_default": plus})
+    folder = f"{scheme}://{tmp_path.name}/text"
+    for path in files.files_below(str(tmp_path)):
+        target = f"{folder}/{os.path.relpath(path, tmp_path)}"
+        files.make_folder(files.folder_of(target))
+        stores.store_of(target).upload(path, target)
+    if np.isnan(bias):
+        with pytest.raises(ValueError, match=rf"{folder}/1: bias: expected finite numbers"):
+            load_exported(folder)
+    else:
+        assert load_exported(folder)(x=[1.0, 3.0])["y"].tolist() == [3.0, 5.0]
