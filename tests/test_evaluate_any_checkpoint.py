@@ -29,7 +29,7 @@ def evaluate(folder, *more):
     done = subprocess.run([sys.executable, "-m", "official_bert.run_pretraining", "--mode=eval", "--max_seq_length=16",
                            "--max_predictions_per_seq=3", "--eval_batch_size=8", *more], check=False, capture_output=True, text=True,
                           timeout=300, cwd=folder)
-    return done, {name: float(value) for name, value in re.findall(r"^(\w+) = ([\d.]+)$", done.stdout, re.M)}
+    return done, {name: float(value) for name, value in re.findall(r"^(\w+) = ([\d.]+)(?: ?%)?$", done.stdout, re.M)}
 
 
 @pytest.fixture(scope="module")
