@@ -58,9 +58,12 @@ def test_int8_and_bits_are_those_of_sentence_transformers_rules(task, model):
     served.calibrate(TEXTS[:4], at_once=3)
     low, high = floats[:4].min(axis=0), floats[:4].max(axis=0)
     np.testing.assert_allclose(served.ranges, [low, high], atol=1e-6)
-    wanted = np.clip((floats - low) / ((high - low) / 255.0) - 128.0, -128, 127).astype(np.int8)  # its quantize_embeddings
+    exact = (floats - low) / ((high - low) / 255.0) - 128.0  # its quantize_embeddings, which then cuts off what follows the point
     found = vectors_of(served)
-    assert found.dtype == np.int8 and np.abs(found.astype(int) - wanted).max() <= 1 and np.mean(found != wanted) < 0.1
+    assert found.dtype == np.int8
+    # The ends of the ranges are whole numbers but for rounding.
+    at_least, at_most = (np.trunc(np.clip(exact + error, -128, 127)) for error in (-0.01, 0.01))
+    assert ((at_least <= found) & (found <= at_most)).all() and np.mean(at_least == at_most) > 0.5
     bits = vectors_of(serve(task, model, vectors="binary"))
     assert bits.dtype == np.uint8
     np.testing.assert_array_equal(bits, np.packbits(floats > 0, axis=-1))
