@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert import files, stores
+from official_bert import files
 from official_bert.config import Config, TokenizerConfig
 from official_bert.layers.crf import Scores, best_path
 from official_bert.models.encoder import make_encoder
@@ -153,10 +153,7 @@ def test_a_model_on_another_store_is_loaded_and_its_weights_are_read(tmp_path, s
     plus = tf.function(lambda x: {"y": x + model.bias}, input_signature=[tf.TensorSpec([None], tf.float32, name="x")], autograph=False)
     tf.saved_model.save(model, str(tmp_path / "1"), signatures={"serving_default": plus})
     folder = f"{scheme}://{tmp_path.name}/text"
-    for path in files.files_below(str(tmp_path)):
-        target = f"{folder}/{os.path.relpath(path, tmp_path)}"
-        files.make_folder(files.folder_of(target))
-        stores.store_of(target).upload(path, target)
+    files.publish_folder(str(tmp_path), folder)
     if np.isnan(bias):
         with pytest.raises(ValueError, match=rf"{folder}/1: bias: expected finite numbers"):
             load_exported(folder)
