@@ -18,7 +18,7 @@ LONGEST_FIRST = (
     "tasks/tagging/test_tagging_task.py", "training/test_distribution.py", "tasks/tagging/test_served_tagger.py",
     "serving/test_loading.py", "test_run_finetuning.py", "training/test_loop.py", "training/test_parts_in_training.py",
     "tasks/test_hostile_options.py", "tasks/test_served_models.py", "test_fine_tune.py", "test_run_squad.py", "serving/test_bounds.py",
-    "test_run_export.py", "server/test_server.py", "training/test_best_checkpoint.py", "test_docs.py",
+    "test_run_export.py", "models/test_graph_histograms.py", "server/test_server.py", "training/test_best_checkpoint.py", "test_docs.py",
     "tasks/texts/test_weights_and_thresholds.py", "tools/test_create_pretraining_data.py", "tasks/squad/test_served_squad.py",
     "test_run_classifier.py", "test_run_pretraining.py", "test_extract_features.py", "tasks/texts/test_swag.py",
     "journeys/test_raw_text_to_training.py", "training/test_background_saves.py", "tasks/pretraining/test_next_token.py",
