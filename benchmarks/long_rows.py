@@ -41,10 +41,12 @@ def attention_alone() -> dict[str, float]:
     import tensorflow as tf
 
     from official_bert.layers.attention import SelfAttention
-    from official_bert.layers.visibility import Visibility
+    from official_bert.layers.attention_mask import TokenInputs
+    from official_bert.layers.relatives.windows import in_windows
+    from official_bert.layers.speed.long_rows import LongLayout
     config = model_config()
     heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
-    layer = SelfAttention(heads, config.hidden_size, 0.0)
+    layer = SelfAttention(num_heads=heads, hidden_size=config.hidden_size, dropout=0.0)
     layer.query = layer.key = layer.value = lambda x: tf.reshape(x, (1, FLAGS.tokens, heads, size))
     layer.merge_heads = lambda x: tf.reshape(x, (1, FLAGS.tokens, heads * size))
     x = tf.random.normal((1, FLAGS.tokens, config.hidden_size))
@@ -52,7 +54,8 @@ def attention_alone() -> dict[str, float]:
 
     def run(window):
         def forward(x):
-            return SelfAttention.call(layer, x, Visibility(mask, window=window), training=FLAGS.train)
+            layout = LongLayout(None, TokenInputs(mask > 0))
+            return SelfAttention.call(layer, x, in_windows(layout, window) if window else layout, training=FLAGS.train)
 
         def both(x):
             with tf.GradientTape() as tape:
@@ -73,18 +76,17 @@ def attention_alone() -> dict[str, float]:
 
 def make_dense() -> None:
     """Makes layers compute one matrix of scores for all queries."""
+    import dataclasses
+
     import tensorflow as tf
 
-    from official_bert.layers import attention
+    from official_bert.models import encoder_parts
 
-    def call(layer, x, visible, tokens, training):
-        q, k = layer._queries_and_keys(x, None, visible.of_layer(0, visible.rotary), tokens)
-        places = tf.range(tf.shape(x)[1])
-        mask = visible.mask() & (tf.abs(places[:, None] - places[None]) <= visible.window)
-        rows = layer._attend(q, k, layer._by_head(tokens.put(layer.value(x))), mask, None, training)
-        return layer.merge_heads(tokens.take(layer._by_head(rows)))
-    attention.LONG = 10 ** 9
-    attention.SelfAttention._call_by_windows = call
+    def in_windows(layout, window):
+        places = tf.range(tf.shape(layout.inputs.input_mask)[1])
+        mask = layout.mask & (tf.abs(places[:, None] - places[None]) <= window)
+        return dataclasses.replace(layout, mask=mask, positions=layout.positions.in_windows())
+    encoder_parts.LONG, encoder_parts.in_windows = 10 ** 9, in_windows
 
 
 def encoder_passes(dense: bool) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """The configuration of an encoder: sizes, and the parts that distinguish the relatives of BERT."""
 
 import dataclasses
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Activation = Literal["gelu", "gelu_erf", "relu", "tanh", "linear"]  # gelu: the tanh form, as in 2018
 
@@ -10,6 +10,27 @@ def check_rate(rate: float, where: str) -> None:
     """Raises ValueError, naming `where`, for a rate of dropout that is not from 0 to below 1."""
     if not 0 <= rate < 1:
         raise ValueError(f"{where}: expected a rate from 0 to below 1, got {rate}")
+
+
+class PositionFields(NamedTuple):
+    """How an encoder knows positions, as `ModelConfig.positions`: at most one of the numbers is not 0; all 0 is a table, as in BERT."""
+
+    relative_buckets: int
+    position_buckets: int
+    rotary: float
+    window_rotary: float  # of layers with a window
+
+    @property
+    def have_table(self) -> bool:
+        """Whether the embeddings have a table of positions."""
+        return not (self.position_buckets or self.rotary)
+
+
+class MaskedLMFields(NamedTuple):
+    """The head for masked words, as `ModelConfig.masked_lm`."""
+
+    act: str
+    transforms: bool  # False: its rows come from a pooler with a layer norm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,6 +136,18 @@ class ModelConfig:
                              "the word table")
         if self.pooling == "mean" and self.bilstm_layers:
             raise ValueError("model.pooling: expected first beside bilstm_layers: the pooler reads their last states, got mean")
+
+    # Groups of the fields, for the functions that make the parts of an encoder.
+
+    @property
+    def positions(self) -> "PositionFields":
+        """How the encoder knows positions."""
+        return PositionFields(self.relative_buckets, self.position_buckets, self.rotary, self.window_rotary or self.rotary)
+
+    @property
+    def masked_lm(self) -> "MaskedLMFields":
+        """The head for masked words."""
+        return MaskedLMFields(self.masked_lm_act or self.hidden_act, not self.pooler_norm)
 
     def window_of_layer(self, index: int) -> int:
         """Returns the tokens on each side that layer `index` sees; 0: all."""

@@ -54,7 +54,8 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
     "v5litepod": {"bfloat16": 197}, "v5p": {"bfloat16": 229.5}, "v6e": {"bfloat16": 918}}  # of TPUs v2 to v5p: of a core, half a chip
 MODELS = pathlib.Path(__file__).parent.parent / "configs" / "model"
 STEPS, KILLED_AFTER = 20, 7
-S, P, B, V = 128, 4, 32, 120  # with SIZES: the tensors between products are large enough for the compiled pieces of a step (`layers/fused`)
+# With SIZES, the tensors between products are large enough for the compiled pieces of a step (`layers/speed/fused`).
+S, P, B, V = 128, 4, 32, 120
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(V - 5)))
 SIZES = {"vocab_size": V, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256,
          "max_position_embeddings": S, "initializer_range": 0.1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

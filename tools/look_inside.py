@@ -125,10 +125,10 @@ def attention_weights(encoder, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """Returns the weights of attention of one text [L,N,S,S]: layer, head, the row that looks, the row that is looked at."""
     from keras import ops
 
-    from official_bert.layers.attention import make_attention_mask, visible_softmax
+    from official_bert.layers.attention_mask import make_attention_mask, masked_softmax
     outputs = encoder(inputs)
     mask = make_attention_mask(inputs["input_mask"], left_to_right=encoder.settings["attention"] == "left_to_right")
-    return np.stack([ops.convert_to_numpy(visible_softmax(layer.attention.scores(x), mask))[0] for x, layer in zip(
+    return np.stack([ops.convert_to_numpy(masked_softmax(layer.attention.scores(x), mask))[0] for x, layer in zip(
         [outputs["embedding_output"], *outputs["layer_outputs"]], encoder.transformer_layers)])
 
 

@@ -1,48 +1,53 @@
 """The summed embeddings of words, segments and positions (paper 3, figure 2; 2018 `embedding_postprocessor`)."""
 
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
 import keras
+from jaxtyping import Float, Int
 from keras import ops
 
-from official_bert.layers.attention import truncated_normal
-from official_bert.layers.fused import Dropout
+from official_bert.layers.configured import Configured
+from official_bert.layers.dense import Dense
 from official_bert.layers.layer_norm import LayerNormalization
-from official_bert.model_config import BERT_BASE
+from official_bert.layers.speed.extension_points import extension_point
+from official_bert.layers.speed.fused import Dropout
+from official_bert.model_config import BERT_BASE, ModelConfig
 
 
 @keras.saving.register_keras_serializable("official_bert")
-class Embeddings(keras.layers.Layer):
-    """Word + segment + position embeddings, layer norm, dropout. B batch, S sequence, D hidden size, V words.
+class Embeddings(Configured):
+    """Word + segment + position embeddings, layer norm, dropout. B batch, S sequence, D hidden size, V words, E width of the tables.
 
-    With `embedding_size`, the tables are so wide, and a product with bias brings their sum to D after the layer norm. Positions count
-    from `first_position`; if that is not 0, tokens of the id before it are padding, which is not counted and has that row (RoBERTa).
-    Without positions, the attention knows of distances (DeBERTa), or queries and keys of positions (ModernBERT).
+    Fields: `vocab_size`, `hidden_size`, `max_position_embeddings`, `type_vocab_size` (segments), `dropout`, `initializer_range`,
+    `layer_norm_epsilon`; of relatives of BERT `embedding_size` (E, if a product brings the sum to D after the layer norm),
+    `first_position` (positions count from there; the row before it is padding's, which is not counted: RoBERTa), `task_type_vocab_size`
+    (ERNIE), `has_positions` (False: the attention knows distances or positions), `biases`.
     """
 
+    FIELDS: ClassVar = {
+        "vocab_size": "vocab_size", "hidden_size": "hidden_size", "max_position_embeddings": "max_position_embeddings",
+        "type_vocab_size": "type_vocab_size", "dropout": "hidden_dropout_prob", "initializer_range": "initializer_range",
+        "layer_norm_epsilon": "layer_norm_epsilon", "embedding_size": "embedding_size", "first_position": "first_position",
+        "task_type_vocab_size": "task_type_vocab_size", "has_positions": "positions.have_table", "biases": "biases"}
     suffix = ""  # of the tables' names
 
-    def __init__(self, vocab_size=BERT_BASE.vocab_size, hidden_size=BERT_BASE.hidden_size,
-                 max_position_embeddings=BERT_BASE.max_position_embeddings, type_vocab_size=BERT_BASE.type_vocab_size,
-                 dropout=BERT_BASE.hidden_dropout_prob, initializer_range=BERT_BASE.initializer_range,
-                 layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, embedding_size=0, first_position=0, task_type_vocab_size=0,
-                 has_positions=True, biases=True, **kwargs):
-        super().__init__(**kwargs)
-        self.settings = {"vocab_size": vocab_size, "hidden_size": hidden_size,
-                         "max_position_embeddings": max_position_embeddings, "type_vocab_size": type_vocab_size,
-                         "dropout": dropout, "initializer_range": initializer_range,
-                         "layer_norm_epsilon": layer_norm_epsilon, "embedding_size": embedding_size,
-                         "first_position": first_position, "task_type_vocab_size": task_type_vocab_size,
-                         "has_positions": has_positions, "biases": biases}
-        self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, center=biases, name="LayerNorm", dtype=self.dtype_policy)
-        self.dropout = Dropout(dropout, dtype=self.dtype_policy)
-        self.projection = keras.layers.Dense(hidden_size, use_bias=biases, kernel_initializer=truncated_normal(initializer_range),
-                                             name="projection", dtype=self.dtype_policy) if embedding_size else None
+    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any):
+        super().__init__(config, **fields)
+        settings, policy = self.settings, self.dtype_policy
+        self.layer_norm = LayerNormalization(epsilon=settings["layer_norm_epsilon"], center=settings["biases"], name="LayerNorm",
+                                             dtype=policy)
+        self.dropout = Dropout(settings["dropout"], dtype=policy)
+        self.projection = Dense(settings["hidden_size"], use_bias=settings["biases"], kernel_initializer=self.initializer(),
+                                name="projection", dtype=policy) if settings["embedding_size"] else None
         self.tables = {name: rows for name, rows in (
-            ("word_embeddings", vocab_size), ("token_type_embeddings", type_vocab_size),
-            ("position_embeddings", max_position_embeddings * has_positions), ("task_type_embeddings", task_type_vocab_size)) if rows}
+            ("word_embeddings", settings["vocab_size"]), ("token_type_embeddings", settings["type_vocab_size"]),
+            ("position_embeddings", settings["max_position_embeddings"] * settings["has_positions"]),
+            ("task_type_embeddings", settings["task_type_vocab_size"])) if rows}
         for name in self.tables:  # an initializer each: tables that share one begin with the same rows
-            setattr(self, f"{name}_initializer", truncated_normal(initializer_range))
+            setattr(self, f"{name}_initializer", self.initializer())
 
-    def build(self, *_):
+    def build(self, *_: Any) -> None:
         """Makes the tables."""
         width = self.settings["embedding_size"] or self.settings["hidden_size"]
         for name, rows in self.tables.items():
@@ -53,7 +58,9 @@ class Embeddings(keras.layers.Layer):
             self.projection.build((None, None, width))
         self.built = True
 
-    def call(self, input_ids, segment_ids, position_ids=None, task_type_ids=None, training=None):
+    @extension_point
+    def call(self, input_ids: Int[Any, "B S"], segment_ids: Int[Any, "B S"], position_ids: Any = None, task_type_ids: Any = None,
+             training: bool | None = None) -> Float[Any, "B S D"]:
         """input_ids, segment_ids, position_ids, task_type_ids [B,S] (positions None: 0 to S-1; tasks None: 0) -> [B,S,D].
 
         Raises ValueError for a sequence longer than the position table.
@@ -61,38 +68,42 @@ class Embeddings(keras.layers.Layer):
         rows = self.dropout(self.normalized(input_ids, segment_ids, position_ids, task_type_ids), training=training)
         return rows if self.projection is None else self.projection(rows)
 
-    def normalized(self, input_ids, segment_ids, position_ids=None, task_type_ids=None):
-        """The sums of the rows after the layer norm, before dropout and product: [B,S,E], E the width of the tables."""
-        parts = [self.read("word_embeddings", input_ids)]                             # [B,S,E]
-        if self.settings["type_vocab_size"]:
-            parts.append(self.read("token_type_embeddings", segment_ids))             # [B,S,E]
-        if self.settings["task_type_vocab_size"]:
-            tasks = slice(1) if task_type_ids is None else task_type_ids
-            rows = self.read("task_type_embeddings", tasks)                           # [1,E] or [B,S,E]
-            parts.append(rows[None] if task_type_ids is None else rows)
+    def normalized(self, input_ids: Int[Any, "B S"], segment_ids: Int[Any, "B S"], position_ids: Any = None,
+                   task_type_ids: Any = None) -> Float[Any, "B S E"]:
+        """Returns LayerNorm(word + segment + position embedding), before dropout and product: [B,S,E]."""
         self._check_length(input_ids.shape[1], position_ids)
-        if self.settings["has_positions"]:
-            parts.append(self._positions(input_ids, position_ids))
         # Rows are added in float32 under every precision policy; the tables of an export may be of bfloat16.
-        summed, *others = (ops.cast(rows, "float32") for rows in parts)
+        summed, *others = (ops.cast(rows, "float32") for rows in self._summands(input_ids, segment_ids, position_ids, task_type_ids))
         for rows in others:
             summed = summed + rows
         return self.layer_norm(ops.cast(summed, self.compute_dtype))
 
-    def read(self, name, places):
-        """The rows of a table at `places`, a slice or numbers [...]: [rows,E] or [...,E]."""
+    def _summands(self, input_ids: Any, segment_ids: Any, position_ids: Any, task_type_ids: Any) -> Iterator[Any]:
+        """Gives the rows of each table, [B,S,E] or [1,S,E] or [1,1,E]."""
+        yield self.read("word_embeddings", input_ids)
+        if "token_type_embeddings" in self.tables:
+            yield self.read("token_type_embeddings", segment_ids)
+        if "task_type_embeddings" in self.tables:
+            yield self.read("task_type_embeddings", slice(1))[None] if task_type_ids is None else self.read(
+                "task_type_embeddings", task_type_ids)
+        if "position_embeddings" in self.tables:
+            yield self._positions(input_ids, position_ids)
+
+    @extension_point
+    def read(self, name: str, places: Any) -> Float[Any, "..."]:
+        """Returns the rows of a table at `places`, a slice or numbers [...]: [rows,E] or [...,E]."""
         table = getattr(self, name)
         return table[places] if isinstance(places, slice) else ops.take(table, places, axis=0)
 
-    def _check_length(self, length, position_ids):
+    def _check_length(self, length: int | None, position_ids: Any) -> None:
         first = self.settings["first_position"]
         longest = self.settings["max_position_embeddings"] - first
         if position_ids is None and length is not None and length > longest:
             raise ValueError(f"sequence of {length} tokens is longer than the model's {longest} positions (max_position_embeddings"
                              f"{' - first_position' if first else ''})")
 
-    def _positions(self, input_ids, position_ids):
-        """The rows [1 or B,S,E] of positions."""
+    def _positions(self, input_ids: Any, position_ids: Any) -> Any:
+        """Returns the rows [1 or B,S,E] of positions."""
         first = self.settings["first_position"]
         if position_ids is None and not first:
             return self.read("position_embeddings", slice(ops.shape(input_ids)[1]))[None]  # [1,S,E]
@@ -101,57 +112,6 @@ class Embeddings(keras.layers.Layer):
             position_ids = ops.cumsum(real, axis=1) * real - 1                        # [B,S]; padding: -1
         return self.read("position_embeddings", position_ids + first)                 # [B,S,E]
 
-    def compute_output_shape(self, input_ids_shape, *_):
+    def compute_output_shape(self, input_ids_shape: Any, *_: Any) -> tuple:
         """[B,S,D]."""
         return (*input_ids_shape, self.settings["hidden_size"])
-
-    def get_config(self):
-        return super().get_config() | self.settings
-
-
-class DisentangledEmbeddings(Embeddings):
-    """Embeddings whose tables are those of a `lender` and a difference of their own (DeBERTa v3, 3.3).
-
-    Gradients reach the differences alone, which begin at 0: the two models that read the lender's tables do not pull them two ways.
-    """
-
-    suffix = "_difference"
-
-    def __init__(self, lender: Embeddings, **settings):
-        super().__init__(**settings)
-        self.lender = lambda: lender  # not an attribute, so that the lender's weights do not count as this layer's
-        for name in self.tables:
-            setattr(self, f"{name}_initializer", keras.initializers.Zeros())
-
-    def read(self, name, places):
-        return ops.stop_gradient(self.lender().read(name, places)) + super().read(name, places)
-
-
-class SharedEmbeddings(keras.layers.Layer):
-    """The tables and the layer norm of a `lender`, with a dropout, and a product to another width, of this layer's own (ELECTRA)."""
-
-    def __init__(self, lender: Embeddings, hidden_size, **kwargs):
-        super().__init__(**kwargs)
-        settings = lender.settings
-        self.lender, self.width = (lambda: lender), settings["embedding_size"] or settings["hidden_size"]
-        self.dropout = Dropout(settings["dropout"], dtype=self.dtype_policy)
-        self.projection = None if hidden_size == self.width else keras.layers.Dense(
-            hidden_size, use_bias=settings["biases"], kernel_initializer=truncated_normal(settings["initializer_range"]),
-            name="projection", dtype=self.dtype_policy)
-
-    @property
-    def word_embeddings(self):
-        """The table of words [V,E], which a head for words reads."""
-        return self.lender().word_embeddings
-
-    def build(self, *_):
-        """Makes the product."""
-        if self.projection is not None:
-            self.projection.build((None, None, self.width))
-        self.built = True
-
-    def call(self, input_ids, segment_ids, position_ids=None, task_type_ids=None, training=None):
-        """The arguments of `Embeddings` -> [B,S,D], D the width of this layer."""
-        rows = self.lender().normalized(input_ids, segment_ids, position_ids, task_type_ids)
-        rows = self.dropout(rows, training=training)
-        return rows if self.projection is None else self.projection(rows)

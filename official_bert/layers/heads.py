@@ -1,41 +1,50 @@
 """The heads of pre-training: masked words and next sentence (paper 3.1; 2018 `run_pretraining.py`), and words of spans (SpanBERT)."""
 
+from typing import Any, ClassVar
+
 import keras
+from jaxtyping import Float, Int
 from keras import ops
 
-from official_bert.layers.attention import truncated_normal
-from official_bert.layers.fused import add_bias, pays, product_with_rows
+from official_bert.layers.activations import get_activation
+from official_bert.layers.configured import Configured, truncated_normal
+from official_bert.layers.dense import Dense
 from official_bert.layers.layer_norm import LayerNormalization
-from official_bert.layers.transformer import get_activation
-from official_bert.model_config import BERT_BASE
+from official_bert.layers.speed import fused
+from official_bert.model_config import BERT_BASE, ModelConfig
 
 LONGEST_SPAN, PLACE_SIZE = 20, 200  # SpanBERT: tokens of a span that are predicted from its sides; the width of their places' table
 
 
-@keras.saving.register_keras_serializable("official_bert")
-class MaskedLMHead(keras.layers.Layer):
-    """Logits over the vocabulary, by the word embeddings and an output bias (2018 `get_masked_lm_output`).
+@fused.compiled_in_training(fused.add_bias)
+def add_bias(logits: Float[Any, "M V"], bias: Float[Any, "V"], training: bool | None = None) -> Float[Any, "M V"]:
+    """Returns logits + bias."""
+    return logits + bias
 
-    With `embedding_size`, word embeddings are so wide, and the transform narrows the rows to them. Without `transforms`, rows come from
-    a pooler with a layer norm, which does its work.
-    B batch, P predictions, D hidden size, E embedding size or D, V words.
+
+@keras.saving.register_keras_serializable("official_bert")
+class MaskedLMHead(Configured):
+    """Logits over the vocabulary, by the word embeddings and an output bias (paper 3.1, task 1; 2018 `get_masked_lm_output`).
+
+    B batch, P predictions, D hidden size, E width of the word embeddings (D unless they are factorized), V words.
+    Fields: `vocab_size`, `hidden_size`, `hidden_act`, `initializer_range`, `layer_norm_epsilon`, `embedding_size` (E, 0: D),
+    `transforms` (False: the rows come from a pooler with a layer norm, which does the work of the transform).
     """
 
-    def __init__(self, vocab_size=BERT_BASE.vocab_size, hidden_size=BERT_BASE.hidden_size, hidden_act=BERT_BASE.hidden_act,
-                 initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, embedding_size=0,
-                 transforms=True, **kwargs):
-        super().__init__(**kwargs)
-        self.settings = {"vocab_size": vocab_size, "hidden_size": hidden_size, "hidden_act": hidden_act,
-                         "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon,
-                         "embedding_size": embedding_size, "transforms": transforms}
-        get_activation(hidden_act)  # refuses an unknown name
-        if not transforms:
-            return
-        self.transform = keras.layers.Dense(embedding_size or hidden_size, kernel_initializer=truncated_normal(initializer_range),
-                                            name="transform", dtype=self.dtype_policy)
-        self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, name="LayerNorm", dtype=self.dtype_policy)
+    FIELDS: ClassVar = {"vocab_size": "vocab_size", "hidden_size": "hidden_size", "hidden_act": "masked_lm.act",
+                        "initializer_range": "initializer_range", "layer_norm_epsilon": "layer_norm_epsilon",
+                        "embedding_size": "embedding_size", "transforms": "masked_lm.transforms"}
 
-    def build(self, input_shape, *_):
+    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any):
+        super().__init__(config, **fields)
+        settings = self.settings
+        self.activation = get_activation(settings["hidden_act"])
+        if settings["transforms"]:
+            self.transform = Dense(settings["embedding_size"] or settings["hidden_size"], kernel_initializer=self.initializer(),
+                                   name="transform", dtype=self.dtype_policy)
+            self.layer_norm = LayerNormalization(epsilon=settings["layer_norm_epsilon"], name="LayerNorm", dtype=self.dtype_policy)
+
+    def build(self, input_shape: Any, *_: Any) -> None:
         """Makes the transform and the output bias."""
         if self.settings["transforms"]:
             self.transform.build(input_shape)
@@ -43,51 +52,47 @@ class MaskedLMHead(keras.layers.Layer):
         self.output_bias = self.add_weight(shape=(self.settings["vocab_size"],), initializer="zeros", name="output_bias")
         self.built = True
 
-    def call(self, rows, word_embeddings, training=None):
-        """rows [B,P,D], word_embeddings [V,E] -> logits [B,P,V] in float32."""
+    def call(self, rows: Float[Any, "B P D"], word_embeddings: Float[Any, "V E"],
+             training: bool | None = None) -> Float[Any, "B P V"]:
+        """rows [B,P,D], word_embeddings [V,E], tied to the input's -> logits [B,P,V] in float32."""
         batch, predictions, width = ops.shape(rows)
         # As a matrix, because TensorFlow adds a bias to a product of matrices in the same operation.
         rows = ops.reshape(rows, (-1, width))                                         # [B*P,D]
         if self.settings["transforms"]:
-            rows = self.layer_norm(get_activation(self.settings["hidden_act"], training and pays(rows))(self.transform(rows)))
-        logits = product_with_rows(rows, ops.cast(word_embeddings, self.compute_dtype))  # [B*P,V]
-        logits, bias = ops.cast(logits, "float32"), ops.cast(self.output_bias, "float32")
-        logits = add_bias(logits, bias) if training and pays(logits) else logits + bias
+            rows = self.layer_norm(self.activation(self.transform(rows), training=training))
+        logits = fused.product_with_rows(rows, ops.cast(word_embeddings, self.compute_dtype))  # [B*P,V]
+        logits = add_bias(ops.cast(logits, "float32"), ops.cast(self.output_bias, "float32"), training=training)
         return ops.reshape(logits, (batch, predictions, self.settings["vocab_size"]))
 
-    def compute_output_shape(self, rows_shape, *_):
+    def compute_output_shape(self, rows_shape: Any, *_: Any) -> tuple:
         """[B,P,V]."""
         return (*rows_shape[:-1], self.settings["vocab_size"])
 
-    def compute_output_spec(self, rows, word_embeddings, training=None):
+    def compute_output_spec(self, rows: Any, word_embeddings: Any, training: bool | None = None) -> keras.KerasTensor:
         """The logits are float32 under every precision policy."""
         return keras.KerasTensor(self.compute_output_shape(rows.shape), dtype="float32")
 
-    def get_config(self):
-        return super().get_config() | self.settings
-
 
 @keras.saving.register_keras_serializable("official_bert")
-class SpanBoundaryHead(keras.layers.Layer):
+class SpanBoundaryHead(Configured):
     """Logits of the words of a span from the rows on both of its sides and the place of the word in it (SpanBERT 3.2).
 
-    B batch, P predictions, D hidden size, E embedding size or D, V words.
+    B batch, P predictions, D hidden size, E width of the word embeddings, V words. Fields: those of `MaskedLMHead` but `transforms`.
     """
 
-    def __init__(self, vocab_size=BERT_BASE.vocab_size, hidden_size=BERT_BASE.hidden_size, hidden_act=BERT_BASE.hidden_act,
-                 initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, embedding_size=0,
-                 **kwargs):
-        super().__init__(**kwargs)
-        self.settings = {"vocab_size": vocab_size, "hidden_size": hidden_size, "hidden_act": hidden_act,
-                         "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon, "embedding_size": embedding_size}
-        self.place_embeddings_initializer = truncated_normal(initializer_range)
-        self.first, self.second = (keras.layers.Dense(width, kernel_initializer=truncated_normal(initializer_range), name=name,
-                                                      dtype=self.dtype_policy)
-                                   for name, width in (("first", hidden_size), ("second", embedding_size or hidden_size)))
-        self.first_norm, self.second_norm = (LayerNormalization(epsilon=layer_norm_epsilon, name=f"{name}_LayerNorm",
-                                                                dtype=self.dtype_policy) for name in ("first", "second"))
+    FIELDS: ClassVar = {name: key for name, key in MaskedLMHead.FIELDS.items() if name != "transforms"}
 
-    def build(self, *_):
+    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any):
+        super().__init__(config, **fields)
+        settings, policy = self.settings, self.dtype_policy
+        self.place_embeddings_initializer = self.initializer()
+        self.first, self.second = (Dense(width, kernel_initializer=self.initializer(), name=name, dtype=policy) for name, width in (
+            ("first", settings["hidden_size"]), ("second", settings["embedding_size"] or settings["hidden_size"])))
+        self.first_norm, self.second_norm = (
+            LayerNormalization(epsilon=settings["layer_norm_epsilon"], name=f"{name}_LayerNorm", dtype=policy)
+            for name in ("first", "second"))
+
+    def build(self, *_: Any) -> None:
         """Makes the table of places, the two products, and the output bias."""
         self.place_embeddings = self.add_weight(shape=(LONGEST_SPAN, PLACE_SIZE), initializer=self.place_embeddings_initializer,
                                                 name="place_embeddings")
@@ -98,7 +103,8 @@ class SpanBoundaryHead(keras.layers.Layer):
         self.output_bias = self.add_weight(shape=(self.settings["vocab_size"],), initializer="zeros", name="output_bias")
         self.built = True
 
-    def call(self, left, right, places, word_embeddings):
+    def call(self, left: Float[Any, "B P D"], right: Float[Any, "B P D"], places: Int[Any, "B P"],
+             word_embeddings: Float[Any, "V E"]) -> Float[Any, "B P V"]:
         """left, right [B,P,D], places in their spans [B,P] (from 0, below 20), word_embeddings [V,E] -> logits [B,P,V] in float32."""
         table = ops.cast(self.place_embeddings, self.compute_dtype)
         rows = ops.concatenate([left, right, ops.take(table, places, axis=0)], axis=-1)   # [B,P,2D+200]
@@ -107,15 +113,12 @@ class SpanBoundaryHead(keras.layers.Layer):
         logits = ops.matmul(rows, ops.transpose(ops.cast(word_embeddings, self.compute_dtype)))
         return ops.cast(logits, "float32") + ops.cast(self.output_bias, "float32")
 
-    def compute_output_shape(self, left_shape, *_):
+    def compute_output_shape(self, left_shape: Any, *_: Any) -> tuple:
         """[B,P,V]."""
         return (*left_shape[:-1], self.settings["vocab_size"])
 
-    def get_config(self):
-        return super().get_config() | self.settings
 
-
-def places_in_spans(positions, weights):
+def places_in_spans(positions: Int[Any, "B P"], weights: Any) -> tuple[Any, Any, Any]:
     """Where the spans of predicted tokens begin and end, and the place of each token in its span: [B,P] each, 0 if it is not used.
 
     `positions` [B,P] of used predictions (weight above 0) ascend; neighbours of each other are one span.
@@ -137,12 +140,12 @@ def places_in_spans(positions, weights):
 class OutputLayer(keras.layers.Layer):
     """Logits over K classes, with 2018's variables `output_weights` [K,D] (transposed in the product) and `output_bias`."""
 
-    def __init__(self, num_classes=2, initializer_range=BERT_BASE.initializer_range, **kwargs):
+    def __init__(self, num_classes: int = 2, initializer_range: float = BERT_BASE.initializer_range, **kwargs: Any):
         super().__init__(**kwargs)
         self.settings = {"num_classes": num_classes, "initializer_range": initializer_range}
         self.output_weights_initializer = truncated_normal(initializer_range)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         """Makes weights and bias."""
         classes = self.settings["num_classes"]
         self.output_weights = self.add_weight(shape=(classes, input_shape[-1]), name="output_weights",
@@ -150,18 +153,18 @@ class OutputLayer(keras.layers.Layer):
         self.output_bias = self.add_weight(shape=(classes,), initializer="zeros", name="output_bias")
         self.built = True
 
-    def call(self, x):
+    def call(self, x: Float[Any, "*M D"]) -> Float[Any, "*M K"]:
         """x [...,D] -> logits [...,K] in float32."""
         logits = ops.matmul(x, ops.transpose(ops.cast(self.output_weights, self.compute_dtype)))
         return ops.cast(logits, "float32") + ops.cast(self.output_bias, "float32")
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> tuple:
         """[...,K]."""
         return (*input_shape[:-1], self.settings["num_classes"])
 
-    def compute_output_spec(self, x):
+    def compute_output_spec(self, x: Any) -> keras.KerasTensor:
         """The logits are float32 under every precision policy."""
         return keras.KerasTensor(self.compute_output_shape(x.shape), dtype="float32")
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | self.settings

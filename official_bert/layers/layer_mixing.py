@@ -1,8 +1,9 @@
 """A frozen encoder's layers as features of words (paper 5.3, table 7)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import keras
+from jaxtyping import Float
 from keras import ops
 
 Features = Literal["embeddings", "last", "second_to_last", "weighted_sum", "sum", "concat"]
@@ -29,18 +30,18 @@ class LayerMixing(keras.layers.Layer):
     The weighted sum learns a softmax over layers and one factor for all (Peters et al., 2018, section 3.2).
     """
 
-    def __init__(self, features="weighted_sum", **kwargs):
+    def __init__(self, features: Features = "weighted_sum", **kwargs: Any):
         super().__init__(**kwargs)
         self.settings = {"features": features}
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         """Makes the weights of the weighted sum, equal for all layers."""
         if self.settings["features"] == "weighted_sum":
             self.layer_weights = self.add_weight(shape=(input_shape[-2],), initializer="zeros", name="layer_weights")
             self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
         self.built = True
 
-    def call(self, x):
+    def call(self, x: Float[Any, "B W N D"]) -> Float[Any, "B W _"]:
         """x [B,W,N,D] -> [B,W,D or N*D]."""
         kind = self.settings["features"]
         if kind == "weighted_sum":
@@ -50,10 +51,10 @@ class LayerMixing(keras.layers.Layer):
             return ops.sum(x, axis=2)
         return ops.concatenate([x[:, :, index] for index in range(x.shape[2])], axis=-1)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> tuple:
         """[B,W,D or N*D]."""
         width = input_shape[2] * input_shape[3] if self.settings["features"] == "concat" else input_shape[3]
         return (*input_shape[:2], width)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | self.settings

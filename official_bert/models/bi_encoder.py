@@ -8,7 +8,7 @@ from typing import Literal
 import keras
 from keras import ops
 
-from official_bert.layers.recomputation import recomputed_in_chunks
+from official_bert.layers.speed.recomputation import recomputed_in_chunks
 from official_bert.models.encoder import INPUTS, BertEncoder, EncoderWithHeads
 
 Pooling = Literal["cls", "mean"]
@@ -19,7 +19,7 @@ def text_vectors(encoder, inputs, pooling: Pooling = "mean", training=None):
     the last token). Inputs are the encoder's.
     """
     if pooling == "cls":
-        place = encoder.pooled_places(inputs["input_mask"])
+        place = encoder.reader.pooled_places(inputs["input_mask"])
         return ops.cast(encoder({**inputs, "output_positions": place}, training=training)["sequence_output"][:, 0], "float32")
     rows = ops.cast(encoder(inputs, training=training)["sequence_output"], "float32")     # [B,S,D]
     weights = ops.expand_dims(ops.cast(inputs["input_mask"], "float32"), 2)

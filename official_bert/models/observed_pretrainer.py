@@ -26,7 +26,7 @@ class ObservedPretrainer(Pretrainer):
         """All outputs, in training or not."""
         encoder = self.encoder
         encoded = encoder(inputs, training=training)
-        rows = encoder.read_rows(encoder.gather_rows(encoded["sequence_output"], inputs["masked_lm_positions"]))
+        rows = encoder.read_rows(encoder.reader.gather_rows(encoded["sequence_output"], inputs["masked_lm_positions"]))
         outputs = {"mlm_logits": self.masked_lm(rows, encoder.embeddings.word_embeddings), "states": encoded["sequence_output"]}
         if self.next_sentence is not None:
             outputs["nsp_logits"] = self.next_sentence(encoded["pooled_output"])

@@ -21,18 +21,10 @@ class Pretrainer(EncoderWithHeads):
         super().__init__(encoder, **kwargs)
         self.settings = {"next_sentence": next_sentence} | ({"boundary": True} if boundary else {})
         self.heads = ("masked_lm", *(("next_sentence",) if next_sentence else ()), *(("boundary",) if boundary else ()))
-        settings = encoder.settings
-        shared = {"initializer_range": settings["initializer_range"], "dtype": self.dtype_policy}
-        self.masked_lm = MaskedLMHead(settings["vocab_size"], settings["hidden_size"],
-                                      settings["masked_lm_act"] or settings["hidden_act"],
-                                      layer_norm_epsilon=settings["layer_norm_epsilon"],
-                                      embedding_size=settings["embedding_size"], transforms=not settings["pooler_norm"],
-                                      name="masked_lm", **shared)
-        self.next_sentence = OutputLayer(2, name="next_sentence", **shared) if next_sentence else None
-        self.boundary = SpanBoundaryHead(
-            settings["vocab_size"], settings["hidden_size"], settings["masked_lm_act"] or settings["hidden_act"],
-            layer_norm_epsilon=settings["layer_norm_epsilon"], embedding_size=settings["embedding_size"], name="boundary",
-            **shared) if boundary else None
+        config, policy = encoder.config, self.dtype_policy
+        self.masked_lm = MaskedLMHead(config, name="masked_lm", dtype=policy)
+        self.next_sentence = OutputLayer(2, config.initializer_range, name="next_sentence", dtype=policy) if next_sentence else None
+        self.boundary = SpanBoundaryHead(config, name="boundary", dtype=policy) if boundary else None
 
     def call(self, inputs, training=None):
         positions = read_positions = inputs["masked_lm_positions"]

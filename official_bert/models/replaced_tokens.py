@@ -8,14 +8,15 @@ from typing import Any, Literal, Self
 import keras
 from keras import ops
 
-from official_bert.layers.attention import truncated_normal
-from official_bert.layers.embeddings import DisentangledEmbeddings, SharedEmbeddings
+from official_bert.layers.activations import get_activation
+from official_bert.layers.configured import truncated_normal
+from official_bert.layers.dense import Dense
 from official_bert.layers.heads import OutputLayer
 from official_bert.layers.layer_norm import LayerNormalization
-from official_bert.layers.sampling import draw_words
-from official_bert.layers.transformer import get_activation
+from official_bert.layers.relatives.lent_embeddings import DisentangledEmbeddings, SharedEmbeddings
+from official_bert.layers.relatives.sampling import draw_words
 from official_bert.model_config import ModelConfig
-from official_bert.models.encoder import BertEncoder, EncoderWithHeads, embedding_settings, encoder_settings
+from official_bert.models.encoder import BertEncoder, EncoderWithHeads, encoder_settings
 from official_bert.models.pretrainer import Pretrainer
 
 GENERATOR = "generator"  # the beginning of its weights' names, and its folder beside a discriminator's files
@@ -40,9 +41,9 @@ class ReplacedTokenDetector(EncoderWithHeads):
             self.heads = ("replaced_layer_norm", *self.heads)
             self.replaced_layer_norm = LayerNormalization(epsilon=config.layer_norm_epsilon, name="replaced_LayerNorm",
                                                           dtype=self.dtype_policy)
-        self.replaced_transform = keras.layers.Dense(
-            config.hidden_size, get_activation(config.hidden_act), kernel_initializer=truncated_normal(config.initializer_range),
-            name="replaced_transform", dtype=self.dtype_policy)
+        self.replaced_transform = Dense(
+            config.hidden_size, activation=get_activation(config.hidden_act),
+            kernel_initializer=truncated_normal(config.initializer_range), name="replaced_transform", dtype=self.dtype_policy)
         self.replaced = OutputLayer(1, config.initializer_range, name="replaced", dtype=self.dtype_policy)
 
     def call(self, inputs, training=None):
@@ -80,8 +81,8 @@ class ReplacedTokenPretrainer(ReplacedTokenDetector):
             guesser = make_generator(embeddings=SharedEmbeddings(encoder.embeddings, generator["hidden_size"], name="embeddings"))
         else:
             guesser = make_generator()
-            own = embedding_settings(ModelConfig(**discriminator))
-            embeddings = None if embedding_sharing == "separate" else DisentangledEmbeddings(guesser.embeddings, name="embeddings", **own)
+            embeddings = None if embedding_sharing == "separate" else DisentangledEmbeddings(
+                guesser.embeddings, ModelConfig(**discriminator), name="embeddings")
             encoder = BertEncoder(name="bert", embeddings=embeddings, **discriminator, **options)
         super().__init__(encoder, adds_first, **kwargs)
         self.settings |= {"discriminator": dict(discriminator), "generator": dict(generator), "embedding_sharing": embedding_sharing,

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from official_bert.layers.heads import MaskedLMHead
-from official_bert.layers.recomputation import recomputed_in_chunks
+from official_bert.layers.speed.recomputation import recomputed_in_chunks
 from official_bert.models.bi_encoder import cut_to_longest
 from official_bert.models.encoder import INPUTS, BertEncoder, EncoderWithHeads
 
@@ -27,11 +27,7 @@ class SparseEncoder(EncoderWithHeads):
     def __init__(self, encoder: BertEncoder, cuts: bool = False, **kwargs):
         super().__init__(encoder, **kwargs)
         self.settings = {"cuts": cuts}
-        settings = encoder.settings
-        self.masked_lm = MaskedLMHead(settings["vocab_size"], settings["hidden_size"],
-                                      settings["masked_lm_act"] or settings["hidden_act"], settings["initializer_range"],
-                                      settings["layer_norm_epsilon"], settings["embedding_size"], not settings["pooler_norm"],
-                                      name="masked_lm", dtype=self.dtype_policy)
+        self.masked_lm = MaskedLMHead(encoder.config, name="masked_lm", dtype=self.dtype_policy)
 
     def call(self, inputs, training=None):
         _, texts, length = ops.shape(inputs["input_ids"])

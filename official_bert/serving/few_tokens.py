@@ -16,9 +16,11 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from official_bert.layers.transformer import TransformerLayer, get_activation
+from official_bert.layers.activations import get_activation
+from official_bert.layers.speed.extension_points import original
+from official_bert.layers.transformer import TransformerLayer
 from official_bert.models.encoder import BertEncoder
-from official_bert.serving.served_layers import Calls, Product, ServedAttention, Values, has_plain_attention, kernel_and_bias
+from official_bert.serving.served_layers import Overrides, Product, ServedAttention, Values, has_plain_attention, kernel_and_bias
 
 MOST_WEIGHTS = 150_000  # of a piece: with its rows, they fit into 1 MB
 LEAST_TOKENS = 8  # oneDNN arranges constant weights alike for 8 to 64 (measured)
@@ -30,7 +32,7 @@ class FewRows:
     """`BertEncoder.call` of at least `LEAST_TOKENS` tokens, what is missing is padding; a model of fewer positions stays as it is."""
 
     def __init__(self, encoder: BertEncoder):
-        self._call, self._least = encoder.call, LEAST_TOKENS if encoder.config.longest_row >= LEAST_TOKENS else 0
+        self._call, self._least = original(encoder, "call"), LEAST_TOKENS if encoder.config.longest_row >= LEAST_TOKENS else 0
 
     def __call__(self, inputs, training=None):
         """Inputs [B,S] -> outputs of the S tokens, as the encoder has them."""
@@ -87,18 +89,18 @@ class FewFeedForward:
         return tf.add_n([second(self._activate(first(rows))) for first, second in self._pairs])
 
 
-def few_layers(encoder: BertEncoder, values: Values) -> Calls:
+def few_layers(encoder: BertEncoder, values: Values) -> Overrides:
     """Returns what layers compute instead in graphs for few tokens, in float32, of constants of these graphs."""
-    config, calls = encoder.config, Calls()
+    config, overrides = encoder.config, Overrides()
 
     def make(kernel: np.ndarray, bias: np.ndarray | None) -> Product:
         return SmallProducts(values, kernel, bias)
     for layer in encoder.transformer_layers:
         if has_plain_attention(config):
-            calls[layer.attention, "call"] = FewAttention(layer.attention, make)
+            overrides[layer.attention, "call"] = FewAttention(layer.attention, make)
         if config.feed_forward == "dense":
-            calls[layer, "feed_forward"] = FewFeedForward(layer, values)
-    return calls
+            overrides[layer, "feed_forward"] = FewFeedForward(layer, values)
+    return overrides
 
 
 def _pieces(size: int, columns: int) -> int:

@@ -14,11 +14,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.layers.real_tokens import padding_left_out
+from official_bert.layers.dense import Dense
+from official_bert.layers.speed.computing import computing
+from official_bert.layers.speed.extension_points import overridden
 from official_bert.models.encoder import encoder_within
 from official_bert.serving.bounds import Few
 from official_bert.serving.few_tokens import FewRows, few_layers
-from official_bert.serving.served_layers import Calls, MakeProduct, Value, Values, kernel_and_bias, served_layers, tables_of
+from official_bert.serving.served_layers import Overrides, Value, Values, kernel_and_bias, served_layers, tables_of
 
 Precision = Literal["float32", "bfloat16", "int8"]
 POLICIES: Mapping[Precision, str] = {"float32": "float32", "bfloat16": "mixed_bfloat16", "int8": "float32"}  # of the model that is exported
@@ -62,14 +64,14 @@ def weights_in(precision: Precision, model: keras.Model, constants: bool = False
     assert model.dtype_policy.name == POLICIES[precision], (model.dtype_policy.name, precision)
     encoder = encoder_within(model)
     values, dtype = Values(constants), tf.bfloat16 if precision == "bfloat16" else tf.float32
-    few_calls = few_layers(encoder, values) if constants and precision == "float32" else Calls()
-    few_calls |= {(encoder, "call"): FewRows(encoder)} if constants else {}
+    few_overrides = few_layers(encoder, values) if constants and precision == "float32" else Overrides()
+    few_overrides |= {(encoder, "call"): FewRows(encoder)} if constants else {}
     make = Int8Product if precision == "int8" else functools.partial(values.product, dtype=dtype)
-    calls, computed = served_layers(encoder, make, values, dtype)
+    overrides, computed = served_layers(encoder, make, values, dtype)
     if precision == "int8":
-        products = [layer for layer in _products(encoder) if id(layer.kernel) not in computed]
-        calls |= {(layer, "call"): LayerByProduct(layer, make) for layer in products}
-        computed |= {id(weight) for layer in products for weight in layer.weights}
+        products = [product for product in _products(encoder) if id(product.kernel) not in computed]
+        overrides |= {(product, "multiply"): make(*kernel_and_bias(product)) for product in products}
+        computed |= {id(weight) for product in products for weight in product.weights}
     tables, casts = {id(weight) for weight in tables_of(encoder)}, dict[int, Value]()
     for weight in encoder.weights:
         kind = tf.float32 if weight.name in ("gamma", "beta") else dtype  # layer norm computes in float32
@@ -79,12 +81,12 @@ def weights_in(precision: Precision, model: keras.Model, constants: bool = False
 
     @contextlib.contextmanager
     def scope() -> Iterator[None]:
-        with _OtherValues(casts), computed_by(calls), padding_left_out(True):
+        with _OtherValues(casts), overridden(overrides), computing(removes_padding=True):
             yield
 
     @contextlib.contextmanager
     def few() -> Iterator[None]:
-        with values.few(), computed_by(few_calls), padding_left_out(False):
+        with values.few(), overridden(few_overrides), computing(removes_padding=False):
             yield
     return Weights(values.variables, scope, few if constants else None)
 
@@ -108,41 +110,11 @@ class _OtherValues(keras.StatelessScope):
         return self.values[id(variable)]() if id(variable) in self.values else None
 
 
-def _products(encoder: keras.Model) -> list[keras.layers.Layer]:
-    """Returns the layers that multiply every row with weights."""
+def _products(encoder: keras.Model) -> list[Dense]:
+    """Returns the dense layers that multiply every row with weights."""
     return [product for layer in encoder.transformer_layers for product in (
         layer.attention.query, layer.attention.key, layer.attention.value, layer.attention.merge_heads,
         layer.intermediate, layer.output_dense)]
-
-
-@contextlib.contextmanager
-def computed_by(calls: Calls) -> Iterator[None]:
-    """Layers compute by these functions."""
-    before = {(layer, method): vars(layer)[method] for layer, method in calls if method in vars(layer)}
-    for (layer, method), function in calls.items():
-        setattr(layer, method, function)  # hides the class's method
-    try:
-        yield
-    finally:
-        for layer, method in calls:
-            delattr(layer, method)
-        for (layer, method), function in before.items():
-            setattr(layer, method, function)
-
-
-class LayerByProduct:
-    """A layer's product with its weights, and its bias, by another product of rows."""
-
-    def __init__(self, layer: keras.layers.Layer, make: MakeProduct):
-        rows = getattr(layer, "equation", "bsd").partition(",")[0]                                # [B,S] and what is contracted
-        self.contracted = len(rows) - 2
-        self.output_shape, (kernel, bias) = layer.kernel.shape[self.contracted:], kernel_and_bias(layer, self.contracted)
-        self.width, self.product = len(kernel), make(kernel, bias)
-
-    def __call__(self, x: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """x [...,K or what it is made of] -> [...,N or what that is]; `training` is false."""
-        batch_shape = tf.shape(x)[:x.shape.rank - self.contracted]
-        return tf.reshape(self.product(tf.reshape(x, [-1, self.width])), tf.concat([batch_shape, self.output_shape], 0))
 
 
 class Int8Product:

@@ -8,7 +8,7 @@ The identities are exact but for rounding:
 * The scale of scores goes into the weights of the queries.
 * Queries, keys and values are one product.
 * A row's head is a run of neighbouring numbers, so heads are gathered, which takes less than to transpose, for any number of rows.
-* Padding is computed by attention alone, of groups of rows with more tokens than a short text (`layers/real_tokens`).
+* Padding is computed by attention alone, of groups of rows with more tokens than a short text (`layers/speed/real_tokens`).
 * A score that is not seen gets -1e9 added, instead of being replaced by it.
 * Rows of positions and segments are one table of sums.
 * Wanted rows are gathered by one operation, which Keras does by six.
@@ -18,24 +18,27 @@ B batch, S sequence, Q query rows, N heads, H head size, D = N * H hidden size.
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from official_bert.layers import fused
 from official_bert.layers.attention import SelfAttention
+from official_bert.layers.attention_mask import UNSEEN
+from official_bert.layers.dense import Dense
 from official_bert.layers.embeddings import Embeddings
-from official_bert.layers.real_tokens import ALL, AllTokens
-from official_bert.layers.visibility import LONG
+from official_bert.layers.speed.long_rows import LONG
+from official_bert.layers.speed.real_tokens import ALL
+from official_bert.layers.token_layout import TokenLayout
 from official_bert.model_config import ModelConfig
 from official_bert.models.encoder import BertEncoder
 
 Value = Callable[[], tf.Tensor | tf.Variable]
 Product = Callable[[tf.Tensor], tf.Tensor]  # rows [M,K] -> [M,N]
 MakeProduct = Callable[[np.ndarray, np.ndarray | None], Product]  # of a kernel [K,N] and a bias [N]
-Calls = dict[tuple[keras.layers.Layer, str], Callable]  # of a layer and its method, what is called instead
+Overrides = dict[tuple[Any, str], Callable]  # an object and the name of an extension point -> what is called instead
 MOST_SUMS = 1 << 16  # rows in a table of sums of positions and segments
 
 
@@ -85,19 +88,18 @@ class Values:
         return multiply
 
 
-def kernel_and_bias(layer: keras.layers.Layer, contracted: int = 1) -> tuple[np.ndarray, np.ndarray | None]:
-    """Returns a layer's kernel as a matrix [K,N] and its bias [N]; its first `contracted` axes are K."""
-    kernel = layer.kernel.numpy()
-    return (kernel.reshape(int(np.prod(kernel.shape[:contracted])), -1), None if layer.bias is None else layer.bias.numpy().reshape(-1))
+def kernel_and_bias(layer: Dense) -> tuple[np.ndarray, np.ndarray | None]:
+    """Returns a dense layer's kernel as a matrix [K,N] and its bias [N]."""
+    return layer.kernel.numpy().reshape(-1, layer.units), None if layer.bias is None else layer.bias.numpy().reshape(-1)
 
 
 class ServedAttention:
     """`SelfAttention.call` of a layer that knows of no windows, and of distances by a bias alone."""
 
     def __init__(self, layer: SelfAttention, make: MakeProduct):
-        self.heads, self.width = layer.settings["num_heads"], layer.settings["hidden_size"]
+        self.layer, self.heads, self.width = layer, layer.settings["num_heads"], layer.settings["hidden_size"]
         (query, query_bias), (key, _), (value, value_bias) = map(kernel_and_bias, (layer.query, layer.key, layer.value))
-        merge, merge_bias = kernel_and_bias(layer.merge_heads, 2)
+        merge, merge_bias = kernel_and_bias(layer.merge_heads)
         scale, none = np.float32(layer.scale), np.zeros(self.width, np.float32)
         # A bias of zeros: TensorFlow's product with a bias keeps weights arranged, and the one without does not.
         query_bias = none if query_bias is None else query_bias * scale
@@ -107,12 +109,14 @@ class ServedAttention:
         self._make, self._products = make, dict[str, Product]()
         self.merge = make(merge, None if merge_bias is None else merge_bias + value_bias @ merge)
 
-    def __call__(self, x, attention_mask, queries=None, bias=None, tokens: AllTokens = ALL, training=None):
-        """x [B,S,D], attention_mask [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x, `bias` [B or 1,N,Q,S] -> [B,Q,D].
+    def __call__(self, x, attention_mask, queries=None, training=None):
+        """x [B,S,D], attention_mask a `TokenLayout` (or [B,1,1 or Q,S]), queries [B,Q,D] or None for x -> [B,Q,D].
 
-        If `tokens` are real ones alone, x, and without queries the result, is [1,T,D].
+        Without padding, x, and without queries the result, is [1,T,D].
         """
         del training  # false
+        layout = TokenLayout.of(attention_mask, queries)
+        attention_mask, tokens, bias = layout.mask, layout.tokens, layout.positions.bias(self.layer, None, None)
         batch, length = (tf.shape(attention_mask)[axis] for axis in (0, 3))  # the same tensor in all layers: computed once
         numbers, places = self._all(batch, length) if tokens is ALL else (tokens.numbers, tokens.places)
         if queries is None:
@@ -136,7 +140,7 @@ class ServedAttention:
     def masked(scores, attention_mask, bias):
         """The scores, and a bias, of what is seen, in float32."""
         scores = tf.cast(scores if bias is None else scores + bias, tf.float32)
-        return scores + tf.where(attention_mask, 0.0, fused.UNSEEN)
+        return scores + tf.where(attention_mask, 0.0, UNSEEN)
 
     def _product(self, name: str) -> Product:
         """Returns a product, which is made when a graph first needs it."""
@@ -190,23 +194,23 @@ def has_plain_attention(config: ModelConfig) -> bool:
 
 
 def served_layers(encoder: BertEncoder, make: MakeProduct, values: Values, dtype: tf.DType,
-                  attention: type[ServedAttention] = ServedAttention) -> tuple[Calls, set[int]]:
+                  attention: type[ServedAttention] = ServedAttention) -> tuple[Overrides, set[int]]:
     """Returns what an encoder and its layers compute instead, and the ids of the Keras variables that graphs then do not read.
 
     Layers without plain attention are left as they are.
     """
     config, computed = encoder.config, set[int]()
-    calls: Calls = {(encoder, "gather_rows"): lambda x, positions: tf.gather(x, positions, batch_dims=1)}
+    overrides: Overrides = {(encoder.reader, "gather_rows"): lambda x, positions: tf.gather(x, positions, batch_dims=1)}
     if has_plain_attention(config):
         for layer in encoder.transformer_layers:
-            calls[layer.attention, "call"] = attention(layer.attention, make)
+            overrides[layer.attention, "call"] = attention(layer.attention, make)
             computed |= {id(weight) for weight in layer.attention.weights}
     summed = {"position_embeddings", "token_type_embeddings"} <= set(encoder.embeddings.tables)
     counted = config.first_position or config.task_type_vocab_size  # positions of real tokens alone; a third table
     if summed and not counted and config.type_vocab_size * config.max_position_embeddings <= MOST_SUMS:
-        calls[encoder.embeddings, "call"] = ServedTables(encoder.embeddings, values, dtype)
+        overrides[encoder.embeddings, "call"] = ServedTables(encoder.embeddings, values, dtype)
         computed |= {id(encoder.embeddings.position_embeddings), id(encoder.embeddings.token_type_embeddings)}
-    return calls, computed
+    return overrides, computed
 
 
 def tables_of(encoder: BertEncoder) -> list[keras.Variable]:

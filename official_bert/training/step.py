@@ -15,8 +15,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.config import Config
-from official_bert.layers import fused
-from official_bert.layers.real_tokens import padding_left_out
+from official_bert.layers.speed.computing import computing
 from official_bert.models import parts
 from official_bert.training import optimization
 from official_bert.training.optimization import Decision
@@ -183,7 +182,7 @@ class Step:
     def gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict, scale: tf.Tensor):
         """Returns one micro-batch's gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters."""
         batch = self.task.with_answers(batch)
-        with fused.for_every_length(self.compiles_every_length), padding_left_out(self.skips_padding, self.compiles_every_length):
+        with computing(removes_padding=self.skips_padding, compiles_every_length=self.compiles_every_length):
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 outputs, _ = self.model.stateless_call(weights, seeds, dict(batch), training=True)

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from official_bert.data.tagged.chunk_tags import convert_tags, legal_transitions
-from official_bert.layers import crf
-from official_bert.layers.crf import CRF, Scores
+from official_bert.layers.relatives import crf
+from official_bert.layers.relatives.crf import CRF, Scores
 
 TAGS = ["B-PER", "I-PER", "B-LOC", "I-LOC", "O"]
 

@@ -6,10 +6,14 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from official_bert.layers import fused
-from official_bert.layers.attention import SelfAttention, make_attention_mask
+from official_bert.layers import attention, transformer
+from official_bert.layers.activations import get_activation
+from official_bert.layers.attention import SelfAttention
+from official_bert.layers.attention_mask import UNSEEN, make_attention_mask
 from official_bert.layers.heads import MaskedLMHead
-from official_bert.layers.transformer import ACTIVATIONS, TransformerLayer, get_activation
+from official_bert.layers.speed import fused
+from official_bert.layers.speed.computing import computing
+from official_bert.layers.transformer import TransformerLayer
 
 B, S, D, V = 3, 6, 8, 23
 RNG = np.random.default_rng(5)
@@ -23,13 +27,13 @@ def least(monkeypatch):
     monkeypatch.setattr(fused, "LEAST", 1)
 
 
-def plain_sum(x, residual, dropout, norm):
-    return norm(residual + dropout(x, training=True))
+def plain_sum(x, residual, dropout, norm, training):
+    return norm(residual + dropout(x, training=training))
 
 
-def plain_weights(scores, mask, dropout, dtype):
-    shares = ops.softmax(ops.where(mask, ops.cast(scores, "float32"), fused.UNSEEN), axis=-1)
-    return ops.cast(dropout(shares, training=True), dtype)
+def plain_weights(scores, mask, dropout, dtype, training):
+    shares = ops.softmax(ops.where(mask, ops.cast(scores, "float32"), UNSEEN), axis=-1)
+    return ops.cast(dropout(shares, training=training), dtype)
 
 
 def trained(layer, *inputs, compiled=None):
@@ -48,16 +52,18 @@ def trained(layer, *inputs, compiled=None):
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_erf"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 3e-6), ("bfloat16", 2e-2)])
-def test_activations_and_their_gradients_are_those_of_float64(name, dtype, tolerance):
+def test_activations_and_their_gradients_are_those_of_float64(monkeypatch, name, dtype, tolerance):
     x = tf.cast(np.linspace(-6, 6, 241), dtype)
     exact = tf.cast(x, tf.float64)
-    assert get_activation(name, compiled=True) is not ACTIVATIONS[name] is get_activation(name)
+    run, compiled = fused.run_compiled, []
+    monkeypatch.setattr(fused, "run_compiled", lambda *tensors, **options: compiled.append(1) or run(*tensors, **options))
     results = []
-    for function, given in ((get_activation(name, compiled=True), x), (ACTIVATIONS[name], exact)):
+    for given, training in ((x, True), (exact, False)):
         with tf.GradientTape() as tape:
             tape.watch(given)
-            value = function(given)
+            value = get_activation(name)(given, training=training)
         results.append((value, tape.gradient(value, given, output_gradients=tf.cast(tf.sin(exact), value.dtype))))
+    assert len(compiled) == 2  # the activation and its gradient, in training alone
     for one, other in zip(*results):
         assert one.dtype == x.dtype
         np.testing.assert_allclose(tf.cast(one, tf.float64), other, rtol=tolerance, atol=tolerance)
@@ -71,9 +77,9 @@ def test_a_layer_of_pieces_trains_as_the_plain_one_dropout_included(monkeypatch,
     layer.build((None, None, D))
     layer.attention_layer_norm.gamma.assign(RNG.normal(size=D))
     found = trained(layer, MASK)
-    monkeypatch.setattr(fused, "attention_weights", plain_weights)
-    monkeypatch.setattr(fused, "normalized_sum", plain_sum)
-    monkeypatch.setattr("official_bert.layers.transformer.COMPILED", {})
+    monkeypatch.setattr(attention, "attention_weights", plain_weights)
+    monkeypatch.setattr(transformer, "normalized_sum", plain_sum)
+    monkeypatch.setattr(layer.activation, "function", lambda x, training: get_activation("gelu")(x))
     wanted = trained(layer, MASK)
     assert len(found) == 18
     for one, other in zip(found, wanted):
@@ -100,7 +106,7 @@ def test_a_layer_of_pieces_for_every_length_gives_the_same_as_for_known_shapes(r
     @tf.function(input_signature=[tf.TensorSpec((None, None, D)), tf.TensorSpec((None, 1, 1, None), tf.bool)])
     def run(x, mask):
         weights = [tf.convert_to_tensor(weight) for weight in layer.trainable_variables]
-        with fused.for_every_length(True), tf.GradientTape() as tape:
+        with computing(compiles_every_length=True), tf.GradientTape() as tape:
             tape.watch([x, *weights])
             found, _ = layer.stateless_call(weights, seeds, x, mask, training=True)
             total = tf.reduce_sum(found * tf.range(float(D)))
@@ -160,9 +166,9 @@ def test_only_training_on_large_tensors_of_known_shapes_is_compiled(monkeypatch)
         graph = tf.function(lambda x: layer(x, MASK[:1], training=training)).get_concrete_function(tf.TensorSpec((rows, S, D))).graph
         return [node.signature.name for node in graph.as_graph_def().library.function if "_XlaMustCompile" in node.attr]
     assert compiled(True) and not compiled(False) and not compiled(True, rows=None)
-    with fused.for_every_length(True):
+    with computing(compiles_every_length=True):
         assert compiled(True, rows=None) and not compiled(False, rows=None)
-    with fused.for_every_length(False):
+    with computing(compiles_every_length=False):
         assert not compiled(True, rows=None)
     monkeypatch.setattr(fused, "LEAST", B * S * 16)
     assert len(compiled(True)) == 1  # the activation of [B*S,16] alone

@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 from keras import ops
 
-from official_bert.layers.attention import SelfAttention, make_attention_mask
+from official_bert.layers.activations import ACTIVATIONS, get_activation
+from official_bert.layers.attention import SelfAttention
+from official_bert.layers.attention_mask import make_attention_mask
 from official_bert.layers.embeddings import Embeddings
 from official_bert.layers.heads import MaskedLMHead, OutputLayer
 from official_bert.layers.layer_norm import LayerNormalization
-from official_bert.layers.transformer import ACTIVATIONS, TransformerLayer, get_activation
+from official_bert.layers.transformer import TransformerLayer
 
 B, S, D, V = 2, 5, 8, 11
 RNG = np.random.default_rng(0)

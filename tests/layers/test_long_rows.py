@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.layers import attention, fused
 from official_bert.layers.attention import SelfAttention
-from official_bert.layers.relative_positions import Rotary
+from official_bert.layers.attention_mask import TokenInputs, make_attention_mask
+from official_bert.layers.positions import EMBEDDED
+from official_bert.layers.relatives.pre_norm import PreNormLayer
+from official_bert.layers.relatives.relative_positions import Rotary
+from official_bert.layers.relatives.windows import in_windows
+from official_bert.layers.speed import fused, long_rows
+from official_bert.layers.speed.long_rows import LongLayout
+from official_bert.layers.token_layout import TokenLayout
 from official_bert.layers.transformer import TransformerLayer
-from official_bert.layers.visibility import Visibility
 
 B, S, D, N = 2, 23, 8, 2
 RNG = np.random.default_rng(0)
@@ -25,6 +30,15 @@ def turned(rows, base):
     angles = np.arange(rows.shape[1])[:, None] / base ** (np.arange(half) / half)
     product = (rows[..., :half] + 1j * rows[..., half:]) * np.exp(1j * angles)[None, :, None]
     return np.concatenate([product.real, product.imag], axis=-1)
+
+
+def layout_of(mask, packed=None, left_to_right=False, base=0.0, window=0, in_turn=True):
+    """Returns a layer's layout: queries in turn, or one mask for all; with a window, that of a layer which has one."""
+    inputs = TokenInputs(tf.cast(mask, tf.bool), packed, left_to_right)
+    positions = Rotary(np.arange(S)[None], base, D // N) if base else EMBEDDED
+    layout = LongLayout(None, inputs, positions=positions) if in_turn else TokenLayout(
+        make_attention_mask(mask, packed, left_to_right), inputs, positions=positions)
+    return in_windows(layout, window) if window else layout
 
 
 def whole(layer, x, window=0, packed=None, left_to_right=False, base=0.0):
@@ -63,54 +77,51 @@ CASES = [dict(zip(("packed", "left_to_right", "base"), case)) for case in (
 @pytest.mark.parametrize("window", [4, 8, 23])
 @pytest.mark.parametrize("case", CASES)
 def test_a_window_sees_what_the_whole_matrix_says(layer, window, case):
-    rotary = Rotary(np.arange(S)[None], case["base"], D // N) if case["base"] else None
-    visible = Visibility(MASK, case["packed"], case["left_to_right"], window, rotary)
+    layout = layout_of(MASK, **case, window=window, in_turn=False)
     wanted = whole(layer, X, window if window < S else 0, **case)
     real = MASK == 1
-    np.testing.assert_allclose(np.asarray(layer(X, attention_mask=visible))[real], wanted[real], atol=2e-5)
+    np.testing.assert_allclose(np.asarray(layer(X, attention_mask=layout))[real], wanted[real], atol=2e-5)
     places = np.array([[0, 16, 3], [2, 0, 0]])
-    some = layer(X, attention_mask=visible.of_layer(window, rotary, places), queries=np.take_along_axis(X, places[:, :, None], axis=1))
+    some = layer(X, attention_mask=layout.at(places), queries=np.take_along_axis(X, places[:, :, None], axis=1))
     np.testing.assert_allclose(some, np.take_along_axis(wanted, places[:, :, None], axis=1), atol=2e-5)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_blocks_of_queries_give_what_the_whole_matrix_gives_in_both_passes(layer, case, monkeypatch):
-    rotary = Rotary(np.arange(S)[None], case["base"], D // N) if case["base"] else None
-    visible, wanted, real = Visibility(MASK, case["packed"], case["left_to_right"], 0, rotary), whole(layer, X, **case), MASK == 1
-    dense = gradients_of(layer, visible)
-    monkeypatch.setattr(attention, "LONG", 8)
-    monkeypatch.setattr(fused, "_edges", lambda q, k: [0, 5, 10, S] if q.shape[2] == S else [0, 2, 3])
-    np.testing.assert_allclose(np.asarray(layer(X, attention_mask=visible))[real], wanted[real], atol=2e-5)
-    for got, value in zip(gradients_of(layer, visible), dense, strict=True):
+    layout, wanted, real = layout_of(MASK, **case), whole(layer, X, **case), MASK == 1
+    dense = gradients_of(layer, layout_of(MASK, **case, in_turn=False))
+    monkeypatch.setattr(long_rows, "_edges", lambda q, k: [0, 5, 10, S] if q.shape[2] == S else [0, 2, 3])
+    np.testing.assert_allclose(np.asarray(layer(X, attention_mask=layout))[real], wanted[real], atol=2e-5)
+    for got, value in zip(gradients_of(layer, layout), dense, strict=True):
         np.testing.assert_allclose(got, value, atol=2e-6 * max(np.abs(part).max() for part in dense))
     places = np.array([[0, 16, 3], [2, 0, 0]])
-    some = layer(X, attention_mask=visible.of_layer(0, rotary, places), queries=np.take_along_axis(X, places[:, :, None], axis=1))
+    some = layer(X, attention_mask=layout.at(places), queries=np.take_along_axis(X, places[:, :, None], axis=1))
     np.testing.assert_allclose(some, np.take_along_axis(wanted, places[:, :, None], axis=1), atol=2e-5)
 
 
-def gradients_of(layer, visible):
+def gradients_of(layer, layout):
     x = tf.constant(X)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        loss = tf.reduce_sum(layer(x, attention_mask=visible, training=True)[MASK == 1] ** 2)
+        loss = tf.reduce_sum(layer(x, attention_mask=layout, training=True)[MASK == 1] ** 2)
     return [tf.convert_to_tensor(part).numpy() for part in tape.gradient(loss, [x, *(weight.value for weight in layer.weights)])]
 
 
 def test_the_backward_pass_of_blocks_draws_the_same_dropout(monkeypatch):
-    monkeypatch.setattr(fused, "_edges", lambda q, k: [0, 9, S])
+    monkeypatch.setattr(long_rows, "_edges", lambda q, k: [0, 9, S])
     q, k, v = (tf.constant(RNG.normal(size=(B, N, S, 4)), tf.float32) for _ in range(3))
     dropout = fused.Dropout(0.5, seed=3, dtype="float32")
     with tf.GradientTape() as tape:
         tape.watch(v)
-        total = tf.reduce_sum(fused.attend_in_turn(q, k, v, Visibility(MASK).mask, dropout, True) * q)
+        total = tf.reduce_sum(long_rows.attend_in_turn(q, k, v, layout_of(MASK).mask_of_queries, dropout, True) * q)
     assert float(tf.reduce_sum(tape.gradient(total, v) * v)) == pytest.approx(float(total), rel=1e-4)  # linear in v, by the same masks
-    still = tf.reduce_sum(fused.attend_in_turn(q, k, v, Visibility(MASK).mask, dropout, False) * q)
+    still = tf.reduce_sum(long_rows.attend_in_turn(q, k, v, layout_of(MASK).mask_of_queries, dropout, False) * q)
     assert float(still) != pytest.approx(float(total), rel=1e-3)
 
 
 def test_no_tensor_of_a_training_step_has_the_length_of_the_row_twice(monkeypatch):
     length = 1280
-    monkeypatch.setattr(fused, "BLOCK", 256 * length * N)
+    monkeypatch.setattr(long_rows, "BLOCK", 256 * length * N)
     made = [TransformerLayer(num_heads=N, hidden_size=D, intermediate_size=16, dropout=0.0, attention_dropout=rate) for rate in (0.1, 0.0)]
     x, ids = tf.zeros((1, length, D)), tf.zeros((1, length), tf.int32)
 
@@ -119,7 +130,7 @@ def test_no_tensor_of_a_training_step_has_the_length_of_the_row_twice(monkeypatc
             tape.watch(x)
             rows = x
             for number, part in enumerate(made):
-                rows = part(rows, attention_mask=Visibility(ids + 1, ids, False, 32 * number), training=True)
+                rows = part(rows, attention_mask=layout_of(ids + 1, ids, window=32 * number), training=True)
             loss = tf.reduce_sum(rows)
         return tape.gradient(loss, x)
     graph = tf.function(step, autograph=False).get_concrete_function(x).graph
@@ -129,9 +140,8 @@ def test_no_tensor_of_a_training_step_has_the_length_of_the_row_twice(monkeypatc
 
 
 @pytest.mark.parametrize("window", [0, 4])
-def test_rows_of_unknown_length_are_computed_alike(layer, window, monkeypatch):
-    monkeypatch.setattr(attention, "LONG", 8)
-    run = tf.function(lambda x, mask: layer(x, attention_mask=Visibility(mask, None, False, window)), autograph=False,
+def test_rows_of_unknown_length_are_computed_alike(layer, window):
+    run = tf.function(lambda x, mask: layer(x, attention_mask=layout_of(mask, window=window)), autograph=False,
                       input_signature=[tf.TensorSpec([None, None, D]), tf.TensorSpec([None, None], tf.int32)])
     real = MASK == 1
     np.testing.assert_allclose(np.asarray(run(X, MASK))[real], whole(layer, X, window)[real], atol=2e-5)
@@ -139,7 +149,7 @@ def test_rows_of_unknown_length_are_computed_alike(layer, window, monkeypatch):
 
 
 def test_gated_units_before_their_norms_are_those_of_the_paper():
-    made = TransformerLayer(num_heads=N, hidden_size=D, intermediate_size=6, hidden_act="relu", norm="pre", feed_forward="gated",
+    made = PreNormLayer(num_heads=N, hidden_size=D, intermediate_size=6, hidden_act="relu", feed_forward="gated",
                             biases=False, initializer_range=0.5)
     got = np.asarray(made(X, attention_mask=MASK[:, None, None].astype(bool)))
     assert not any(weight.name in ("bias", "beta") for weight in made.weights)

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.layers import attention, fused
-from official_bert.layers.attention import SelfAttention, make_attention_mask
+from official_bert.layers import attention
+from official_bert.layers.attention import SelfAttention
+from official_bert.layers.attention_mask import make_attention_mask
+from official_bert.layers.speed import fused
 
 B, S, N, D = 5, 6, 2, 8
 RNG = np.random.default_rng(3)
@@ -29,7 +31,7 @@ def trained(layer, mask, jit_compile=None):
 
 
 def made(recompute, dropout):
-    layer = SelfAttention(N, D, dropout, recompute=recompute, initializer_range=0.3)
+    layer = SelfAttention(num_heads=N, hidden_size=D, dropout=dropout, recompute=recompute, initializer_range=0.3)
     layer.build((None, None, D))
     return layer
 

@@ -19,8 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.layers.fused import for_every_length
-from official_bert.layers.real_tokens import padding_left_out
+from official_bert.layers.speed.computing import computing
 from official_bert.model_config import ModelConfig
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats
@@ -141,11 +140,11 @@ def bert_histograms() -> dict[str, Histogram]:
 def unpadded_histograms(model: Pretrainer) -> dict[str, Histogram]:
     """Returns the histograms of graphs that compute no padding."""
     found = {}
-    with padding_left_out(True):
+    with computing(removes_padding=True):
         found["inference without padding"] = live_operations(trace_inference(model, UNKNOWN))
         found["pruned rows without padding"] = live_operations(trace_inference(model, UNKNOWN, ["output_positions"]))
         found["step without padding"] = live_operations(trace_step(model, UNKNOWN))
-    with padding_left_out(True, rounded=True), for_every_length(True):
+    with computing(removes_padding=True, compiles_every_length=True):
         found["step without padding, compiled for every length"] = live_operations(trace_step(model, UNKNOWN))
     return found
 
@@ -171,7 +170,7 @@ def relatives_histograms() -> dict[str, Histogram]:
                   "inference at a known length": trace_inference(model, SMALL_BATCH),
                   "packed and pruned rows": trace_inference(model, UNKNOWN, ("output_positions", *packed)),
                   "step": trace_step(model, SMALL_BATCH)}
-        with padding_left_out(True):
+        with computing(removes_padding=True):
             graphs["step without padding"] = trace_step(model, UNKNOWN)
         found |= {f"{name}: {case}": live_operations(graph) for case, graph in graphs.items()}
     return found

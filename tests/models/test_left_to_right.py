@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from official_bert.config import ModelConfig, load_config
-from official_bert.layers.attention import make_attention_mask
-from official_bert.layers.bilstm import make_bilstm, run_bilstm
+from official_bert.layers.attention_mask import make_attention_mask
+from official_bert.layers.relatives.bilstm import make_bilstm, run_bilstm
 from official_bert.models.bi_encoder import text_vectors
 from official_bert.models.classifier import Classifier
 from official_bert.models.encoder import make_encoder, weights_by_name

@@ -9,7 +9,7 @@ import tensorflow as tf
 from made_pretraining import make_config
 
 from official_bert.config import Config
-from official_bert.layers.sampling import draw_words, gumbel_noise
+from official_bert.layers.relatives.sampling import draw_words, gumbel_noise
 from official_bert.model_config import ModelConfig
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.first_weights import draw_first_weights

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official_bert import files
 from official_bert.config import Config, TokenizerConfig
-from official_bert.layers.crf import Scores, best_path
+from official_bert.layers.relatives.crf import Scores, best_path
 from official_bert.models.encoder import make_encoder
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving import export, warmup

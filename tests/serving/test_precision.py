@@ -9,11 +9,13 @@ import tensorflow as tf
 from commands import run_here
 from made_checkpoints import stored_small
 
-from official_bert.layers.attention import Projection
+from official_bert.layers.dense import Dense
+from official_bert.layers.speed.extension_points import overridden
 from official_bert.models.interchange import formats
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.serving.loading import load_exported
-from official_bert.serving.precision import Int8Product, LayerByProduct, policy_of, weights_in
+from official_bert.serving.precision import Int8Product, policy_of, weights_in
+from official_bert.serving.served_layers import kernel_and_bias
 from official_bert.tasks.pretraining.served import ServedFillMask
 
 
@@ -44,14 +46,16 @@ def test_a_product_in_int8_is_that_of_rounded_rows_and_weights():
     assert 1e-4 < np.abs(found[4:] - (x @ kernel + bias)[4:]).max() < 0.1
 
 
-@pytest.mark.parametrize(("equation", "rest", "shape"), [
-    ("bsd,dnh->bsnh", (None, 2, 5), (3, 4, 6)), ("bqnh,nhd->bqd", (None, 8), (3, 4, 2, 3))])
-def test_a_projection_in_int8_keeps_its_shape_and_a_row_its_result_in_any_batch(equation, rest, shape):
-    layer = made(Projection(equation, rest, bias_axes=equation.split("->")[1][2:]), shape)
+@pytest.mark.parametrize(("row_shape", "contracted_axes", "shape"), [((2, 5), 1, (3, 4, 6)), (8, 2, (3, 4, 2, 3))])
+def test_a_dense_layer_in_int8_keeps_its_shape_and_a_row_its_result_in_any_batch(row_shape, contracted_axes, shape):
+    layer = made(Dense(row_shape, contracted_axes), shape)
     x = tf.constant(np.random.default_rng(2).normal(size=shape).astype("float32"))
-    product = tf.function(LayerByProduct(layer, Int8Product).__call__, input_signature=[tf.TensorSpec([None, None, *shape[2:]])])
+    wanted = layer(x)
+    with overridden({(layer, "multiply"): Int8Product(*kernel_and_bias(layer))}):
+        product = tf.function(layer, input_signature=[tf.TensorSpec([None, None, *shape[2:]])])
+        product.get_concrete_function()
     found = product(x).numpy()
-    np.testing.assert_allclose(found, layer(x), atol=0.1)
+    np.testing.assert_allclose(found, wanted, atol=0.1)
     np.testing.assert_array_equal(product(x[1:2, 2:3]).numpy(), found[1:2, 2:3])
 
 

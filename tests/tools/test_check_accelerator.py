@@ -15,13 +15,13 @@ from commands import run_here
 WRONG_KERNEL = """
 import tensorflow as tf
 from official_bert.command_line import run_main
-from official_bert.layers import fused
+from official_bert.layers import attention
 from tools import check_accelerator as tool
 tool.HEADS = tool.HEADS[:1]
 tool.kill_and_continue = lambda _: ("", 0)
 tool.check_resumed = tool.check_trainings = tool.check_export = tool.speeds = lambda *_: iter(())
-right = fused.attention_weights
-fused.attention_weights = lambda *given: right(*given) * (1.05 if tf.distribute.has_strategy() else 1.0)
+right = attention.attention_weights
+attention.attention_weights = lambda *given, training: right(*given, training=training) * (1.05 if tf.distribute.has_strategy() else 1.0)
 run_main(tool.main)
 """
 

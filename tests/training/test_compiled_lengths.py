@@ -7,7 +7,7 @@ import pytest
 from made_finetuning import data_files, make_config
 
 from official_bert.config import Config, ModelConfig, TrainingConfig
-from official_bert.layers import fused
+from official_bert.layers.speed import fused
 from official_bert.tasks.loading import load_task
 from official_bert.training import distribution, loop, step
 from official_bert.training.running.cluster import Placement
@@ -55,6 +55,6 @@ def test_a_run_compiled_for_every_length_trains_as_another(tmp_path, monkeypatch
     plain = fused.run_compiled
     monkeypatch.setattr(fused, "run_compiled", lambda function, *rest, **more: compiled.append(function) or plain(function, *rest, **more))
     found = losses(tmp_path / "compiled", train_file, accumulation_steps)
-    assert len(wanted) == 8 and {fused._apply, fused._normalize, fused._softmax_gradient} <= set(compiled)
+    assert len(wanted) == 8 and {fused._apply, fused._normalize, fused.softmax_gradient} <= set(compiled)
     np.testing.assert_allclose(found, wanted, rtol=0.02)
     assert found != wanted

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 from made_finetuning import make_config
 
-from official_bert.layers import fused
+from official_bert.layers.speed import fused
 from official_bert.tasks.loading import load_task
 from official_bert.training import self_check
 

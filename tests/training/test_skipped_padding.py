@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 from made_finetuning import data_files, make_config
 
-from official_bert.layers import real_tokens
+from official_bert.layers.speed import real_tokens
+from official_bert.layers.speed.computing import computing
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop
 from official_bert.training.reporting.run_log import Watcher
@@ -93,5 +94,5 @@ def test_padding_stays_where_shapes_must_be_known_beforehand():
     assert not skips_padding(make_config("classification", training={"skip_padding": False}))
     with pytest.raises(ValueError, match="config.training.skip_padding: expected auto or false with training.xla, .* got true"):
         skips_padding(make_config("classification", training={"xla": True, "skip_padding": True}))
-    with real_tokens.padding_left_out(True):
+    with computing(removes_padding=True):
         assert real_tokens.tokens_of(tf.ones((2, 5)), True) is real_tokens.ALL  # rows of pre-training are all of one length

@@ -8,17 +8,20 @@ import contextlib
 import tensorflow as tf
 
 from official_bert.layers.embeddings import Embeddings
+from official_bert.layers.speed.extension_points import original, overridden
+from official_bert.layers.token_layout import TokenLayout
 from official_bert.models.encoder import BertEncoder
-from official_bert.serving.precision import computed_by
 from official_bert.serving.served_layers import ServedAttention, Values, served_layers
 
 
 class PortableAttention(ServedAttention):
     """`ServedAttention` with transposed heads."""
 
-    def __call__(self, x, attention_mask, queries=None, bias=None, tokens=None, training=None):
-        """x [B,S,D], attention_mask [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x, `bias` [B or 1,N,Q,S] -> [B,Q,D]."""
-        del tokens, training  # all; false
+    def __call__(self, x, attention_mask, queries=None, training=None):
+        """x [B,S,D], attention_mask a `TokenLayout` (or [B,1,1 or Q,S]), queries [B,Q,D] or None for x -> [B,Q,D]."""
+        del training  # false
+        layout = TokenLayout.of(attention_mask, queries)
+        attention_mask, bias = layout.mask, layout.positions.bias(self.layer, None, None)
         batch, length = (tf.shape(attention_mask)[axis] for axis in (0, 3))
         count = length if queries is None else tf.shape(queries)[1]
         rows = tf.reshape(x, [-1, self.width])
@@ -38,11 +41,12 @@ class PortableAttention(ServedAttention):
 def portable_layers(encoder: BertEncoder):
     """Graphs that are traced here have these operations."""
     values = Values()
-    calls, _ = served_layers(encoder, values.product, values, tf.float32, PortableAttention)
+    overrides, _ = served_layers(encoder, values.product, values, tf.float32, PortableAttention)
     tables = encoder.embeddings
     if type(tables) is Embeddings:  # Keras' `take` also counts from the end of a table
-        calls[tables, "read"] = lambda name, places: (
-            Embeddings.read(tables, name, places) if isinstance(places, slice) else
+        read = original(tables, "read")
+        overrides[tables, "read"] = lambda name, places: (
+            read(name, places) if isinstance(places, slice) else
             tf.gather(tf.convert_to_tensor(getattr(tables, name)), places))
-    with computed_by(calls):
+    with overridden(overrides):
         yield

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.data.tagged import chunk_tags
-from official_bert.layers import crf
+from official_bert.layers.relatives import crf
 from official_bert.serving.bounds import in_groups
 from official_bert.serving.served_model import ID_INPUTS, Tensors, lengthened
 from official_bert.serving.windows import ServedWindows

@@ -6,10 +6,10 @@ B batch, S pieces, W words, N layers, D hidden size, T tags.
 import keras
 from keras import ops
 
-from official_bert.layers.bilstm import make_bilstm, run_bilstm
-from official_bert.layers.crf import CRF, Scores, chain_first, no_scores
 from official_bert.layers.heads import OutputLayer
 from official_bert.layers.layer_mixing import LayerMixing, chosen_layers
+from official_bert.layers.relatives.bilstm import make_bilstm, run_bilstm
+from official_bert.layers.relatives.crf import CRF, Scores, chain_first, no_scores
 from official_bert.models.encoder import BertEncoder, EncoderWithHeads
 from official_bert.models.tagger import Tagger
 

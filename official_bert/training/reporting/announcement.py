@@ -10,7 +10,7 @@ import tensorflow as tf
 from official_bert.config import Config
 from official_bert.data.sources import ExampleSource
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures
-from official_bert.layers.visibility import LONG
+from official_bert.layers.speed.long_rows import LONG
 from official_bert.training.schedules.phases import Phase, evaluation_steps, phase_config
 from official_bert.training.task import Resolved
 from official_bert.training.trainer import Trainer

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
-from official_bert.layers.crf import Scores, best_path
+from official_bert.layers.relatives.crf import Scores, best_path
 from official_bert.tasks.tagging.served import ServedTagger
 from official_bert.text import packing
 from official_bert.text.tokenization import FullTokenizer

@@ -14,7 +14,7 @@ from seqeval.metrics.sequence_labeling import get_entities
 
 from official_bert.config import Config, ModelConfig, OptimizerConfig, TokenizerConfig, TrainingConfig
 from official_bert.data.tagged import chunk_tags
-from official_bert.layers import crf
+from official_bert.layers.relatives import crf
 from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.tasks.tagging import conll

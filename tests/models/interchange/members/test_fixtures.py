@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.layers import real_tokens
-from official_bert.models import encoder as encoder_module
+from official_bert.layers.speed import real_tokens
+from official_bert.models import encoder_parts
 from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.members import family
@@ -186,7 +186,7 @@ def test_real_tokens_alone_train_as_rows_with_padding(name, stored, monkeypatch)
     mask, factors = inputs["input_mask"][:, :, None] > 0, np.random.default_rng(0).normal(size=config.hidden_size).astype("float32")
     results = []
     for tokens_of in (lambda *_: real_tokens.ALL, lambda mask, _: real_tokens.LearningTokens(mask, 8)):
-        monkeypatch.setattr(encoder_module, "tokens_of", tokens_of)
+        monkeypatch.setattr(encoder_parts, "tokens_of", tokens_of)
         with tf.GradientTape() as tape:
             outputs, first = (encoder(inputs | more, training=True) for more in ({}, {"output_positions": inputs["input_ids"][:, :0]}))
             rows = [tf.where(mask, rows, 0.0) for rows in (*outputs["layer_outputs"], outputs["sequence_output"])]

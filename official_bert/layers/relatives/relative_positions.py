@@ -2,15 +2,19 @@
 embeddings (DeBERTa), or queries and keys that are turned by their position (Su et al. 2021; ModernBERT).
 """
 
+import dataclasses
 import functools
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
+from jaxtyping import Float, Int
 from keras import ops
 
-from official_bert.layers.attention import truncated_normal
+from official_bert.layers.configured import Configured
 from official_bert.layers.layer_norm import LayerNormalization
-from official_bert.model_config import BERT_BASE
+from official_bert.layers.positions import Positions
+from official_bert.model_config import BERT_BASE, ModelConfig
 
 FARTHEST = 128  # distances from here on share the last bucket
 
@@ -30,30 +34,54 @@ def buckets_of_distances(buckets: int, longest: int) -> np.ndarray:
 
 
 @keras.saving.register_keras_serializable("official_bert")
-class RelativePositions(keras.layers.Layer):
-    """A number for each head and bucket of distances. B batch, Q query rows, S sequence, N heads."""
+class RelativePositions(Configured):
+    """A number for each head and bucket of distances (MPNet). B batch, Q query rows, S sequence, N heads.
 
-    def __init__(self, buckets=32, num_heads=BERT_BASE.num_attention_heads, longest=BERT_BASE.longest_row,
-                 initializer_range=BERT_BASE.initializer_range, **kwargs):
-        super().__init__(**kwargs)
-        self.settings = {"buckets": buckets, "num_heads": num_heads, "longest": longest, "initializer_range": initializer_range}
-        self.table_initializer = truncated_normal(initializer_range)
+    Fields: `buckets`, `num_heads`, `longest` (tokens of the longest row), `initializer_range`.
+    """
 
-    def build(self, *_):
+    FIELDS: ClassVar = {"buckets": "relative_buckets", "num_heads": "num_attention_heads", "longest": "longest_row",
+                        "initializer_range": "initializer_range"}
+
+    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any):
+        super().__init__(config, **fields)
+        self.table_initializer = self.initializer()
+
+    def build(self, *_: Any) -> None:
         """Makes the table."""
         self.table = self.add_weight(shape=(self.settings["buckets"], self.settings["num_heads"]), initializer=self.table_initializer,
                                      name="table", autocast=False)
         self.built = True
 
-    def call(self, query_places, key_places):
+    def call(self, query_places: Int[Any, "_ Q"], key_places: Int[Any, "S"]) -> Float[Any, "_ N Q S"]:
         """Places of queries [B or 1,Q] and of keys [S] in their row -> what is added to scores of attention, [B or 1,N,Q,S]."""
         longest = self.settings["longest"]
         of_distance = ops.take(self.table, buckets_of_distances(self.settings["buckets"], longest), axis=0)   # [2*longest-1,N]
         distances = ops.expand_dims(ops.expand_dims(key_places, 0), 0) - ops.expand_dims(query_places, 2)     # [B or 1,Q,S]
         return ops.transpose(ops.take(ops.cast(of_distance, self.compute_dtype), distances + longest - 1, axis=0), (0, 3, 1, 2))
 
-    def get_config(self):
-        return super().get_config() | self.settings
+    def positions(self, length: Any) -> "Bucketed":
+        """Returns the positions of rows of `length` tokens."""
+        keys = ops.arange(length, dtype="int32")
+        return Bucketed(self, keys, (self(ops.expand_dims(keys, 0), keys),))
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucketed(Positions):
+    """Scores get the number of the bucket of their distance."""
+
+    layer: RelativePositions
+    key_places: Any                 # [S]
+    learned: tuple = ()             # the numbers [B or 1,N,Q,S]
+
+    def bias(self, attention: Any, q: Any, k: Any) -> Any:
+        return self.learned[0]
+
+    def at(self, places: Any) -> "Bucketed":
+        return dataclasses.replace(self, learned=(self.layer(places, self.key_places),))
+
+    def with_learned(self, *learned: Any) -> "Bucketed":
+        return dataclasses.replace(self, learned=learned)
 
 
 @functools.cache
@@ -70,48 +98,82 @@ def rows_of_distances(buckets: int, span: int, longest: int) -> np.ndarray:
 
 
 @keras.saving.register_keras_serializable("official_bert")
-class DistanceEmbeddings(keras.layers.Layer):
-    """A normalized row for each bucket of distances (He et al. 2021). B batch, Q query rows, S sequence, R rows, D hidden size."""
+class DistanceEmbeddings(Configured):
+    """A normalized row for each bucket of distances (He et al. 2021). B batch, Q query rows, S sequence, R rows, D hidden size.
 
-    def __init__(self, buckets=256, span=512, hidden_size=BERT_BASE.hidden_size, longest=BERT_BASE.longest_row,
-                 initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, **kwargs):
-        super().__init__(**kwargs)
-        self.settings = {"buckets": buckets, "span": span, "hidden_size": hidden_size, "longest": longest,
-                         "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon}
-        self.table_initializer = truncated_normal(initializer_range)
-        self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, name="LayerNorm", dtype=self.dtype_policy)
+    Fields: `buckets`, `span`, `hidden_size`, `longest` (tokens of the longest row), `initializer_range`, `layer_norm_epsilon`.
+    """
 
-    def build(self, *_):
+    FIELDS: ClassVar = {"buckets": "position_buckets", "span": "position_span", "hidden_size": "hidden_size", "longest": "longest_row",
+                        "initializer_range": "initializer_range", "layer_norm_epsilon": "layer_norm_epsilon"}
+
+    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any):
+        super().__init__(config, **fields)
+        self.table_initializer = self.initializer()
+        self.layer_norm = LayerNormalization(epsilon=self.settings["layer_norm_epsilon"], name="LayerNorm", dtype=self.dtype_policy)
+
+    def build(self, *_: Any) -> None:
         """Makes the table and its layer norm."""
         shape = (2 * self.settings["buckets"], self.settings["hidden_size"])
         self.table = self.add_weight(shape=shape, initializer=self.table_initializer, name="table", autocast=False)
         self.layer_norm.build(shape)
         self.built = True
 
-    def call(self, query_places, key_places):
+    def call(self, query_places: Int[Any, "_ Q"], key_places: Int[Any, "S"]) -> tuple[Float[Any, "R D"], Int[Any, "_ Q S"]]:
         """Places of queries [B or 1,Q] and of keys [S] in their row -> rows [R,D], and the row of each pair [B or 1,Q,S]."""
         longest = self.settings["longest"]
         numbers = ops.convert_to_tensor(rows_of_distances(self.settings["buckets"], self.settings["span"], longest))
         distances = ops.expand_dims(query_places, 2) - ops.expand_dims(ops.expand_dims(key_places, 0), 0)
         return self.layer_norm(self.table), ops.take(numbers, distances + longest - 1, axis=0)
 
-    def get_config(self):
-        return super().get_config() | self.settings
+    def positions(self, length: Any) -> "Distances":
+        """Returns the positions of rows of `length` tokens."""
+        keys = ops.arange(length, dtype="int32")
+        distances, rows = self(ops.expand_dims(keys, 0), keys)
+        return Distances(self, keys, rows, (distances,))
 
 
-class Rotary:
+@dataclasses.dataclass(frozen=True)
+class Distances(Positions):
+    """Scores get products of words with distances (`DisentangledAttention`)."""
+
+    layer: DistanceEmbeddings
+    key_places: Any                 # [S]
+    rows: Any                       # [B or 1,Q,S], of each pair among the distances
+    learned: tuple = ()             # the distances [R,D]
+
+    def bias(self, attention: Any, q: Any, k: Any) -> Any:
+        return attention.distance_scores(q, k, *self.learned, self.rows)
+
+    def at(self, places: Any) -> "Distances":
+        distances, rows = self.layer(places, self.key_places)
+        return dataclasses.replace(self, rows=rows, learned=(distances,))
+
+    def with_learned(self, *learned: Any) -> "Distances":
+        return dataclasses.replace(self, learned=learned)
+
+
+class Rotary(Positions):
     """Turns pairs of numbers (j and j + H/2) of a head's rows by angles that grow with the position (Su et al. 2021).
 
-    `position_ids` [B or 1,S]; `size` is H. Rows of one distance are turned by one angle against each other, wherever they stand.
+    `position_ids` [B or 1,S]; `size` is H; `windows` are the positions of layers with a window, by default the same. Rows of one distance
+    are turned by one angle against each other, wherever they stand.
     """
 
-    def __init__(self, position_ids, base: float, size: int):
+    def __init__(self, position_ids: Int[Any, "_ S"], base: float, size: int, windows: "Rotary | None" = None):
         steps = base ** (-np.arange(0, size, 2, dtype=np.float32) / np.float32(size))  # in float32, as PyTorch computes it
         angles = ops.expand_dims(ops.cast(position_ids, "float32"), 2) * steps.astype(np.float32)
         self.turns = ops.stack([ops.cos(angles), ops.sin(angles)], axis=2)             # [B or 1,S,2,H/2]
+        self.windows = windows
 
-    def __call__(self, rows, places=None):
-        """rows [B,S or Q,N,H] at `places` [B,Q] (None: all S) -> the same, turned."""
+    def rotate(self, q: Any, k: Any, places: Any) -> tuple[Any, Any]:
+        return self.turn(q, places), self.turn(k)
+
+    def in_windows(self) -> "Rotary":
+        return self.windows or self
+
+    def turn(self, rows: Float[Any, "B Q N H"], places: Any = None) -> Float[Any, "B Q N H"]:
+        """Returns rows [B,S or Q,N,H] at `places` [B,Q] (None: all S), turned."""
         turns = self.turns
         if places is not None:
             turns = ops.broadcast_to(turns, (ops.shape(places)[0], *ops.shape(turns)[1:]))

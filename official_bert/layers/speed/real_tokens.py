@@ -5,33 +5,20 @@ So products, norms, activations and dropout compute no padding. Attention, and w
 Both ways are gathers, and so are their gradients. B batch, S sequence, T real tokens of the batch.
 """
 
-import contextlib
-import contextvars
-from collections.abc import Iterator
+from typing import Any
 
+from jaxtyping import Float
 from keras import ops
 
+from official_bert.layers.speed.computing import current
+
 MULTIPLE = 128  # of which T is for pieces that are compiled for each shape
-_multiple = contextvars.ContextVar("multiple", default=0)
-
-
-@contextlib.contextmanager
-def padding_left_out(active: bool, rounded: bool = False) -> Iterator[None]:
-    """While it is open, and `active`, encoders leave padding out of rows whose length is not known beforehand.
-
-    If T is `rounded`, compiled pieces have few shapes.
-    """
-    token = _multiple.set((MULTIPLE if rounded else 1) * active)
-    try:
-        yield
-    finally:
-        _multiple.reset(token)
 
 
 class AllTokens:
     """The tokens of rows that keep their padding."""
 
-    def take(self, x):
+    def take(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
         """[B,S,...], as it is."""
         return x
 
@@ -44,7 +31,7 @@ ALL = AllTokens()
 class RealTokens(AllTokens):
     """The real tokens of rows: input_mask [B,S], 1 = real; rows of 0 make T a multiple of a number."""
 
-    def __init__(self, input_mask, multiple: int = 1):
+    def __init__(self, input_mask: Any, multiple: int = 1):
         real = ops.cast(input_mask, "bool")
         real = ops.logical_or(real, ops.logical_not(ops.any(real, axis=1, keepdims=True)))  # a row without any is computed as a whole
         counts = ops.cast(real, "int32")
@@ -56,13 +43,13 @@ class RealTokens(AllTokens):
         # Of each place among the T; of padding, that of a token of the same row: nobody gets numbers of another's text.
         self.numbers = first + ops.maximum(ops.cumsum(counts, axis=1) - 1, 0)     # [B,S]
 
-    def take(self, x):
+    def take(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
         """[B,S,...] -> [1,T,...]."""
         rows = ops.take(ops.reshape(x, (-1, *x.shape[2:])), self.places, axis=0)
         filled = ops.pad(rows, [(0, self.zeros), *[(0, 0)] * (len(x.shape) - 2)]) if self.rounded else rows
         return ops.expand_dims(filled, 0)
 
-    def put(self, x):
+    def put(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
         """[1,T,...] -> [B,S,...], in which padding repeats a real token. Nothing may read it: it has no gradient."""
         return ops.take(ops.squeeze(x, 0), self.numbers, axis=0)
 
@@ -70,25 +57,24 @@ class RealTokens(AllTokens):
 class LearningTokens(RealTokens):
     """Real tokens whose gradients are gathers, too."""
 
-    def take(self, x):
+    def take(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
         @ops.custom_gradient
-        def taken(x):
-            def gradient(upstream):
+        def taken(x: Any) -> Any:
+            def gradient(upstream: Any) -> Any:
                 rows = RealTokens.put(self, upstream)
                 return ops.where(ops.expand_dims(self.mask, tuple(range(2, len(x.shape)))), rows, 0)
             return RealTokens.take(self, x), gradient
         return taken(x)
 
-    def put(self, x):
+    def put(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
         @ops.custom_gradient
-        def padded(x):
+        def padded(x: Any) -> Any:
             return RealTokens.put(self, x), lambda upstream: RealTokens.take(self, upstream)
         return padded(x)
 
 
-def tokens_of(input_mask, training) -> AllTokens:
-    """What layers compute of rows with the mask [B,S]."""
-    multiple = _multiple.get()
-    if not multiple or None not in tuple(input_mask.shape):
+def tokens_of(input_mask: Any, training: bool | None) -> AllTokens:
+    """Returns the tokens that layers compute of rows with the mask [B,S]: all, unless `Computing.removes_padding` and S is unknown."""
+    if not current().removes_padding or None not in tuple(input_mask.shape):
         return ALL
-    return (LearningTokens if training else RealTokens)(input_mask, multiple)
+    return (LearningTokens if training else RealTokens)(input_mask, MULTIPLE if current().compiles_every_length else 1)

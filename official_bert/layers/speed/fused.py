@@ -5,45 +5,52 @@ result once. Here they compute in float32 under every precision policy. They are
 exported graphs hold none, because a server of SavedModels on a CPU has no compiler.
 """
 
-import contextlib
-import contextvars
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras import ops
 
+from official_bert.layers.attention_mask import UNSEEN
+from official_bert.layers.speed.computing import current
+
 USED = keras.backend.backend() == "tensorflow"
 if USED:
     import tensorflow as tf
-BLOCK = 2 ** 25  # scores of attention that are there at a time if queries are taken by blocks: 128 MB
 LEAST = 2 ** 18  # numbers in a tensor: the pieces of a model take a second to compile, which small tensors do not win back
-UNSEEN = -1e9  # the score of a masked place; not minus infinity: a row that sees nothing gets equal weights instead of NaN
-
-
-_for_every_length = contextvars.ContextVar("for_every_length", default=False)
-
-
-@contextlib.contextmanager
-def for_every_length(active: bool) -> Iterator[None]:
-    """While it is open, and `active`, pieces are used for tensors of unknown shape too."""
-    token = _for_every_length.set(active)
-    try:
-        yield
-    finally:
-        _for_every_length.reset(token)
 
 
 def pays(x) -> bool:
     """Whether compiled pieces are used for a tensor: in TensorFlow, if it is large and its shape is known.
 
     They are compiled for one shape: rows whose length changes from batch to batch compile them for each, which only long trainings win
-    back (`for_every_length`).
+    back (`Computing.compiles_every_length`).
     """
     if not USED or None in tuple(x.shape):
-        return USED and _for_every_length.get()
+        return USED and current().compiles_every_length
     return math.prod(x.shape) >= LEAST
+
+
+def compiled_in_training(compiled: Callable) -> Callable:
+    """Decorates a function of tensors, the largest one first: in training, `compiled` computes it if that pays.
+
+    The decorated function says what is computed, with `training` as its last argument; `compiled` has the same arguments without it.
+    """
+    def decorate(plain: Callable) -> Callable:
+        @functools.wraps(plain)
+        def run(x: Any, *arguments: Any, training: bool | None = None) -> Any:
+            if training and pays(x):
+                return compiled(x, *arguments)
+            return plain(x, *arguments, training=training)
+        return run
+    return decorate
+
+
+def compiled_if_large(function: Callable, *tensors: Any) -> Any:
+    """Returns function(*tensors), compiled if the first one is large (`pays`)."""
+    return run_compiled(function, *tensors) if pays(tensors[0]) else function(*tensors)
 
 
 def product_with_rows(x, table):
@@ -89,7 +96,7 @@ class Dropout(keras.layers.Dropout):
 
     def draw(self, like):
         """Draws which numbers of a tensor of that shape are kept: bool, a function of the seed."""
-        return run_compiled(_draw, like, self.seed_generator.next(), rate=self.rate)
+        return run_compiled(draw_mask, like, self.seed_generator.next(), rate=self.rate)
 
 
 def gelu(x):
@@ -128,87 +135,9 @@ def attention_weights(scores, mask, dropout: Dropout, dtype: str):
         shares = tf.nn.softmax(tf.where(mask, tf.cast(scores, tf.float32), UNSEEN))
 
         def gradient(upstream):
-            return run_compiled(_softmax_gradient, upstream, shares, mask, *keep_mask, rate=dropout.rate, dtype=scores.dtype)
+            return run_compiled(softmax_gradient, upstream, shares, mask, *keep_mask, rate=dropout.rate, dtype=scores.dtype)
         return run_compiled(_scale_kept, shares, *keep_mask, rate=dropout.rate, dtype=tf.as_dtype(dtype)), gradient
     return weighted(scores)
-
-
-def attend_in_turn(q, k, v, mask_of, dropout: Dropout, training):
-    """dropout(softmax(q k where mask)) v for a block of queries at a time, so that no tensor of [Q,S] exists, in either pass.
-
-    q [B,N,Q,H], k and v [B,N,S,H], `mask_of(first, last)` [B,1,1 or last-first,S] -> [B,N,Q,H]. A block begins when the one before it
-    is done: otherwise TensorFlow would run the same product of all blocks first. The backward pass makes the weights again.
-    """
-    edges = _edges(q, k)
-    if isinstance(edges[-1], int) or training:
-        return _attend_between(edges, q, k, v, mask_of, dropout, training)
-    # In exported graphs each block has a row, because XNNPACK takes no empty tensors: the last blocks begin before the end of those before.
-    count = edges[-1]
-    rows = (count + 7) // 8
-    starts = [ops.minimum(number * rows, count - rows) for number in range(8)]
-    parts: list = []
-    for start in starts:
-        with tf.control_dependencies(parts[-1:]) if USED else contextlib.nullcontext():
-            parts.append(_attend_between([0, rows], q[:, :, start:start + rows], k, v,
-                                         lambda first, last, start=start: mask_of(start, start + rows), dropout, False))
-    number = ops.arange(count) // rows
-    return ops.take(ops.concatenate(parts, axis=2), number * rows + ops.arange(count) - ops.minimum(number * rows, count - rows), axis=2)
-
-
-def _attend_between(edges, q, k, v, mask_of, dropout, training):
-    """`attend_in_turn` for blocks of queries between neighbouring edges."""
-    seeds = [dropout.seed_generator.next() for _ in edges[1:]] if training and dropout.rate and USED else [None] * (len(edges) - 1)
-
-    def weights(q, k, number):
-        scores = ops.matmul(q[:, :, edges[number]:edges[number + 1]], ops.transpose(k, (0, 1, 3, 2)))
-        mask = mask_of(edges[number], edges[number + 1])
-        shares = ops.softmax(ops.where(mask, ops.cast(scores, "float32"), UNSEEN), axis=-1)
-        if seeds[number] is None:
-            return shares, mask, (), ops.cast(dropout(shares, training=training and not USED), v.dtype)
-        drawn = run_compiled(_draw, shares, seeds[number], rate=dropout.rate) if pays(shares) else (
-            tf.random.stateless_uniform(tf.shape(shares), seeds[number]) >= dropout.rate)
-        return shares, mask, (drawn,), tf.cast(tf.where(drawn, shares / (1.0 - dropout.rate), 0.0), v.dtype)
-
-    def forward(q, k, v):
-        done: list = []
-        for number in range(len(seeds)):
-            with tf.control_dependencies(done[-1:]) if USED else contextlib.nullcontext():
-                done.append(ops.matmul(weights(q, k, number)[3], v))
-        return ops.concatenate(done, axis=2)
-
-    if not (training and USED):
-        return forward(q, k, v)
-
-    @tf.custom_gradient
-    def attended(q, k, v):
-        def gradient(upstream):
-            of_q, of_k, of_v = [], tf.zeros_like(k, tf.float32), tf.zeros_like(v, tf.float32)  # sums over all blocks
-            for number, _ in enumerate(seeds):
-                with tf.control_dependencies([*of_q[-1:], of_k, of_v]):
-                    part = slice(edges[number], edges[number + 1])
-                    shares, mask, keep_mask, used = weights(q, k, number)
-                    of_v += _float(tf.matmul(used, upstream[:, :, part], transpose_a=True))
-                    of_weights = tf.matmul(upstream[:, :, part], v, transpose_b=True)
-                    run = run_compiled if pays(shares) else lambda function, *tensors, **options: function(*tensors, **options)
-                    of_scores = run(_softmax_gradient, of_weights, shares, mask, *keep_mask, rate=dropout.rate, dtype=q.dtype)
-                    of_k += _float(tf.matmul(of_scores, q[:, :, part], transpose_a=True))
-                    of_q.append(tf.matmul(of_scores, k))
-            return tf.concat(of_q, 2), tf.cast(of_k, k.dtype), tf.cast(of_v, v.dtype)
-        return forward(q, k, v), gradient
-    return attended(q, k, v)
-
-
-def _edges(q, k) -> list:
-    """The first query of each block, and the end; blocks of rows of unknown length are eighths of them."""
-    batch, heads, count, _ = q.shape
-    length = k.shape[2]
-    if count is not None and count <= 64:
-        return [0, count]
-    if None in (count, length):
-        count = ops.shape(q)[2]
-        return [0, *((count * number + 7) // 8 for number in range(1, 8)), count]
-    size = max(64, BLOCK // ((batch or 1) * heads * length) // 64 * 64)
-    return [*range(0, count, size), count]
 
 
 def run_compiled(function, *tensors, **options):
@@ -231,16 +160,16 @@ def _activated(function, derivative, x):
     return activated(x)
 
 
-def _float(x):
+def as_float32(x):
     return tf.cast(x, tf.float32)
 
 
 def _apply(x, activation):
-    return tf.cast(activation(_float(x)), x.dtype)
+    return tf.cast(activation(as_float32(x)), x.dtype)
 
 
 def _chain(x, upstream, derivative):
-    return tf.cast(_float(upstream) * derivative(_float(x)), x.dtype)
+    return tf.cast(as_float32(upstream) * derivative(as_float32(x)), x.dtype)
 
 
 def _gelu_tanh(x):
@@ -264,21 +193,21 @@ def _gelu_erf_gradient(x):
     return 0.5 * (1.0 + tf.math.erf(x * math.sqrt(0.5))) + x * tf.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
 
-def _draw(like, seed, rate):
+def draw_mask(like, seed, rate):
     # Threefry, which XLA computes on whole vectors, is three times as fast as Philox.
     return tf.random.stateless_uniform(tf.shape(like), seed, alg="threefry") >= rate
 
 
 def _scale_kept(x, keep_mask=None, *, rate, dtype):
-    scaled = _float(x) if keep_mask is None else tf.where(keep_mask, _float(x) * (1.0 / (1.0 - rate)), 0.0)
+    scaled = as_float32(x) if keep_mask is None else tf.where(keep_mask, as_float32(x) * (1.0 / (1.0 - rate)), 0.0)
     return tf.cast(scaled, dtype)
 
 
 def _normalize(x, residual, gamma, beta, keep_mask=None, *, rate, epsilon):
     """Returns the normalized sum, and what the gradient needs: the sum, its mean and 1 / its standard deviation."""
-    total = tf.cast(_float(residual) + _scale_kept(x, keep_mask, rate=rate, dtype=tf.float32), x.dtype)
-    mean = tf.reduce_mean(_float(total), axis=-1, keepdims=True)
-    centered = _float(total) - mean
+    total = tf.cast(as_float32(residual) + _scale_kept(x, keep_mask, rate=rate, dtype=tf.float32), x.dtype)
+    mean = tf.reduce_mean(as_float32(total), axis=-1, keepdims=True)
+    centered = as_float32(total) - mean
     inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True) + epsilon)
     return tf.cast(centered * inverse * gamma + beta, x.dtype), total, mean, inverse
 
@@ -286,7 +215,7 @@ def _normalize(x, residual, gamma, beta, keep_mask=None, *, rate, epsilon):
 def _normalize_gradient(upstream, total, mean, inverse, gamma, keep_mask=None, *, rate, epsilon):
     """Returns the gradients of x, residual, gamma and beta."""
     del epsilon
-    upstream, normalized = _float(upstream), (_float(total) - mean) * inverse
+    upstream, normalized = as_float32(upstream), (as_float32(total) - mean) * inverse
     scaled = upstream * gamma
     along = tf.reduce_mean(scaled * normalized, axis=-1, keepdims=True)
     of_total = inverse * (scaled - tf.reduce_mean(scaled, axis=-1, keepdims=True) - normalized * along)
@@ -295,7 +224,7 @@ def _normalize_gradient(upstream, total, mean, inverse, gamma, keep_mask=None, *
             tf.reduce_sum(upstream * normalized, axis=rows), tf.reduce_sum(upstream, axis=rows))
 
 
-def _softmax_gradient(upstream, shares, mask, keep_mask=None, *, rate, dtype):
+def softmax_gradient(upstream, shares, mask, keep_mask=None, *, rate, dtype):
     upstream = _scale_kept(upstream, keep_mask, rate=rate, dtype=tf.float32)
     found = shares * (upstream - tf.reduce_sum(upstream * shares, axis=-1, keepdims=True))
     return tf.cast(tf.where(mask, found, 0.0), dtype)

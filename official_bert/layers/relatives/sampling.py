@@ -4,24 +4,27 @@ The noise is a hash of a row's key and of the place of its logit. So a draw depe
 step in which the row is computed.
 """
 
+from typing import Any
+
+from jaxtyping import Float, Int
 from keras import ops
 
-from official_bert.layers.fused import pays, run_compiled
+from official_bert.layers.speed.fused import compiled_if_large
 
 STRIDE = 0x9E3779B9  # 2^32 over the golden ratio, odd
 MIXERS = ((16, 0x7FEB352D), (15, 0x846CA68B))  # of a hash of 32 bits with little bias (Wellons, "hash prospector", 2018)
 
 
-def draw_words(logits, keys):
+def draw_words(logits: Float[Any, "B P V"], keys: Int[Any, "B 2"]) -> Int[Any, "B P"]:
     """Draws a word for each prediction, word v with the probability softmax(logits)[v]: logits [B,P,V], keys [B,2] int32 -> [B,P] int32.
 
     No gradient flows through it.
     """
     logits = ops.stop_gradient(ops.cast(logits, "float32"))
-    return run_compiled(_largest, logits, keys) if pays(logits) else _largest(logits, keys)
+    return compiled_if_large(_largest, logits, keys)
 
 
-def gumbel_noise(keys, predictions: int, words: int):
+def gumbel_noise(keys: Int[Any, "B 2"], predictions: Any, words: Any) -> Float[Any, "B P V"]:
     """Returns numbers of the standard Gumbel distribution, a function of each row's key: keys [B,2] int32 -> [B,P,V] float32."""
     numbers = ops.reshape(ops.cast(ops.arange(predictions * words, dtype="int32"), "uint32"), (1, predictions, words))
     first, second = (ops.reshape(ops.cast(keys[:, part], "uint32"), (-1, 1, 1)) for part in (0, 1))
@@ -31,11 +34,11 @@ def gumbel_noise(keys, predictions: int, words: int):
     return -ops.log(-ops.log1p(-share))
 
 
-def _largest(logits, keys):
+def _largest(logits: Any, keys: Any) -> Any:
     return ops.argmax(logits + gumbel_noise(keys, *ops.shape(logits)[1:]), axis=-1)
 
 
-def _mix(bits):
+def _mix(bits: Any) -> Any:
     """A hash of uint32."""
     for shift, factor in MIXERS:
         bits = ops.bitwise_xor(bits, ops.right_shift(bits, ops.cast(shift, "uint32"))) * ops.cast(factor, "uint32")

@@ -1,29 +1,36 @@
 """The convolution over the embeddings that DeBERTa v2 adds to the rows after its first layer (He et al. 2021)."""
 
+from typing import Any, ClassVar
+
 import keras
+from jaxtyping import Float
 from keras import ops
 
-from official_bert.layers.attention import truncated_normal
-from official_bert.layers.fused import Dropout
+from official_bert.layers.activations import get_activation
+from official_bert.layers.configured import Configured
 from official_bert.layers.layer_norm import LayerNormalization
-from official_bert.layers.transformer import get_activation
-from official_bert.model_config import BERT_BASE
+from official_bert.layers.speed.fused import Dropout
+from official_bert.model_config import BERT_BASE, ModelConfig
 
 
 @keras.saving.register_keras_serializable("official_bert")
-class Convolution(keras.layers.Layer):
-    """A sum of products of neighbouring rows, activated, added and normalized. B batch, S sequence, D hidden size, T neighbours."""
+class Convolution(Configured):
+    """A sum of products of neighbouring rows, activated, added and normalized. B batch, S sequence, D hidden size, T neighbours.
 
-    def __init__(self, tokens=3, hidden_size=BERT_BASE.hidden_size, act="tanh", dropout=BERT_BASE.hidden_dropout_prob,
-                 initializer_range=BERT_BASE.initializer_range, layer_norm_epsilon=BERT_BASE.layer_norm_epsilon, biases=True, **kwargs):
-        super().__init__(**kwargs)
-        self.settings = {"tokens": tokens, "hidden_size": hidden_size, "act": act, "dropout": dropout,
-                         "initializer_range": initializer_range, "layer_norm_epsilon": layer_norm_epsilon, "biases": biases}
-        self.kernel_initializer = truncated_normal(initializer_range)
-        self.dropout = Dropout(dropout, dtype=self.dtype_policy)
-        self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, center=biases, name="LayerNorm", dtype=self.dtype_policy)
+    Fields: `tokens` (T), `hidden_size`, `act`, `dropout`, `initializer_range`, `layer_norm_epsilon`, `biases`.
+    """
 
-    def build(self, *_):
+    FIELDS: ClassVar = {"tokens": "convolution", "hidden_size": "hidden_size", "act": "convolution_act", "dropout": "hidden_dropout_prob",
+                        "initializer_range": "initializer_range", "layer_norm_epsilon": "layer_norm_epsilon", "biases": "biases"}
+
+    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any):
+        super().__init__(config, **fields)
+        self.kernel_initializer = self.initializer()
+        self.dropout = Dropout(self.settings["dropout"], dtype=self.dtype_policy)
+        self.layer_norm = LayerNormalization(epsilon=self.settings["layer_norm_epsilon"], center=self.settings["biases"], name="LayerNorm",
+                                             dtype=self.dtype_policy)
+
+    def build(self, *_: Any) -> None:
         """Makes the weights."""
         tokens, width = self.settings["tokens"], self.settings["hidden_size"]
         self.kernel = self.add_weight(shape=(tokens, width, width), initializer=self.kernel_initializer, name="kernel")
@@ -31,10 +38,11 @@ class Convolution(keras.layers.Layer):
         self.layer_norm.build((None, None, width))
         self.built = True
 
-    def call(self, x, embedded, input_mask, instance_ids=None, training=None):
+    def call(self, x: Float[Any, "B S D"], embedded: Float[Any, "B S D"], input_mask: Any, instance_ids: Any = None,
+             training: bool | None = None) -> Float[Any, "B S D"]:
         """x, the rows after the layer, and embedded [B,S,D], input_mask [B,S] -> [B,S,D]; packed rows see those of their instance."""
         length = ops.shape(embedded)[1]
-        owners = ops.cast(input_mask, "int32") if instance_ids is None else ops.where(input_mask > 0, instance_ids + 1, 0)
+        owners = ops.cast(input_mask, "int32") if instance_ids is None else ops.where(ops.cast(input_mask, "bool"), instance_ids + 1, 0)
         half, total = self.settings["tokens"] // 2, 0.0
         numbers = ops.pad(owners, [(0, 0), (half, half)])                                # 0: nothing there
         rows = ops.pad(embedded, [(0, 0), (half, half), (0, 0)])
@@ -45,6 +53,3 @@ class Convolution(keras.layers.Layer):
         total = total if self.bias is None else total + ops.cast(self.bias, self.compute_dtype)
         added = get_activation(self.settings["act"])(self.dropout(total, training=training))
         return self.layer_norm(x + added)
-
-    def get_config(self):
-        return super().get_config() | self.settings

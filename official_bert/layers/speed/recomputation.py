@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import ops
 
-from official_bert.layers.fused import in_turn
+from official_bert.layers.speed.fused import in_turn
 
 
 def recomputed(function: Callable, weights: Sequence, sites: Sequence, *tensors):

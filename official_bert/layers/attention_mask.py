@@ -1,0 +1,60 @@
+"""Which tokens see which (paper A.2: padding is not attended to; 2018 `create_attention_mask_from_input_mask`).
+
+B batch, S sequence, Q query rows, N heads.
+"""
+
+import dataclasses
+from typing import Any
+
+from jaxtyping import Bool, Float, Int
+from keras import ops
+
+UNSEEN = -1e9  # the score of a masked place; not minus infinity: a row that sees nothing gets equal weights instead of NaN
+
+
+def make_attention_mask(input_mask: Any, instance_ids: Any = None, left_to_right: bool = False) -> Bool[Any, "B 1 _ S"]:
+    """Makes the mask of visible rows: input_mask [B,S] -> [B,1,1,S]; with instance_ids [B,S] or left to right [B,1,S,S]; true = visible.
+
+    Rows of packed instances see their own instance only; left to right, a row sees itself and the rows before it. What padding rows
+    see does not matter.
+    """
+    # Not [:, None, None, :]: those are strided slices, which LiteRT lacks.
+    mask = ops.expand_dims(ops.expand_dims(ops.cast(input_mask, "bool"), 1), 1)       # [B,1,1,S]
+    if left_to_right:
+        places = ops.arange(ops.shape(input_mask)[1])
+        mask = ops.logical_and(mask, ops.expand_dims(places, 1) >= ops.expand_dims(places, 0))  # [B,1,S,S]
+    if instance_ids is None:
+        return mask
+    return ops.logical_and(mask, (instance_ids[:, :, None] == instance_ids[:, None, :])[:, None])
+
+
+def masked_softmax(scores: Float[Any, "B N Q S"], attention_mask: Bool[Any, "#B 1 #Q S"]) -> Float[Any, "B N Q S"]:
+    """Returns the weights of attention: the softmax of the scores of visible tokens, in float32 under every precision policy."""
+    return ops.softmax(ops.where(attention_mask, ops.cast(scores, "float32"), UNSEEN), axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenInputs:
+    """What the inputs say of the tokens, for layers that make masks of their own: long rows, windows, a convolution."""
+
+    input_mask: Any                  # [B,S] bool, true = a real token
+    instance_ids: Any = None         # [B,S]: tokens see their instance alone
+    left_to_right: bool = False
+    embedded: Any = None             # [B,S,D], the output of the embeddings
+
+    def mask(self, places: Int[Any, "B Q"] | None = None, first: Any = None, last: Any = None) -> Bool[Any, "#B 1 #Q S"]:
+        """Returns the mask of the queries at `places`, or of all; with `first` and `last`, of some of them."""
+        mask = ops.expand_dims(ops.expand_dims(self.input_mask, 1), 1)                    # [B,1,1,S]
+        if self.instance_ids is None and not self.left_to_right:
+            return mask
+        keys = ops.arange(ops.shape(self.input_mask)[1], dtype="int32")
+        places = ops.expand_dims(keys, 0) if places is None else ops.cast(places, "int32")
+        places = places if first is None else places[:, first:last]                       # [B or 1,Q]
+        if self.left_to_right:
+            distances = ops.expand_dims(keys, 0) - ops.expand_dims(places, 2)             # [B or 1,Q,S]
+            mask = ops.logical_and(mask, ops.expand_dims(distances, 1) <= 0)
+        if self.instance_ids is None:
+            return mask
+        places = ops.broadcast_to(places, (ops.shape(mask)[0], ops.shape(places)[1]))
+        own = ops.expand_dims(ops.take_along_axis(self.instance_ids, places, axis=1), 2)  # [B,Q,1]
+        return ops.logical_and(mask, ops.expand_dims(own == ops.expand_dims(self.instance_ids, 1), 1))

@@ -1,0 +1,37 @@
+"""How attention knows the places of tokens, beside the embeddings."""
+
+from typing import Any, Self
+
+from jaxtyping import Float, Int
+
+
+class Positions:
+    """BERT's: the embeddings alone tell positions, so attention adds nothing (paper 3, figure 2).
+
+    Relatives of BERT override `rotate` or `bias`. B batch, S sequence, Q query rows, N heads, H head size.
+    """
+
+    learned: tuple = ()  # tensors with gradients: a function that is recomputed takes them as arguments
+
+    def rotate(self, q: Float[Any, "B Q N H"], k: Float[Any, "B S N H"], places: Int[Any, "B Q"] | None) -> tuple[Any, Any]:
+        """Returns queries and keys, turned by their places; `places` None: queries stand at all S places."""
+        return q, k
+
+    def bias(self, attention: Any, q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"]) -> Float[Any, "#B N Q S"] | None:
+        """Returns what is added to the scores of an attention layer, or None."""
+        return None
+
+    def at(self, places: Int[Any, "B Q"]) -> Self:
+        """Returns the positions for queries at these places only."""
+        return self
+
+    def with_learned(self, *learned: Any) -> Self:
+        """Returns the same with other tensors for `learned`."""
+        return self
+
+    def in_windows(self) -> Self:
+        """Returns the positions for layers whose tokens see a window only."""
+        return self
+
+
+EMBEDDED = Positions()

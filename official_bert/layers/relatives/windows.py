@@ -1,0 +1,94 @@
+"""Attention within windows: a token sees so many tokens on each side (Beltagy et al. 2020; ModernBERT).
+
+B batch, S sequence, W a window, K windows that a row of S has, N heads, H head size.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+from keras import ops
+
+from official_bert.layers.attention_mask import TokenInputs
+from official_bert.layers.speed.fused import Dropout
+from official_bert.layers.token_layout import TokenLayout, swap_heads
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowedLayout(TokenLayout):
+    """The layout for layers with a window: each window of queries sees three windows of keys; the mask is [B*K,1,W,3W]."""
+
+    window: int = 0
+
+    def at(self, places: Any) -> "WindowedLayout":
+        """Returns the layout for these queries: all rows are computed, and theirs are returned."""
+        return dataclasses.replace(self, places=places)
+
+    def query_rows(self, x: Any, queries: Any) -> Any:
+        return x
+
+    def split_heads(self, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
+        """[B,S,N,H] (or [1,T,N,H]) each -> [B*K,N,W,H], [B*K,N,3W,H] twice, queries and keys turned by their positions."""
+        q, k = self.positions.rotate(self.pad(q), self.pad(k), None)
+        keys, values = (swap_heads(windows_around(rows, self.window)) for rows in (k, self.pad(v)))
+        return swap_heads(windows_of(q, self.window)), keys, values
+
+    def attend(self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout, training: bool | None = None) -> Any:
+        return kernel(q, k, v, self.mask, None, dropout, training=training)
+
+    def merge_rows(self, context: Float[Any, "BK N W H"]) -> Any:
+        """[B*K,N,W,H] -> [B,Q,N,H], or [1,T,N,H] without padding."""
+        batch, length = ops.shape(self.inputs.input_mask)
+        rows = ops.reshape(swap_heads(context), (batch, -1, *context.shape[1::2]))[:, :length]   # [B,S,N,H]
+        if self.places is None:
+            return self.unpad(rows)
+        return ops.take_along_axis(rows, ops.expand_dims(self.places, (2, 3)), axis=1)
+
+
+def in_windows(layout: TokenLayout, window: int) -> TokenLayout:
+    """Returns the layout for layers in which a token sees `window` tokens on each side.
+
+    Rows that are known to be no longer than the window are left whole.
+    """
+    positions = layout.positions.in_windows()
+    length = layout.inputs.input_mask.shape[1]
+    if length is not None and length <= window:
+        return dataclasses.replace(layout, positions=positions)
+    return WindowedLayout(mask_of_windows(layout.inputs, window), layout.inputs, layout.tokens, positions, layout.places, window=window)
+
+
+def mask_of_windows(inputs: TokenInputs, window: int) -> Bool[Any, "BK 1 W W3"]:
+    """Returns the mask [B*K,1,W,3W] of `windows_of` the queries for the keys in `windows_around` them."""
+    mask = ops.expand_dims(ops.expand_dims(windows_around(inputs.input_mask, window), 1), 1)
+    distances = np.arange(3 * window)[None] - window - np.arange(window)[:, None]         # [W,3W]
+    near = (abs(distances) <= window) & ((distances <= 0) | (not inputs.left_to_right))
+    mask = ops.logical_and(mask, near[None, None])
+    if inputs.instance_ids is None:
+        return mask
+    own, others = windows_of(inputs.instance_ids, window), windows_around(inputs.instance_ids, window)
+    return ops.logical_and(mask, ops.expand_dims(ops.expand_dims(own, 2) == ops.expand_dims(others, 1), 1))
+
+
+def windows_of(x: Any, window: int) -> Any:
+    """Cuts rows x [B,S,...] into windows, the last one filled up: [B*K,W,...]."""
+    length, row_shape = ops.shape(x)[1], ops.shape(x)[2:]
+    count = (length + window - 1) // window * window  # no remainder of a negative number, which ONNX has of another sign
+    return ops.reshape(_padded(x, 0, count - length), (-1, window, *row_shape))
+
+
+def windows_around(x: Any, window: int) -> Any:
+    """Returns each window of x [B,S,...] with the one before and the one behind it: [B*K,3W,...]."""
+    length, row_shape = ops.shape(x)[1], ops.shape(x)[2:]
+    count = (length + window - 1) // window * window
+    padded = _padded(x, window, window + count - length)                                  # [B,S+2W,...]
+    neighbours = [ops.reshape(padded[:, start:start + count], (-1, window, *row_shape)) for start in (0, window, 2 * window)]
+    return ops.concatenate(neighbours, axis=1)
+
+
+def _padded(x: Any, before: Any, behind: Any) -> Any:
+    """Returns rows x [B,S,...] with zeros before and behind them."""
+    shape = ops.shape(x)
+    first = [ops.zeros((shape[0], before, *shape[2:]), x.dtype)] if before else []
+    return ops.concatenate([*first, x, ops.zeros((shape[0], behind, *shape[2:]), x.dtype)], axis=1)

@@ -1,0 +1,135 @@
+"""Makes the parts of an encoder from its configuration: the one place that knows which relative of BERT has which part.
+
+A new part is an object with the interface of an existing one, and a line here.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from official_bert.layers.activations import get_activation
+from official_bert.layers.attention import SelfAttention
+from official_bert.layers.attention_mask import TokenInputs, make_attention_mask
+from official_bert.layers.configured import truncated_normal
+from official_bert.layers.dense import Dense
+from official_bert.layers.layer_norm import LayerNormalization
+from official_bert.layers.positions import EMBEDDED, Positions
+from official_bert.layers.relatives.bilstm import make_bilstm
+from official_bert.layers.relatives.convolution import Convolution
+from official_bert.layers.relatives.disentangled_attention import DisentangledAttention
+from official_bert.layers.relatives.pooler import NormalizedPooler
+from official_bert.layers.relatives.pre_norm import PreNormLayer
+from official_bert.layers.relatives.relative_positions import DistanceEmbeddings, RelativePositions, Rotary
+from official_bert.layers.relatives.windows import in_windows
+from official_bert.layers.speed.long_rows import LONG, LongLayout
+from official_bert.layers.speed.real_tokens import tokens_of
+from official_bert.layers.token_layout import TokenLayout
+from official_bert.layers.transformer import TransformerLayer
+from official_bert.model_config import ModelConfig
+from official_bert.models.reader import BiLSTMReader, LastRowReader, MeanReader, Reader
+from official_bert.models.stack import InWindows, Normalized, Recomputed, Stack, Step, WithConvolution
+
+
+def make_relative_positions(config: ModelConfig, dtype: Any) -> RelativePositions | DistanceEmbeddings | None:
+    """Makes the table of distances that all layers share, if there is one."""
+    if config.positions.relative_buckets:
+        return RelativePositions(config, name="relative_positions", dtype=dtype)
+    if config.positions.position_buckets:
+        return DistanceEmbeddings(config, name="relative_positions", dtype=dtype)
+    return None
+
+
+def make_layers(config: ModelConfig, recompute: bool | str, dtype: Any) -> list[TransformerLayer]:
+    """Makes the layers with weights of their own; `recompute="attention"` lets each recompute its attention."""
+    attention = DisentangledAttention if config.positions.position_buckets else SelfAttention
+    layers = []
+    for index in range(config.own_layers):
+        options: dict[str, Any] = {"name": f"layer_{index}", "dtype": dtype,
+                                   "attention": attention(config, recompute == "attention", name="attention", dtype=dtype)}
+        if config.norm == "pre":
+            layers.append(PreNormLayer(config, first=index == 0 and not config.layer_groups, **options))
+        else:
+            layers.append(TransformerLayer(config, **options))
+    return layers
+
+
+def make_final_norm(config: ModelConfig, dtype: Any) -> LayerNormalization | None:
+    """Makes the layer norm after all layers, if norms stand before their sublayers."""
+    if config.norm != "pre":
+        return None
+    return LayerNormalization(epsilon=config.layer_norm_epsilon, center=config.biases, name="final_LayerNorm", dtype=dtype)
+
+
+def make_convolution(config: ModelConfig, dtype: Any) -> Convolution | None:
+    """Makes the convolution over the embeddings, if there is one."""
+    return Convolution(config, name="convolution", dtype=dtype) if config.convolution else None
+
+
+def make_bilstms(config: ModelConfig, dtype: Any) -> list[keras.layers.Bidirectional]:
+    """Makes the BiLSTMs on top of the encoder."""
+    return [make_bilstm(config.hidden_size, f"bilstm_{index}", dtype) for index in range(config.bilstm_layers)]
+
+
+def make_pooler(config: ModelConfig, dtype: Any) -> Dense:
+    """Makes the pooler: a dense layer with tanh on the row of [CLS] (2018 `BertModel`), or what a relative has."""
+    options = {"use_bias": config.biases, "kernel_initializer": truncated_normal(config.initializer_range),
+               "activation": get_activation(config.pooler_act), "name": "pooler", "dtype": dtype}
+    if config.pooler_norm:
+        return NormalizedPooler(config.hidden_size, epsilon=config.layer_norm_epsilon, **options)
+    return Dense(config.hidden_size, **options)
+
+
+def make_stack(encoder: Any, recompute: bool | str) -> Stack:
+    """Puts an encoder's layers in order, and around each what belongs to it."""
+    config: ModelConfig = encoder.config
+    steps: list[Step] = []
+    for index in range(config.num_hidden_layers):
+        step: Step = encoder.transformer_layers[config.weights_of_layer(index)]
+        step = Recomputed(step) if recompute is True else step
+        step = InWindows(step) if config.window_of_layer(index) else step
+        steps.append(step)
+    if encoder.convolution is not None:
+        steps[0] = WithConvolution(steps[0], encoder.convolution)
+    if encoder.final_layer_norm is not None:
+        steps[-1] = Normalized(steps[-1], encoder.final_layer_norm)
+    return Stack(steps)
+
+
+def make_reader(config: ModelConfig, bilstms: Sequence[keras.layers.Layer]) -> Reader:
+    """Makes what chooses the returned and the pooled rows."""
+    texts = Reader() if config.attention == "bidirectional" else LastRowReader()
+    if bilstms:
+        return BiLSTMReader(texts, bilstms)
+    return MeanReader(texts) if config.pooling == "mean" else texts
+
+
+def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training: bool | None) -> TokenLayout:
+    """Makes what an encoder's layers are told of the tokens of its `inputs`; `embedded` [B,S,D] is the output of the embeddings.
+    """
+    config: ModelConfig = encoder.config
+    tokens = TokenInputs(ops.cast(inputs["input_mask"], "bool"), inputs.get("instance_ids"), config.attention == "left_to_right", embedded)
+    length = inputs["input_mask"].shape[1]
+    padding = tokens_of(inputs["input_mask"], training)
+    positions = make_positions(config, encoder.relative_positions, inputs)
+    if config.longest_row > LONG and (length is None or length > LONG):
+        layout: TokenLayout = LongLayout(None, tokens, padding, positions)
+    else:
+        mask = make_attention_mask(tokens.input_mask, tokens.instance_ids, tokens.left_to_right)
+        layout = TokenLayout(mask, tokens, padding, positions)
+    return dataclasses.replace(layout, windowed=in_windows(layout, config.window)) if config.window else layout
+
+
+def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping[str, Any]) -> Positions:
+    """Makes what attention knows of the places of tokens."""
+    length = ops.shape(inputs["input_mask"])[1]
+    if relative_positions is not None:
+        return relative_positions.positions(length)
+    if not config.positions.rotary:
+        return EMBEDDED
+    places = inputs.get("position_ids")
+    places = ops.expand_dims(ops.arange(length, dtype="int32"), 0) if places is None else places
+    size, base, window_base = config.hidden_size // config.num_attention_heads, config.positions.rotary, config.positions.window_rotary
+    return Rotary(places, base, size, windows=None if window_base == base else Rotary(places, window_base, size))

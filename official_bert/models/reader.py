@@ -1,0 +1,123 @@
+"""Which rows of the last layer an encoder returns, and which one it pools.
+
+B batch, S sequence, P wanted rows, K pooled rows, D hidden size.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+from jaxtyping import Float, Int
+from keras import ops
+
+from official_bert.layers.relatives.bilstm import last_states, run_bilstm
+from official_bert.layers.speed.extension_points import extension_point
+
+Inputs = Mapping[str, Any]
+Rows = tuple[Any, Any]  # returned [B,S or P,D], pooled [B,D] or [B,K,D]
+
+
+class Reader:
+    """BERT's: the pooler reads [CLS], the first row (paper 3.1, task 2); of packed instances, the row of each."""
+
+    def pooled_places(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
+        """Returns the places of the rows that stand for whole texts."""
+        return ops.zeros_like(input_mask[:, :1], dtype="int32")
+
+    def places(self, inputs: Inputs) -> Int[Any, "B Q"] | None:
+        """Returns the only places that the last layer must compute: of the pooled rows, then of the wanted ones; None: all."""
+        if "output_positions" not in inputs:
+            return None
+        return ops.concatenate([self._pooled(inputs), ops.cast(inputs["output_positions"], "int32")], axis=1)
+
+    def read(self, x: Float[Any, "B _ D"], inputs: Inputs, training: bool | None = None) -> Rows:
+        """Splits the rows of the last layer, all or those at `places`."""
+        packed = "cls_positions" in inputs
+        if "output_positions" in inputs:
+            count = ops.shape(inputs["cls_positions"])[1] if packed else 1
+            pooled, x = x[:, :count], x[:, count:]                                    # [B,1 or K,D], [B,P,D]
+        else:
+            pooled = self.gather_rows(x, self._pooled(inputs)) if packed else self.text_rows(x, inputs)
+        return x, pooled if packed else pooled[:, 0]
+
+    def text_rows(self, x: Float[Any, "B S D"], inputs: Inputs) -> Float[Any, "B 1 D"]:
+        """Returns the row that stands for the whole text, of all rows."""
+        return x[:, :1]
+
+    @extension_point
+    def gather_rows(self, x: Float[Any, "B S D"], positions: Int[Any, "B P"]) -> Float[Any, "B P D"]:
+        """Returns the rows at `positions`."""
+        return ops.take_along_axis(x, ops.expand_dims(ops.cast(positions, "int32"), 2), axis=1)
+
+    def _pooled(self, inputs: Inputs) -> Any:
+        if "cls_positions" in inputs:
+            return ops.cast(inputs["cls_positions"], "int32")
+        return self.pooled_places(inputs["input_mask"])
+
+    def check(self, inputs: Inputs) -> None:
+        """Raises ValueError for inputs that cannot be read so."""
+
+
+class LastRowReader(Reader):
+    """The pooler reads the last real row: left to right, it alone has seen the others."""
+
+    def pooled_places(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
+        return last_places(input_mask)
+
+    def text_rows(self, x: Float[Any, "B S D"], inputs: Inputs) -> Float[Any, "B 1 D"]:
+        return self.gather_rows(x, self.pooled_places(inputs["input_mask"]))
+
+
+class MeanReader(Reader):
+    """The pooler reads the mean of the rows of a text; so the last layer computes all rows."""
+
+    def __init__(self, texts: Reader):
+        self.texts = texts
+
+    def pooled_places(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
+        return self.texts.pooled_places(input_mask)
+
+    def places(self, inputs: Inputs) -> None:
+        return None
+
+    def read(self, x: Float[Any, "B S D"], inputs: Inputs, training: bool | None = None) -> Rows:
+        pooled = self._means(x, inputs)                                               # [B,1 or K,D]
+        rows = self.gather_rows(x, inputs["output_positions"]) if "output_positions" in inputs else x
+        return rows, pooled if "cls_positions" in inputs else pooled[:, 0]
+
+    def _means(self, x: Any, inputs: Inputs) -> Any:
+        """Returns the means [B,K,D] of the rows of the texts that the pooled rows belong to."""
+        counted = ops.cast(ops.expand_dims(inputs["input_mask"], 1), x.dtype)         # [B,1,S]
+        if "instance_ids" in inputs:
+            own = ops.take_along_axis(inputs["instance_ids"], self._pooled(inputs), axis=1)
+            counted = counted * ops.cast(ops.expand_dims(own, 2) == ops.expand_dims(inputs["instance_ids"], 1), x.dtype)
+        return ops.matmul(counted, x) / ops.maximum(ops.sum(counted, axis=2, keepdims=True), 1)
+
+
+class BiLSTMReader(Reader):
+    """BiLSTMs read the rows; the pooler reads the last state of each direction (paper 5.1, left to right with a BiLSTM)."""
+
+    def __init__(self, texts: Reader, bilstms: Sequence[keras.layers.Layer]):
+        self.texts, self.bilstms = texts, bilstms
+
+    def pooled_places(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
+        return self.texts.pooled_places(input_mask)
+
+    def places(self, inputs: Inputs) -> None:
+        return None
+
+    def read(self, x: Float[Any, "B S D"], inputs: Inputs, training: bool | None = None) -> Rows:
+        for bilstm in self.bilstms:
+            x = run_bilstm(bilstm, x, ops.cast(inputs["input_mask"], "bool"), training)  # [B,S,D]
+        rows = self.gather_rows(x, inputs["output_positions"]) if "output_positions" in inputs else x
+        return rows, last_states(x, last_places(inputs["input_mask"]))
+
+    def check(self, inputs: Inputs) -> None:
+        if "instance_ids" in inputs or "cls_positions" in inputs:
+            raise ValueError("instance_ids: expected none, because a BiLSTM (model.bilstm_layers) reads across packed instances")
+
+
+def last_places(input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
+    """Returns the place of the last real token of each row, 0 for a row without any."""
+    places = ops.arange(ops.shape(input_mask)[1], dtype="int32")
+    return ops.max(ops.cast(input_mask, "int32") * places, axis=1, keepdims=True)
