@@ -80,8 +80,11 @@ def test_the_paper_s_sections_lead_to_names_that_are_there():
     rows = [line.split(" | ") for line in rows if not line.startswith("| paper")]
     assert len(rows) > 30
     for *_, code, tests in rows:
-        for target, names in re.findall(r"\]\(\.\./([\w./]+)\)((?:,? `\w+`)*)", code):
+        for target, line, names in re.findall(r"\]\(\.\./([\w./]+)(?:#L(\d+))?\)((?:,? `\w+`)*)", code):
             text = (ROOT / target).read_text(encoding="utf-8")
             for name in re.findall(r"`(\w+)`", names):
-                assert re.search(rf"^(def |class )?{name}\b", text, re.MULTILINE), f"{target}: {name}"
+                found = re.search(rf"^ *(?:def |class ){name}\b" if line else rf"^(def |class )?{name}\b", text, re.MULTILINE)
+                assert found, f"{target}: {name}"
+                place = text[:found.start()].count("\n") + 1
+                assert not line or int(line) == place, f"{target}: {name} is defined in line {place}"
         assert re.findall(r"\]\(\.\./(tests/[\w./]+)\)", tests), tests

@@ -49,7 +49,7 @@ class Activated:
 
     factor = 1  # numbers that the first product makes for each that the second one reads
 
-    def __init__(self, name: str):
+    def __init__(self, name: str) -> None:
         self.function = get_activation(name)
 
     def __call__(self, rows: Float[Any, "R K"], training: bool | None = None) -> Float[Any, "R N"]:

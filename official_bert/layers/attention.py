@@ -27,7 +27,7 @@ def scaled_dot_product(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"]) -> Fl
 
 
 @fused.compiled_in_training(fused.attention_weights)
-def attention_weights(scores: Float[Any, "B N Q S"], mask: Bool[Any, "#B 1 #Q S"], dropout: fused.Dropout, dtype: str,
+def attention_weights(scores: Float[Any, "B N Q S"], mask: Bool[Any, "#B 1 #Q S"], dropout: fused.Dropout, dtype: Any,
                       training: bool | None = None) -> Float[Any, "B N Q S"]:
     """Returns the softmax over visible tokens, with dropout (paper A.2: on all layers)."""
     return ops.cast(dropout(masked_softmax(scores, mask), training=training), dtype)
@@ -74,7 +74,7 @@ class SelfAttention(Configured):
                         "initializer_range": "initializer_range", "biases": "biases"}
     score_terms = 1  # products whose sum the scores are
 
-    def __init__(self, config: ModelConfig = BERT_BASE, recompute: bool = False, **fields: Any):
+    def __init__(self, config: ModelConfig = BERT_BASE, recompute: bool = False, **fields: Any) -> None:
         super().__init__(config, **fields)
         num_heads, hidden_size = self.settings["num_heads"], self.settings["hidden_size"]
         if hidden_size % num_heads:

@@ -23,7 +23,7 @@ class Configured(keras.layers.Layer):
 
     FIELDS: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any):
+    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         settings = {name: fields.pop(name) if name in fields else operator.attrgetter(key)(config)
                     for name, key in self.FIELDS.items()}
         super().__init__(**fields)

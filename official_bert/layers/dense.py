@@ -20,7 +20,7 @@ class Dense(keras.layers.Layer):
     """
 
     def __init__(self, output_shape: int | Sequence[int], contracted_axes: int = 1, use_bias: bool = True,
-                 kernel_initializer: Any = "glorot_uniform", activation: Callable | None = None, **kwargs: Any):
+                 kernel_initializer: Any = "glorot_uniform", activation: Callable | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.row_shape = (output_shape,) if isinstance(output_shape, int) else tuple(output_shape)
         self.contracted_axes, self.use_bias, self.activation = contracted_axes, use_bias, activation

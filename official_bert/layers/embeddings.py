@@ -32,7 +32,7 @@ class Embeddings(Configured):
         "task_type_vocab_size": "task_type_vocab_size", "has_positions": "positions.have_table", "biases": "biases"}
     suffix = ""  # of the tables' names
 
-    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any):
+    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)
         settings, policy = self.settings, self.dtype_policy
         self.layer_norm = LayerNormalization(epsilon=settings["layer_norm_epsilon"], center=settings["biases"], name="LayerNorm",

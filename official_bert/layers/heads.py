@@ -35,7 +35,7 @@ class MaskedLMHead(Configured):
                         "initializer_range": "initializer_range", "layer_norm_epsilon": "layer_norm_epsilon",
                         "embedding_size": "embedding_size", "transforms": "masked_lm.transforms"}
 
-    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any):
+    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)
         settings = self.settings
         self.activation = get_activation(settings["hidden_act"])
@@ -82,7 +82,7 @@ class SpanBoundaryHead(Configured):
 
     FIELDS: ClassVar = {name: key for name, key in MaskedLMHead.FIELDS.items() if name != "transforms"}
 
-    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any):
+    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)
         settings, policy = self.settings, self.dtype_policy
         self.place_embeddings_initializer = self.initializer()
@@ -140,7 +140,7 @@ def places_in_spans(positions: Int[Any, "B P"], weights: Any) -> tuple[Any, Any,
 class OutputLayer(keras.layers.Layer):
     """Logits over K classes, with 2018's variables `output_weights` [K,D] (transposed in the product) and `output_bias`."""
 
-    def __init__(self, num_classes: int = 2, initializer_range: float = BERT_BASE.initializer_range, **kwargs: Any):
+    def __init__(self, num_classes: int = 2, initializer_range: float = BERT_BASE.initializer_range, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.settings = {"num_classes": num_classes, "initializer_range": initializer_range}
         self.output_weights_initializer = truncated_normal(initializer_range)

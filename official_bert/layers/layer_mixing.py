@@ -30,7 +30,7 @@ class LayerMixing(keras.layers.Layer):
     The weighted sum learns a softmax over layers and one factor for all (Peters et al., 2018, section 3.2).
     """
 
-    def __init__(self, features: Features = "weighted_sum", **kwargs: Any):
+    def __init__(self, features: Features = "weighted_sum", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.settings = {"features": features}
 

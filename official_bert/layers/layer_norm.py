@@ -15,7 +15,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     more pass over memory, and two of its passes read the scale beside x. Here x - mean is computed once, for the variance and the result.
     """
 
-    def __init__(self, **kwargs: Any):
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         # A built layer of Keras has its axis as a list, in its configuration too.
         if self.axis not in (-1, [-1]) or self.rms_scaling or not self.scale:

@@ -10,7 +10,6 @@ from typing import Any, Self
 from jaxtyping import Bool, Float, Int
 from keras import ops
 
-from official_bert.layers.attention_mask import TokenInputs
 from official_bert.layers.positions import EMBEDDED, Positions
 from official_bert.layers.speed.fused import Dropout
 from official_bert.layers.speed.real_tokens import ALL, AllTokens
@@ -27,7 +26,7 @@ class TokenLayout:
     """
 
     mask: Bool[Any, "#B 1 #Q S"]             # true = visible
-    inputs: TokenInputs | None = None
+    inputs: Any = None                       # a `TokenInputs`, for masks that are made for some queries; None: a plain mask
     tokens: AllTokens = ALL                  # rows with their padding, or real tokens alone
     positions: Positions = EMBEDDED
     places: Any = None                       # [B,Q] of the queries; None: every token asks

@@ -38,7 +38,7 @@ class TransformerLayer(Configured):
         "initializer_range": "initializer_range", "layer_norm_epsilon": "layer_norm_epsilon", "biases": "biases",
         "feed_forward": "feed_forward"}
 
-    def __init__(self, config: ModelConfig = BERT_BASE, attention: keras.layers.Layer | None = None, **fields: Any):
+    def __init__(self, config: ModelConfig = BERT_BASE, attention: keras.layers.Layer | None = None, **fields: Any) -> None:
         super().__init__(config, **fields)
         settings = self.settings
         self.activation = (Gated if settings["feed_forward"] == "gated" else Activated)(settings["hidden_act"])

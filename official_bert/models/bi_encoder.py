@@ -3,7 +3,8 @@
 B batch, T texts of an example, S sequence, D hidden size.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import keras
 from keras import ops
@@ -14,7 +15,7 @@ from official_bert.models.encoder import INPUTS, BertEncoder, EncoderWithHeads
 Pooling = Literal["cls", "mean"]
 
 
-def text_vectors(encoder, inputs, pooling: Pooling = "mean", training=None):
+def text_vectors(encoder: BertEncoder, inputs: Mapping[str, Any], pooling: Pooling = "mean", training: bool | None = None) -> Any:
     """Returns a vector for each text, float32 [B,D]: the mean of the real tokens' rows, or the row of [CLS] (left to right, of
     the last token). Inputs are the encoder's.
     """
@@ -26,7 +27,7 @@ def text_vectors(encoder, inputs, pooling: Pooling = "mean", training=None):
     return ops.sum(rows * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1.0)
 
 
-def cut_to_longest(rows):
+def cut_to_longest(rows: Any) -> Any:
     """Returns rows [R,S] of the encoder's inputs without columns in which no row has a token; their number stays a multiple of 8.
 
     Only if S changes from batch to batch: otherwise shapes are fixed, as compilers want them.
@@ -47,17 +48,17 @@ class BiEncoder(EncoderWithHeads):
     With `cuts`, first texts are encoded apart from the others, each as long as the longest of them.
     """
 
-    def __init__(self, encoder: BertEncoder, pooling: Pooling = "mean", texts_at_once: int = 0, cuts: bool = False, **kwargs):
+    def __init__(self, encoder: BertEncoder, pooling: Pooling = "mean", texts_at_once: int = 0, cuts: bool = False, **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
         self.settings = {"pooling": pooling, "texts_at_once": texts_at_once, "cuts": cuts}
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         texts = inputs["input_ids"].shape[1]
         sides = [(0, 1), (1, texts)] if self.settings["cuts"] and texts > 1 else [(0, texts)]
         vectors = ops.concatenate([self._encode(inputs, first, last, training) for first, last in sides], axis=1)  # [B,T,D]
         return {"embedding": ops.normalize(vectors, axis=-1, order=2, epsilon=1e-12)}
 
-    def _encode(self, inputs, first, last, training):
+    def _encode(self, inputs: Mapping[str, Any], first: Any, last: Any, training: bool | None) -> Any:
         """Returns the vectors of some texts of each example, [B,last-first,D]."""
         length = ops.shape(inputs["input_ids"])[2]
         rows = {name: ops.reshape(inputs[name][:, first:last], (-1, length)) for name in INPUTS}    # [R,S]
@@ -70,5 +71,5 @@ class BiEncoder(EncoderWithHeads):
             vectors = self._vectors(rows, training)
         return ops.reshape(vectors, (-1, last - first, width))
 
-    def _vectors(self, rows, training):
+    def _vectors(self, rows: Any, training: bool | None) -> Any:
         return text_vectors(self.encoder, rows, self.settings["pooling"], training)                 # [R,D]

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -51,7 +52,7 @@ def trained_weights(run: RunFolder, init_checkpoint: str = "", best: bool = Fals
     return init_checkpoint
 
 
-def weights_checkpoint(model: keras.Model, **more) -> tf.train.Checkpoint:
+def weights_checkpoint(model: keras.Model, **more: Any) -> tf.train.Checkpoint:
     """Makes a checkpoint of the weights by name, and of everything in `more`."""
     return tf.train.Checkpoint(weights=named_weights(model), **more)
 

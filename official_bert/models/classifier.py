@@ -4,6 +4,9 @@ B batch, S sequence, D hidden size, K classes, C choices. All read the pooled ou
 no other row.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -21,13 +24,13 @@ class Classifier(EncoderWithHeads):
 
     heads = ("classifier",)
 
-    def __init__(self, encoder: BertEncoder, num_classes=2, dropout=0.1, **kwargs):
+    def __init__(self, encoder: BertEncoder, num_classes: int = 2, dropout: float = 0.1, **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
         self.settings = {"num_classes": num_classes, "dropout": dropout}
         self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
         self.classifier = OutputLayer(num_classes, encoder.settings["initializer_range"], name="classifier", dtype=self.dtype_policy)
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         nothing = inputs["input_ids"][:, :0]  # no row but that of [CLS], which the pooler needs
         encoded = self.encoder({**inputs, "output_positions": nothing}, training=training)
         return {"logits": self.classifier(self.dropout(encoded["pooled_output"], training=training))}
@@ -41,11 +44,11 @@ class ChoiceClassifier(Classifier):
     any token (`input_mask` 0) is none, so that texts with different numbers of choices share a batch: its logit is -1e9.
     """
 
-    def __init__(self, encoder: BertEncoder, dropout=0.1, **kwargs):
+    def __init__(self, encoder: BertEncoder, dropout: float = 0.1, **kwargs: Any) -> None:
         super().__init__(encoder, num_classes=1, dropout=dropout, **kwargs)
         self.settings = {"dropout": dropout}
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         _, choices, length = ops.shape(inputs["input_ids"])
         rows = {name: ops.reshape(inputs[name], (-1, length)) for name in ("input_ids", "input_mask", "segment_ids")}
         logits = ops.reshape(super().call(rows, training=training)["logits"], (-1, choices))

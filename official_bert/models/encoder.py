@@ -35,7 +35,7 @@ class BertEncoder(keras.Model):
     """
 
     def __init__(self, return_layers: bool = False, recompute: bool | str = False, embeddings: keras.layers.Layer | None = None,
-                 **settings: Any):
+                 **settings: Any) -> None:
         fields = ModelConfig.__dataclass_fields__
         super().__init__(**{key: value for key, value in settings.items() if key not in fields})
         self.config = config = ModelConfig(**{key: value for key, value in settings.items() if key in fields})
@@ -75,12 +75,11 @@ class BertEncoder(keras.Model):
         for layer in self.stack.steps[:-1]:                                           # paper 3: L layers
             x = layer(x, attention_mask=layout, training=training)
             layer_outputs.append(x)
-        last_layer = self.stack.steps[-1]
         if places is None:
-            x = layout.pad(last_layer(x, attention_mask=layout, training=training))   # [B,S,D]
+            x = layout.pad(self.stack.steps[-1](x, attention_mask=layout, training=training))   # [B,S,D]
         else:                                                                         # only the rows that are read
             rows = self.reader.gather_rows(layout.pad(x), places)
-            x = last_layer(x, attention_mask=layout.at(places), queries=rows, training=training)
+            x = self.stack.steps[-1](x, attention_mask=layout.at(places), queries=rows, training=training)
         sequence, pooled = self.reader.read(x, inputs, training)                      # [B,S or P,D], [B,D]
         outputs = {"sequence_output": sequence, "pooled_output": self.pooler(pooled), "embedding_output": embedded}
         if self.settings["return_layers"]:
@@ -108,7 +107,7 @@ class EncoderWithHeads(keras.Model):
     heads: tuple[str, ...] = ()  # attributes: layers on rows [..., hidden size]
     encoder_options: ClassVar[dict] = {}  # of encoders that `make` builds
 
-    def __init__(self, encoder: BertEncoder, **kwargs: Any):
+    def __init__(self, encoder: BertEncoder, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.encoder = encoder
         self.settings: dict = {}

@@ -1,6 +1,7 @@
 """A model of pre-training that shows its last layer: what a student of another model, and that model, are compared by."""
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import keras
 
@@ -19,10 +20,10 @@ class ObservedPretrainer(Pretrainer):
 
     encoder_options: ClassVar[dict] = {"return_layers": True}
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         return self.observe(inputs, training=True) if training else super().call(inputs, training=training)
 
-    def observe(self, inputs, training=None):
+    def observe(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         """All outputs, in training or not."""
         encoder = self.encoder
         encoded = encoder(inputs, training=training)

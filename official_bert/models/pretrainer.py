@@ -1,5 +1,8 @@
 """The model of pre-training: encoder, masked-LM head and, for most objectives, next-sentence head."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -17,16 +20,16 @@ class Pretrainer(EncoderWithHeads):
     [B,P,V], of the same words from the rows beside their spans.
     """
 
-    def __init__(self, encoder: BertEncoder, next_sentence: bool = True, boundary: bool = False, **kwargs):
+    def __init__(self, encoder: BertEncoder, next_sentence: bool = True, boundary: bool = False, **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
         self.settings = {"next_sentence": next_sentence} | ({"boundary": True} if boundary else {})
         self.heads = ("masked_lm", *(("next_sentence",) if next_sentence else ()), *(("boundary",) if boundary else ()))
         config, policy = encoder.config, self.dtype_policy
         self.masked_lm = MaskedLMHead(config, name="masked_lm", dtype=policy)
         self.next_sentence = OutputLayer(2, config.initializer_range, name="next_sentence", dtype=policy) if next_sentence else None
-        self.boundary = SpanBoundaryHead(config, name="boundary", dtype=policy) if boundary else None
+        self.boundary: Any = SpanBoundaryHead(config, name="boundary", dtype=policy) if boundary else None
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         positions = read_positions = inputs["masked_lm_positions"]
         count, table = ops.shape(positions)[1], self.encoder.embeddings.word_embeddings
         if of_spans := self.boundary is not None and "masked_lm_weights" in inputs:

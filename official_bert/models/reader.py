@@ -71,7 +71,7 @@ class LastRowReader(Reader):
 class MeanReader(Reader):
     """The pooler reads the mean of the rows of a text; so the last layer computes all rows."""
 
-    def __init__(self, texts: Reader):
+    def __init__(self, texts: Reader) -> None:
         self.texts = texts
 
     def pooled_places(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
@@ -97,7 +97,7 @@ class MeanReader(Reader):
 class BiLSTMReader(Reader):
     """BiLSTMs read the rows; the pooler reads the last state of each direction (paper 5.1, left to right with a BiLSTM)."""
 
-    def __init__(self, texts: Reader, bilstms: Sequence[keras.layers.Layer]):
+    def __init__(self, texts: Reader, bilstms: Sequence[keras.layers.Layer]) -> None:
         self.texts, self.bilstms = texts, bilstms
 
     def pooled_places(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:

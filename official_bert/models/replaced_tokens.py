@@ -33,7 +33,7 @@ class ReplacedTokenDetector(EncoderWithHeads):
 
     heads: tuple[str, ...] = ("replaced_transform", "replaced")
 
-    def __init__(self, encoder: BertEncoder, adds_first: bool = False, **kwargs):
+    def __init__(self, encoder: BertEncoder, adds_first: bool = False, **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
         config = encoder.config
         self.settings = {"adds_first": adds_first}
@@ -46,7 +46,7 @@ class ReplacedTokenDetector(EncoderWithHeads):
             kernel_initializer=truncated_normal(config.initializer_range), name="replaced_transform", dtype=self.dtype_policy)
         self.replaced = OutputLayer(1, config.initializer_range, name="replaced", dtype=self.dtype_policy)
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         if self.settings["adds_first"] and (places := inputs.get("output_positions")) is not None:
             first = ops.zeros_like(places[:, :1])
             inputs = {**inputs, "output_positions": ops.concatenate([first, places], axis=1)}
@@ -73,7 +73,7 @@ class ReplacedTokenPretrainer(ReplacedTokenDetector):
     next_sentence = None  # no head reads the pooler
 
     def __init__(self, discriminator: Mapping[str, Any], generator: Mapping[str, Any], embedding_sharing: EmbeddingSharing = "shared",
-                 adds_first: bool = False, recompute: Any = False, **kwargs):
+                 adds_first: bool = False, recompute: Any = False, **kwargs: Any) -> None:
         options = {"recompute": recompute}
         make_generator = functools.partial(BertEncoder, name="encoder", **generator, **options)
         if embedding_sharing == "shared":
@@ -90,40 +90,40 @@ class ReplacedTokenPretrainer(ReplacedTokenDetector):
         self.generator = Pretrainer(guesser, next_sentence=False, name=GENERATOR)
 
     @classmethod
-    def make(cls, config: ModelConfig, settings: Mapping[str, Any] | None = None, **options) -> Self:
+    def make(cls, config: ModelConfig, settings: Mapping[str, Any] | None = None, **options: Any) -> Self:
         """Makes the model of a discriminator's configuration with all its weights; `settings` are the other arguments."""
         model = cls(encoder_settings(config), **(settings or {}), **options)
         model.build_parts()  # here, so that no weight has the whole model's name in its path
         model.build()
         return model
 
-    def build_parts(self):
+    def build_parts(self) -> None:
         """Makes the weights of both models, tables before those who borrow them."""
         parts = (self.encoder, self.generator)
         for part in parts if self.settings["embedding_sharing"] == "shared" else reversed(parts):
             if not part.built:
                 part.build()
 
-    def build(self, *_):
+    def build(self, *_: Any) -> None:
         """Makes all weights."""
         self.build_parts()
         super().build()
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         masked = self.generator(inputs, training=training)["mlm_logits"]              # [B,P,V]
         ids, replaced = replace_tokens(inputs, draw_words(masked, inputs["sample_keys"]))
         told = super().call({**inputs, "input_ids": ids}, training=training)["logits"]  # [B,S]
         return {"mlm_logits": masked, "replaced_logits": told, "replaced": replaced}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return keras.Model.get_config(self) | self.settings
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Any) -> Any:
         return cls(**config)
 
 
-def replace_tokens(batch: Mapping[str, Any], guesses):
+def replace_tokens(batch: Mapping[str, Any], guesses: Any) -> Any:
     """Returns the tokens of a masked batch with `guesses` [B,P] at the predicted places, and 1 where they are not the text's: both [B,S].
 
     A place that is predicted twice gets the mean of its guesses, rounded down, as in the authors' code (`scatter_update`). A
@@ -134,7 +134,7 @@ def replace_tokens(batch: Mapping[str, Any], guesses):
     places = ops.cast(batch["masked_lm_positions"], "int32") + length * ops.expand_dims(ops.arange(rows, dtype="int32"), 1)
     places = ops.reshape(places, (-1, 1))
 
-    def by_place(values):
+    def by_place(values: Any) -> Any:
         summed = ops.scatter(places, ops.reshape(ops.cast(values, "int32") * used, (-1,)), (rows * length,))
         return ops.reshape(summed, (rows, length))
     counts = by_place(used)

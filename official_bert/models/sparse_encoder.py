@@ -3,6 +3,9 @@
 B batch, T texts of an example, R texts in all, S sequence, V words.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -24,23 +27,23 @@ class SparseEncoder(EncoderWithHeads):
 
     heads = ("masked_lm",)
 
-    def __init__(self, encoder: BertEncoder, cuts: bool = False, **kwargs):
+    def __init__(self, encoder: BertEncoder, cuts: bool = False, **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
         self.settings = {"cuts": cuts}
         self.masked_lm = MaskedLMHead(encoder.config, name="masked_lm", dtype=self.dtype_policy)
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         _, texts, length = ops.shape(inputs["input_ids"])
         rows = {name: ops.reshape(inputs[name], (-1, length)) for name in INPUTS}           # [R,S]
         weights = self.word_weights(cut_to_longest(rows) if self.settings["cuts"] else rows, training)
         return {"weights": ops.reshape(weights, (-1, texts, self.encoder.settings["vocab_size"]))}
 
-    def word_weights(self, rows, training=None, in_parts=True):
+    def word_weights(self, rows: Any, training: bool | None = None, in_parts: bool = True) -> Any:
         """Returns the weights [R,V] of rows [R,S] of the encoder's inputs; with `in_parts=False` from all logits [R,S,V] at once."""
         hidden = self.encoder.read_rows(self.encoder(rows, training=training)["sequence_output"])  # [R,S,D]
         table = self.encoder.embeddings.word_embeddings
 
-        def largest(part):
+        def largest(part: Any) -> Any:
             logits = self.masked_lm(part["hidden"], table, training=training)               # [TEXTS_AT_ONCE,S,V]
             return ops.max(ops.where(ops.expand_dims(part["mask"], 2) > 0, logits, -1e9), axis=1)
         parts = {"hidden": hidden, "mask": rows["input_mask"]}

@@ -21,7 +21,7 @@ Step = Callable[..., Any]  # a `TransformerLayer`, or one of the classes below
 class Stack:
     """The steps of an encoder; not a layer, so that the names of its weights do not depend on how the steps are wrapped."""
 
-    def __init__(self, steps: list[Step]):
+    def __init__(self, steps: list[Step]) -> None:
         self.steps = steps
 
 

@@ -23,7 +23,7 @@ class Convolution(Configured):
     FIELDS: ClassVar = {"tokens": "convolution", "hidden_size": "hidden_size", "act": "convolution_act", "dropout": "hidden_dropout_prob",
                         "initializer_range": "initializer_range", "layer_norm_epsilon": "layer_norm_epsilon", "biases": "biases"}
 
-    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any):
+    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)
         self.kernel_initializer = self.initializer()
         self.dropout = Dropout(self.settings["dropout"], dtype=self.dtype_policy)

@@ -5,7 +5,7 @@ skipped: the tags of two consecutive words are neighbours in the chain. `begins`
 another chain begins, as a document's sentences do; without it, a row is one chain. Scores are float32.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -21,12 +21,12 @@ class Scores(NamedTuple):
     end: object  # [T]
 
 
-def log_likelihood(emissions, tags, mask, scores: Scores, begins=None):
+def log_likelihood(emissions: Any, tags: Any, mask: Any, scores: Scores, begins: Any = None) -> Any:
     """Log-likelihood of the chains' tags: emissions [B,S,T], tags and mask [B,S] -> [B]; 0 for a row without a position."""
     return path_score(emissions, tags, mask, scores, begins) - log_partition(emissions, mask, scores, begins)
 
 
-def path_score(emissions, tags, mask, scores: Scores, begins=None):
+def path_score(emissions: Any, tags: Any, mask: Any, scores: Scores, begins: Any = None) -> Any:
     """The sum of emissions, transitions, start and end scores of given tags: -> [B]."""
     emissions, mask, tags = ops.cast(emissions, "float32"), ops.cast(mask, "bool"), ops.cast(tags, "int32")
     tag_scores = ops.take_along_axis(emissions, tags[:, :, None], axis=2)[..., 0]         # [B,S]
@@ -45,7 +45,7 @@ def path_score(emissions, tags, mask, scores: Scores, begins=None):
             + ops.where(length[:, 0] > 0, ends, 0.0))
 
 
-def chain_first(mask):
+def chain_first(mask: Any) -> Any:
     """Returns int32 [B,S]: the positions of the chain in order, then the others."""
     size = ops.shape(mask)[1]
     places = ops.cast(ops.arange(size), "int32")[None]
@@ -62,17 +62,17 @@ class Marginals(NamedTuple):
     end: object  # [B,T]
 
 
-def marginals(emissions, mask, scores: Scores, begins=None) -> Marginals:
+def marginals(emissions: Any, mask: Any, scores: Scores, begins: Any = None) -> Marginals:
     """Computes the marginals by the forward and the backward algorithm."""
-    def forward_step(carry, row):
+    def forward_step(carry: Any, row: Any) -> Any:
         carry = _advance(carry, row, scores, ops.logsumexp)
         return carry, carry
 
-    def anew(emission, after):
+    def anew(emission: Any, after: Any) -> Any:
         """Of ending a chain in each tag and beginning another one here: [...,T]."""
         return scores.end + ops.logsumexp(scores.start + emission + after, axis=-1, keepdims=True)
 
-    def backward_step(after, row):
+    def backward_step(after: Any, row: Any) -> Any:
         emission, is_inside, opens = _unpack(row, 2)
         reached = ops.logsumexp(scores.transitions + (emission + after)[:, None, :], axis=2)
         return ops.where(is_inside, ops.where(opens, anew(emission, after), reached), after), after
@@ -87,7 +87,7 @@ def marginals(emissions, mask, scores: Scores, begins=None) -> Marginals:
     _, after = ops.scan(backward_step, ops.zeros_like(final) + scores.end, rows, reverse=True)  # [B,T], [S,B,T]
     total = ops.where(any_here[:, 0], ops.logsumexp(final + scores.end, axis=1), 0.0)
 
-    def probability(logarithm, possible):
+    def probability(logarithm: Any, possible: Any) -> Any:
         return ops.exp(ops.where(possible, logarithm, IMPOSSIBLE))
     tags = probability(reached[:, :, :-1] + after - total[:, None], is_inside)
     pairs = before[:, :, :, None] + scores.transitions + (emission + after - total[:, None])[:, :, None, :]  # [S,B,T,T]
@@ -98,7 +98,7 @@ def marginals(emissions, mask, scores: Scores, begins=None) -> Marginals:
                      probability(final + scores.end - total[:, None], any_here) + ops.sum(ends, axis=0))
 
 
-def log_partition(emissions, mask, scores: Scores, begins=None):
+def log_partition(emissions: Any, mask: Any, scores: Scores, begins: Any = None) -> Any:
     """Logarithm of the sum over all paths of exp(path score): -> [B]; 0 for a row without a position.
 
     Its gradients are the marginals, written here by hand: Keras' scan has no gradient under XLA.
@@ -111,12 +111,12 @@ def log_partition(emissions, mask, scores: Scores, begins=None):
     return shares.log_partition + expected - ops.stop_gradient(expected)
 
 
-def best_path(emissions, mask, scores: Scores):
+def best_path(emissions: Any, mask: Any, scores: Scores) -> Any:
     """Highest-scoring tags of one chain a row by the Viterbi algorithm: -> int32 [B,S] (0 outside the chain), scores [B].
 
     Of equally good paths, it chooses the one whose last tags have the lowest numbers.
     """
-    def forward_step(carry, row):
+    def forward_step(carry: Any, row: Any) -> Any:
         carry = _advance(carry, row, scores, ops.max)
         return carry, carry
 
@@ -126,7 +126,7 @@ def best_path(emissions, mask, scores: Scores):
     final, begun = _unpack(last)
     before = ops.concatenate([first[None], reached], axis=0)[:-1, :, :-1]             # [S,B,T], the scores before each position
 
-    def backward_step(tag, row):
+    def backward_step(tag: Any, row: Any) -> Any:
         best, is_inside = _unpack(row)
         into = ops.take(ops.transpose(scores.transitions), tag, axis=0)               # [B,T], from every tag into this one
         previous = ops.cast(ops.argmax(best + into, axis=1), "int32")
@@ -137,7 +137,7 @@ def best_path(emissions, mask, scores: Scores):
     return ops.transpose(tags), ops.where(begun[:, 0], ops.max(final + scores.end, axis=1), 0.0)
 
 
-def _advance(carry, row, scores: Scores, combine):
+def _advance(carry: Any, row: Any, scores: Scores, combine: Any) -> Any:
     """Scores of the tags at the next position, by `combine` over the tags before it. Carry [B,T+1], row [B,T+2]."""
     (before, begun), (emission, is_inside, opens) = _unpack(carry), _unpack(row, 2)
     anew = scores.start + ops.where(begun, combine(before + scores.end, axis=1)[:, None], 0.0)
@@ -147,7 +147,7 @@ def _advance(carry, row, scores: Scores, combine):
     return ops.concatenate([ops.where(is_inside, reached, before), begun], axis=1)
 
 
-def _pack(values, mask, begins=None):
+def _pack(values: Any, mask: Any, begins: Any = None) -> Any:
     """Appends the mask and the beginnings of chains to the values: [S,B,T+2].
 
     Keras' scan on TensorFlow takes several arrays only if S is static, and returns only arrays shaped like the carry.
@@ -157,13 +157,13 @@ def _pack(values, mask, begins=None):
     return ops.transpose(packed, (1, 0, 2))
 
 
-def _unpack(row, flags=1):
+def _unpack(row: Any, flags: int = 1) -> Any:
     """Parts [...,T+flags] into values [...,T] and truth values [...,1]."""
     size = row.shape[-1] - flags
     return (row[..., :size], *(row[..., place:place + 1] > 0 for place in range(size, size + flags)))
 
 
-def constrain(scores: Scores, legal) -> Scores:
+def constrain(scores: Scores, legal: Any) -> Scores:
     """Adds `IMPOSSIBLE` to the scores wherever `legal`, bool ([T,T], [T], [T]), is false."""
     return Scores(*(score + ops.where(allowed, 0.0, IMPOSSIBLE) for score, allowed in zip(scores, legal)))
 
@@ -181,11 +181,11 @@ class CRF(keras.layers.Layer):
     of 5e-5 they would hardly change.
     """
 
-    def __init__(self, num_tags=9, boundary_scores=True, rate=100.0, **kwargs):
+    def __init__(self, num_tags: int = 9, boundary_scores: bool = True, rate: float = 100.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.settings = {"num_tags": num_tags, "boundary_scores": boundary_scores, "rate": rate}
+        self.settings: dict[str, Any] = {"num_tags": num_tags, "boundary_scores": boundary_scores, "rate": rate}
 
-    def build(self, *_):
+    def build(self, *_: Any) -> None:
         """Makes the scores, all 0."""
         tags = self.settings["num_tags"]
         self.transitions = self.add_weight(shape=(tags, tags), initializer="zeros", name="transitions", dtype="float32")
@@ -202,9 +202,9 @@ class CRF(keras.layers.Layer):
         ends = (ops.convert_to_tensor(part) * self.settings["rate"] for part in (self.start_scores, self.end_scores))
         return Scores(transitions, *ends)
 
-    def call(self, emissions, tags, mask):
+    def call(self, emissions: Any, tags: Any, mask: Any) -> Any:
         """emissions [B,S,T], tags and mask [B,S] -> the log-likelihood of each chain [B]."""
         return log_likelihood(emissions, tags, mask, self.scores())
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | self.settings

@@ -21,7 +21,7 @@ class DisentangledEmbeddings(Embeddings):
 
     suffix = "_difference"
 
-    def __init__(self, lender: Embeddings, config: ModelConfig = BERT_BASE, **fields: Any):
+    def __init__(self, lender: Embeddings, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)
         self.lender = lambda: lender  # not an attribute, so that the lender's weights do not count as this layer's
         for name in self.tables:
@@ -34,7 +34,7 @@ class DisentangledEmbeddings(Embeddings):
 class SharedEmbeddings(keras.layers.Layer):
     """The tables and the layer norm of a `lender`, with a dropout, and a product to another width, of this layer's own (ELECTRA)."""
 
-    def __init__(self, lender: Embeddings, hidden_size: int, **kwargs: Any):
+    def __init__(self, lender: Embeddings, hidden_size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         settings = lender.settings
         self.lender, self.width = (lambda: lender), settings["embedding_size"] or settings["hidden_size"]

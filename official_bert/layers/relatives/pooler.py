@@ -11,7 +11,7 @@ from official_bert.layers.layer_norm import LayerNormalization
 class NormalizedPooler(Dense):
     """A product, its activation and a layer norm, without bias if the product has none: [...,D] -> [...,D]."""
 
-    def __init__(self, units: int, epsilon: float = 1e-5, **options: Any):
+    def __init__(self, units: int, epsilon: float = 1e-5, **options: Any) -> None:
         super().__init__(units, **options)
         self.layer_norm = LayerNormalization(epsilon=epsilon, center=self.use_bias, name="LayerNorm", dtype=self.dtype_policy)
 

@@ -16,7 +16,8 @@ class PreNormLayer(TransformerLayer):
     The `first` layer has no norm before its attention, because the embeddings are normalized.
     """
 
-    def __init__(self, config: ModelConfig = BERT_BASE, attention: keras.layers.Layer | None = None, first: bool = False, **fields: Any):
+    def __init__(self, config: ModelConfig = BERT_BASE, attention: keras.layers.Layer | None = None, first: bool = False,
+                 **fields: Any) -> None:
         self.is_first = first
         super().__init__(config, attention, **fields)
 

@@ -43,7 +43,7 @@ class RelativePositions(Configured):
     FIELDS: ClassVar = {"buckets": "relative_buckets", "num_heads": "num_attention_heads", "longest": "longest_row",
                         "initializer_range": "initializer_range"}
 
-    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any):
+    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)
         self.table_initializer = self.initializer()
 
@@ -107,7 +107,7 @@ class DistanceEmbeddings(Configured):
     FIELDS: ClassVar = {"buckets": "position_buckets", "span": "position_span", "hidden_size": "hidden_size", "longest": "longest_row",
                         "initializer_range": "initializer_range", "layer_norm_epsilon": "layer_norm_epsilon"}
 
-    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any):
+    def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)
         self.table_initializer = self.initializer()
         self.layer_norm = LayerNormalization(epsilon=self.settings["layer_norm_epsilon"], name="LayerNorm", dtype=self.dtype_policy)
@@ -160,7 +160,7 @@ class Rotary(Positions):
     are turned by one angle against each other, wherever they stand.
     """
 
-    def __init__(self, position_ids: Int[Any, "_ S"], base: float, size: int, windows: "Rotary | None" = None):
+    def __init__(self, position_ids: Int[Any, "_ S"], base: float, size: int, windows: "Rotary | None" = None) -> None:
         steps = base ** (-np.arange(0, size, 2, dtype=np.float32) / np.float32(size))  # in float32, as PyTorch computes it
         angles = ops.expand_dims(ops.cast(position_ids, "float32"), 2) * steps.astype(np.float32)
         self.turns = ops.stack([ops.cos(angles), ops.sin(angles)], axis=2)             # [B or 1,S,2,H/2]

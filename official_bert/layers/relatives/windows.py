@@ -20,7 +20,10 @@ from official_bert.layers.token_layout import TokenLayout, swap_heads
 class WindowedLayout(TokenLayout):
     """The layout for layers with a window: each window of queries sees three windows of keys; the mask is [B*K,1,W,3W]."""
 
-    window: int = 0
+    @property
+    def window(self) -> int:
+        """W, the tokens on each side."""
+        return self.mask.shape[2]
 
     def at(self, places: Any) -> "WindowedLayout":
         """Returns the layout for these queries: all rows are computed, and theirs are returned."""
@@ -56,7 +59,7 @@ def in_windows(layout: TokenLayout, window: int) -> TokenLayout:
     length = layout.inputs.input_mask.shape[1]
     if length is not None and length <= window:
         return dataclasses.replace(layout, positions=positions)
-    return WindowedLayout(mask_of_windows(layout.inputs, window), layout.inputs, layout.tokens, positions, layout.places, window=window)
+    return WindowedLayout(mask_of_windows(layout.inputs, window), layout.inputs, layout.tokens, positions, layout.places)
 
 
 def mask_of_windows(inputs: TokenInputs, window: int) -> Bool[Any, "BK 1 W W3"]:

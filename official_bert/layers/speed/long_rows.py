@@ -85,7 +85,8 @@ def _attend_between(edges: list, q: Any, k: Any, v: Any, mask_of: Callable, drop
     @tf.custom_gradient
     def attended(q: Any, k: Any, v: Any) -> tuple:
         def gradient(upstream: Any) -> tuple:
-            of_q, of_k, of_v = [], tf.zeros_like(k, tf.float32), tf.zeros_like(v, tf.float32)  # sums over all blocks
+            of_q: list = []
+            of_k, of_v = tf.zeros_like(k, tf.float32), tf.zeros_like(v, tf.float32)  # sums over all blocks
             for number, _ in enumerate(seeds):
                 with tf.control_dependencies([*of_q[-1:], of_k, of_v]):
                     part = slice(edges[number], edges[number + 1])

@@ -1,6 +1,7 @@
 """Activation checkpointing: a computation keeps its inputs only, and the backward pass does it again."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -8,7 +9,7 @@ from keras import ops
 from official_bert.layers.speed.fused import in_turn
 
 
-def recomputed(function: Callable, weights: Sequence, sites: Sequence, *tensors):
+def recomputed(function: Callable, weights: Sequence, sites: Sequence, *tensors: Any) -> Any:
     """function(*tensors) for a backward pass that runs `function` again instead of keeping what it made in between.
 
     Weights are arguments because gradients flow only to arguments, and because `stateless_call` has withdrawn its values when the
@@ -18,14 +19,14 @@ def recomputed(function: Callable, weights: Sequence, sites: Sequence, *tensors)
     for site, seed in zip(sites, seeds):
         site.assign(seed + ops.convert_to_tensor([0, 1], dtype=seed.dtype))  # as the generator itself does
 
-    def run(*values):
+    def run(*values: Any) -> Any:
         inputs, values_of_weights = values[:len(tensors)], values[len(tensors):]
         with keras.StatelessScope(state_mapping=[*zip(weights, values_of_weights), *zip(sites, seeds)]):
             return function(*inputs)
     return keras.remat(run)(*tensors, *[ops.convert_to_tensor(weight.value) for weight in weights])
 
 
-def recomputed_in_chunks(function: Callable, weights: Sequence, sites: Sequence, rows: dict, size: int, width: int):
+def recomputed_in_chunks(function: Callable, weights: Sequence, sites: Sequence, rows: dict, size: int, width: int) -> Any:
     """function(rows) [R,width] of rows [R,...] by name, computed for `size` rows at a time, whose activations are not kept.
 
     So memory is that of one chunk, in both passes: with a loss over the results, this is gradient caching (Gao et al. 2021). Each chunk
@@ -43,13 +44,13 @@ def recomputed_in_chunks(function: Callable, weights: Sequence, sites: Sequence,
     for site, seed in zip(sites, seeds):
         site.assign(seed + ops.stack([0, ops.cast(chunks, seed.dtype)]))
 
-    def run_chunk(number):
+    def run_chunk(number: Any) -> Any:
         part = {name: ops.take(value, number, axis=0) for name, value in cut.items()}
         chunk_seeds = [seed + ops.stack([0, ops.cast(number, seed.dtype)]) for seed in seeds]
         # Integers are no arguments: nothing can be learned of them, and TensorFlow would warn of each.
         learned = [name for name, value in part.items() if keras.backend.is_float_dtype(keras.backend.standardize_dtype(value.dtype))]
 
-        def run(*values):
+        def run(*values: Any) -> Any:
             inputs, values_of = dict(zip(learned, values)), values[len(learned):]
             with keras.StatelessScope(state_mapping=[*zip(weights, values_of), *zip(sites, chunk_seeds)]):
                 return function(part | inputs)

@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import keras
 import numpy as np
@@ -212,7 +212,7 @@ def encoder_of(model: StoredModel) -> StoredModel:
     return dataclasses.replace(model, weights=weights, head="", unknown=(), labels=(), generator=None)
 
 
-def make_model(model: StoredModel, **options) -> keras.Model:
+def make_model(model: StoredModel, **options: Any) -> keras.Model:
     """Makes the Keras model of a stored model, with its weights; `options` are the encoder's (`return_layers=True`).
 
     Raises ValueError, naming them, for weights that are missing, left over or of another shape.
@@ -242,7 +242,7 @@ def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) ->
     if model.head == "pretraining" and "masked_lm/output_bias" not in model.weights:
         optional.append("masked_lm/")
 
-    def theirs(names):
+    def theirs(names: Any) -> Any:
         return _some([model.table.theirs(name) or name for name in names])
 
     absent = [name for name in variables if name not in model.weights and not name.startswith(tuple(optional))]
@@ -263,7 +263,7 @@ def misfits(model: StoredModel, variables: Mapping[str, keras.Variable]) -> list
             for name, shape in shapes.items() if model.weights[name].shape not in (shape, matrix_shape(name, shape))]
 
 
-def _some(names, separator: str = ", ", most: int = 6) -> str:
+def _some(names: Any, separator: str = ", ", most: int = 6) -> str:
     """The first few of many names."""
     return separator.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 

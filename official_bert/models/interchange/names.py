@@ -47,7 +47,7 @@ class NameTable:
         return None if row is None else row.replace("{i}", number.group() if number else "")
 
 
-def rows(ours: str, theirs: str, parts: Sequence[str] = ("",), their_parts: Sequence[str] | None = None):
+def rows(ours: str, theirs: str, parts: Sequence[str] = ("",), their_parts: Sequence[str] | None = None) -> list[tuple[str, str]]:
     """Makes a row for each part of a module (kernel and bias, say); the parts' names follow directly on `ours` and `theirs`."""
     return [(f"{ours}{part}", f"{theirs}{other}") for part, other in zip(parts, their_parts or parts)]
 

@@ -11,6 +11,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from absl import logging
 
@@ -128,7 +129,7 @@ def _saved_preset(name: str) -> str:
     return folder
 
 
-def _loaders(keras_hub) -> tuple[Callable, ...]:
+def _loaders(keras_hub: Any) -> tuple[Callable, ...]:
     """Returns keras-hub's own functions for the two parts of a preset."""
     return keras_hub.models.BertBackbone.from_preset, keras_hub.tokenizers.BertTokenizer.from_preset
 

@@ -45,7 +45,7 @@ def named_weights(model: keras.Model) -> dict[str, tf.Variable]:
     return {name: variable.value for name, variable in weights_by_name(model).items()}
 
 
-def is_checkpoint_of(names) -> bool:
+def is_checkpoint_of(names: Any) -> bool:
     """Whether the names of a checkpoint's variables are those of ours."""
     return any(name.startswith(PREFIX) and "_transformer_layers" not in name for name in names)
 

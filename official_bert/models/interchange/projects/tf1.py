@@ -57,7 +57,8 @@ def read(prefix: str, head: Head = "") -> StoredModel:
                        head=stored_models.head_of(weights, prefix), vocab=vocab, do_lower_case=casing.of_folder(prefix, vocab))
 
 
-def _weights_of(prefix: str, reader, names: Sequence[str], table: NameTable, rename: Callable[[str], str] = str) -> tuple[dict, list[str]]:
+def _weights_of(prefix: str, reader: Any, names: Sequence[str], table: NameTable,
+                rename: Callable[[str], str] = str) -> tuple[dict, list[str]]:
     """Returns the weights of these names by ours, and names without a place. Raises ValueError if two variables claim one name."""
     weights, unknown = {}, []
     for theirs in names:
@@ -71,7 +72,7 @@ def _weights_of(prefix: str, reader, names: Sequence[str], table: NameTable, ren
     return weights, unknown
 
 
-def _read_albert(prefix: str, reader, names: Sequence[str]) -> StoredModel:
+def _read_albert(prefix: str, reader: Any, names: Sequence[str]) -> StoredModel:
     """Reads an ALBERT, with `albert_config.json` beside it."""
     folder = os.path.dirname(prefix)
     path = next((path for name in ("albert_config.json", stored_models.BERT_CONFIG_FILE)
@@ -89,7 +90,7 @@ def _read_albert(prefix: str, reader, names: Sequence[str]) -> StoredModel:
                        sentence_task=albert.ALBERT.sentence_task if "next_sentence/output_bias" in weights else "")
 
 
-def _read_electra(prefix: str, reader, names: Sequence[str], wants_generator: bool) -> StoredModel:
+def _read_electra(prefix: str, reader: Any, names: Sequence[str], wants_generator: bool) -> StoredModel:
     """Reads the discriminator of an ELECTRA, or the generator: if it is wanted, or alone.
 
     Sizes are those of the weights; a `bert_config.json` beside it tells heads and dropout of the model of its width.

@@ -5,6 +5,7 @@ The weights' shapes give all sizes, attention heads included; activation and eps
 
 import os
 import re
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -40,7 +41,7 @@ NO_WEIGHTS = re.compile(r"_CHECKPOINTABLE_OBJECT_GRAPH|save_counter|.*/?global_s
 IS_ENCODER = re.compile(r"(^|/)(?=_(embedding|type|position|transformer|pooler)[a-z_]*/|masked_lm/)")
 
 
-def is_checkpoint_of(names) -> bool:
+def is_checkpoint_of(names: Any) -> bool:
     """Whether the names are those of an object checkpoint with one of the library's encoders."""
     return any("_transformer_layers/" in name for name in names)
 
