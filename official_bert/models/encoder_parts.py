@@ -124,11 +124,11 @@ def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training
 
 def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping[str, Any]) -> Positions:
     """Makes what attention knows of the places of tokens."""
+    if relative_positions is None and not config.positions.rotary:
+        return EMBEDDED
     length = ops.shape(inputs["input_mask"])[1]
     if relative_positions is not None:
         return relative_positions.positions(length)
-    if not config.positions.rotary:
-        return EMBEDDED
     places = inputs.get("position_ids")
     places = ops.expand_dims(ops.arange(length, dtype="int32"), 0) if places is None else places
     size, base, window_base = config.hidden_size // config.num_attention_heads, config.positions.rotary, config.positions.window_rotary
