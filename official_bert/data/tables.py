@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from official_bert.data.cache import file_digest, text_digest
 from official_bert.data.table_files import (
@@ -30,6 +30,7 @@ from official_bert.data.table_files import (
 from official_bert.data.tabular.companions import files_read, labels_beside
 from official_bert.data.tabular.encodings import text_lines
 from official_bert.data.tabular.json_text import JSON_ROWS, begun, checked_object, parsed, parsed_whole
+from official_bert.fields import Constraint
 from official_bert.files import is_file, is_folder
 
 Format = Literal["auto", "tsv", "csv", "jsonl", "parquet", "xlsx", "fasttext", "two_files"]
@@ -104,10 +105,15 @@ class Table:
 class TableOptions:
     """How the files of a task are read."""
 
-    file_format: Format = "auto"  # by the file's content and suffix
-    delimiter: str = ""  # between columns; "": a tab in TSV, a comma in CSV
-    header: bool = True  # the first line names the columns; without it they are c1, c2, ...
-    encoding: str = ""  # of text; "": UTF-8
+    file_format: Format = "auto"
+    """Format of files whose names do not say it; auto: content and suffix decide."""
+    delimiter: Annotated[str, Constraint(
+        "text other than a line end", lambda delimiter: not {*spelled(delimiter)} & {*"\r\n"})] = ""
+    """Text between columns; empty: a tab in TSV, a comma in CSV."""
+    header: bool = True
+    """The first line names the columns; without it they are c1, c2, ..."""
+    encoding: str = ""
+    """Encoding of text; empty: UTF-8."""
 
     def read_table(self, path: Source, columns: Sequence[str], optional: Sequence[str] = ()) -> "Table":
         """Reads columns of a file as the function `read_table` does."""

@@ -5,7 +5,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from official_bert.config import FINE_TUNING, CheckpointValues, Config, TrainingConfig, build, merge, refuse_unused
+from official_bert.config import FINE_TUNING, CheckpointValues, Config, TrainingConfig, build, merge
+from official_bert.fields import refuse_unused
 from official_bert.files import exists
 from official_bert.models.interchange import casing, classes, formats, generators
 from official_bert.models.interchange.projects import ours

@@ -8,11 +8,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
-from official_bert.config import check_used
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.tables import Source, TableOptions, read_table
 from official_bert.data.tabular.encodings import text_lines
 from official_bert.data.tabular.json_text import json_object
+from official_bert.fields import check_used
 from official_bert.files import folder_of, is_file
 
 CORPUS_FILE, QUERIES_FILE, JUDGEMENTS_FOLDER = "corpus.jsonl", "queries.jsonl", "qrels"

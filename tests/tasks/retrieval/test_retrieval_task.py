@@ -76,7 +76,7 @@ def test_the_vectors_of_training_are_those_that_are_served(pooling, tmp_path, gr
     ({"batch_size": 8, "accumulation_steps": 4}, {}, r"batch_size: .* got 2 rows there \(8 in the batch\)"),
     ({"eval_batch_size": 6}, {}, r"training\.eval_batch_size: expected whole groups"),
     ({}, {"group_size": 1}, "group_size: expected at least 2 rows, got 1"),
-    ({}, {"temperature": 0.0}, "temperature: expected a positive number"),
+    ({}, {"temperature": 0.0}, "temperature: expected a number above 0"),
     ({}, {"train_on": "scores"}, "expected options.score_column and score_range"),
     ({}, {"train_on": "scores", "score_column": "score"}, "expected options.score_column and score_range"),
     ({}, {"train_on": "scores", "score_column": "score", "score_range": [0, 5], "temperature": 0.1},
