@@ -13,7 +13,7 @@ from commands import printed_metrics, run_here
 from made_finetuning import ROOT, make_config, resolve
 
 from official_bert.config import load_config, to_dict
-from official_bert.interface.input_files import read_file
+from official_bert.interface.model_inputs import ModelInputs
 from official_bert.interface.predictor import Predictor
 from official_bert.models.encoder import INPUTS
 from official_bert.serving.served_model import ServedEmbeddings, ServingOptions, make_served_model
@@ -109,7 +109,7 @@ def test_texts_of_both_columns_can_be_asked(tmp_path):
     (tmp_path / "answers.csv").write_text("id,answer\n7,water\n")
     config = config_of(text_column="question", text_pair_column="answer")
     for keep, more in (((), {}), (("id",), {"id": "7"})):
-        found = read_file(str(tmp_path / "answers.csv"), ("text",), config, ["options.text_column=answer"], keep)
+        found = ModelInputs.of_model(("text",), config, ["options.text_column=answer"], keep=keep).read_file(str(tmp_path / "answers.csv"))
         assert found == [more | {"text": "water"}]
 
 
