@@ -88,8 +88,10 @@ def main(arguments: list[str]) -> None:
     reads_file = FLAGS.input_file not in ("", "-")
     if not reads_file and (FLAGS.keep_columns or FLAGS.set):
         raise ValueError(f"--{'keep_columns' if FLAGS.keep_columns else 'set'}: expected --input_file with names of columns")
-    inputs = ModelInputs.of_model(predictor.inputs, predictor.config, overrides, keep=tuple(FLAGS.keep_columns),
-                                  is_tagger="entities" in predictor.outputs, may_read_pairs=one_of_two)
+    inputs = ModelInputs(predictor.inputs, may_read_pairs=one_of_two)
+    if reads_file:
+        inputs = ModelInputs.of_model(predictor.inputs, predictor.config, overrides, keep=tuple(FLAGS.keep_columns),
+                                      is_tagger="entities" in predictor.outputs, may_read_pairs=one_of_two)
     if sharded or many_answers.are_vectors(FLAGS.output_format, predictor.outputs):
         many_answers.ManyAnswers(
             predictor=predictor, model_inputs=inputs, input_file=FLAGS.input_file, outputs=shard_names(FLAGS.output_file),

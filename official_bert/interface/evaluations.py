@@ -16,7 +16,7 @@ from official_bert.serving.loading import exported_folder
 from official_bert.tasks.loading import load_task, restore_model
 from official_bert.training import evaluation
 from official_bert.training.running.cluster import Placement
-from official_bert.training.task import DataFiles, Measured
+from official_bert.training.task import DataFiles, Measured, TaskBase
 
 # Options of tasks that say how data are read, and change nothing in a trained model.
 READING_OPTIONS = (
@@ -38,15 +38,19 @@ def evaluate(path: str, files: DataFiles, config: Config | None = None,
         raise ValueError(f"{path}: an exported model has no task to measure it by; evaluate the run that it was exported from")
     folder = RunFolder(path)
     run = folder.best_of_search or folder
-    config = config or restore_model(path)[0]
-    known = [name for name in READING_OPTIONS if hasattr(load_task(config).options, name)]
-    for name in options or ():
-        if name not in known:
-            raise ValueError(f"{name}: expected an option for reading data ({', '.join(known)})")
-    config = dataclasses.replace(config, options={**config.options, **(options or {})})
-    task = load_task(config, run.path if run.has_begun else "")
+    task = load_task(config or restore_model(path)[0], run.path if run.has_begun else "")
+    if options:
+        task = _with_reading_options(task, options)
     weights = trained_weights(run, best=task.config.training.answer_with == "best") if run.has_begun else path
     return evaluation.measure(task, files, "", Placement(), weights, lambda _: None)
+
+
+def _with_reading_options(task: TaskBase, options: Mapping[str, Any]) -> TaskBase:
+    """Returns a task that reads files with other options. Raises ValueError for options that are not for reading."""
+    known = [name for name in READING_OPTIONS if hasattr(task.options, name)]
+    if unknown := sorted({*options} - {*known}):
+        raise ValueError(f"{unknown[0]}: expected an option for reading data ({', '.join(known)})")
+    return task.with_config(dataclasses.replace(task.config, options={**task.config.options, **options}))
 
 
 def mistakes(evaluated: Measured) -> Any:
