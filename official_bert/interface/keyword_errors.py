@@ -5,9 +5,12 @@ import re
 from collections.abc import Iterator
 
 OPTION = re.compile(r"--set options\.|(?<![\w.])options\.(?=[a-z])|(?<![\w-])--([a-z]\w+)")
-# Keywords that have other names than their flags; `eval` is `data` of functions that only evaluate.
+# Flags and their keywords; other flags are those of commands that a message names. `eval` is `data` of functions that
+# only evaluate.
 KEYWORDS = {"train_file": "train", "eval_file": "eval", "predict_file": "predict",
-            "do_train": "train", "do_eval": "eval", "do_predict": "predict"}
+            "do_train": "train", "do_eval": "eval", "do_predict": "predict"} | {
+    name: name for name in ("data_dir", "output_dir", "cache_dir", "init_checkpoint", "config", "vocab_file", "encoding",
+                            "allow_same_data")}
 
 
 @contextlib.contextmanager
@@ -22,5 +25,5 @@ def keyword_errors(**keywords: str) -> Iterator[None]:
         yield
     except ValueError as error:
         if type(error) is ValueError:
-            error.args = (OPTION.sub(lambda option: names.get(option[1], option[1] or ""), str(error)),)
+            error.args = (OPTION.sub(lambda option: names.get(option[1], option[0]) if option[1] else "", str(error)),)
         raise
