@@ -80,8 +80,9 @@ from typing import Any, TypeVar
 
 from absl import app, flags, logging
 
-from official_bert.config import STRATEGIES, Config, inherited_and_asked, merge, refuse_unused
+from official_bert.config import STRATEGIES, Config, inherited_and_asked, merge
 from official_bert.copies import original_paths
+from official_bert.fields import refuse_unused
 from official_bert.files import disk_full_reason, is_remote
 from official_bert.typed_values import check_keys
 

@@ -13,41 +13,25 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 
 from official_bert.distillation_config import DistillationConfig
+from official_bert.fields import Constraint, Count, Natural, NonNegative, check_fields, check_used
 from official_bert.files import exists, folder_of, is_remote, normal, read_json, read_text, written_whole
 from official_bert.model_config import OF_RELATIVES, ModelConfig
 from official_bert.model_config import check_length as check_length
+from official_bert.optimizer_config import OptimizerConfig as OptimizerConfig
 from official_bert.typed_values import build, read_yaml, read_yaml_value
 
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # where a run computes: training/distribution
 
 
+
 def changeable(default: Any) -> Any:
     """Returns a field with this default that may change when a run is resumed; changing any other field makes it another run."""
     return dataclasses.field(default=default, metadata={"changeable": True})
-
-
-def refuse_unused(name: str, value: Any, default: Any, reader: str, used: bool) -> None:
-    """Raises ValueError, unless it is `used`, for an option or flag with another value than its default, which would do nothing.
-
-    `reader` says what gives it a meaning.
-    """
-    if not used and value != default:
-        raise ValueError(f"{name}: expected {reader} beside it, got {value} without; it would do nothing")
-
-
-def check_used(options: Any, keys: Iterable[str], reader: str, used: bool) -> None:
-    """Raises ValueError, unless they are `used`, for options with another value than their default, which would do nothing.
-
-    `reader` says what gives them a meaning.
-    """
-    defaults = {field.name: field.default for field in dataclasses.fields(options)}
-    for key in keys:
-        refuse_unused(f"config.options.{key}", getattr(options, key), defaults[key], reader, used)
 
 
 # The keys that the weights of a checkpoint decide; others, such as dropout, are for the user to choose.
@@ -60,137 +44,125 @@ FIXED_BY_CHECKPOINT = ("model.vocab_size", "model.hidden_size", "model.num_hidde
 class TokenizerConfig:
     """The vocabulary and whether text is lower-cased (and stripped of accents) before it is split."""
 
-    vocab_file: str = changeable("")  # one WordPiece a line, or the files of another tokenizer (docs/tokenizers.md)
-    do_lower_case: bool = True  # other tokenizers' files say it themselves
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """The optimizer and its learning-rate schedule; the defaults are those of 2018's pre-training."""
-
-    name: Literal["adamw", "adamw_bias_corrected", "lamb", "stable_adamw"] = "adamw"  # adamw: as in 2018, without bias correction
-    learning_rate: float = 1e-4  # peak, reached at the end of the warm-up
-    # After the warm-up, towards end_learning_rate; warmup_stable_decay keeps the peak until the decay begins.
-    schedule: Literal["linear", "polynomial", "constant", "warmup_stable_decay"] = "linear"
-    power: float = 1.0  # of the polynomial schedule
-    decay_steps: int = 0  # last steps of the run, in which warmup_stable_decay lowers the rate
-    decay_proportion: float = 0.0  # share of all steps, used if decay_steps is 0
-    decay_shape: Literal["linear", "one_minus_sqrt"] = "linear"  # of warmup_stable_decay: the factor 1 - x or 1 - sqrt(x)
-    end_learning_rate: float = 0.0
-    warmup_steps: int = 0
-    warmup_proportion: float = 0.0  # share of all steps, used if warmup_steps is 0
-    weight_decay_rate: float = 0.01  # not on LayerNorm and biases
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    epsilon: float = 1e-6
-    clip_norm: float = 1.0  # of the global gradient; 0 switches clipping off
-    layer_decay: float = 1.0  # a layer learns at so much of the rate of the layer above it, embeddings of that of the first layer
-    head_rate: float = 1.0  # of the rate, at which the task's head learns
-
-    def __post_init__(self):
-        for key in ("learning_rate", "power", "end_learning_rate", "warmup_steps", "decay_steps", "weight_decay_rate", "epsilon",
-                    "clip_norm"):
-            if not 0 <= getattr(self, key) < float("inf"):
-                raise ValueError(f"config.optimizer.{key}: expected at least 0, got {getattr(self, key)}")
-        for key in ("beta_1", "beta_2"):
-            if not (0 < getattr(self, key) < 1 or (getattr(self, key) == 0 and self.name == "adamw")):
-                raise ValueError(f"config.optimizer.{key}: expected a factor from 0 (adamw alone) to below 1, got {getattr(self, key)}")
-        stable = ("warmup_stable_decay",)
-        for key, default, names in (("power", 1.0, ("polynomial",)), ("decay_steps", 0, stable), ("decay_proportion", 0.0, stable),
-                                    ("decay_shape", "linear", stable),
-                                    ("end_learning_rate", 0.0, ("linear", "polynomial", "warmup_stable_decay"))):
-            refuse_unused(f"config.optimizer.{key}", getattr(self, key), default,
-                          f"schedule {' or '.join(names)} (not {self.schedule})", self.schedule in names)
-        for key in ("warmup_proportion", "decay_proportion"):
-            if not 0 <= getattr(self, key) <= 1:
-                raise ValueError(f"config.optimizer.{key}: expected a share from 0 to 1, got {getattr(self, key)}")
-        if self.schedule == "warmup_stable_decay" and not (self.decay_steps or self.decay_proportion):
-            raise ValueError("config.optimizer.decay_steps: expected decay_steps or decay_proportion above 0 for the schedule "
-                             "warmup_stable_decay, got neither; without a decay use the schedule constant")
-        if not 0.0 < self.layer_decay <= 1.0:
-            raise ValueError(f"config.optimizer.layer_decay: expected a factor above 0, at most 1, got {self.layer_decay}")
-        if not 0.0 < self.head_rate < float("inf"):
-            raise ValueError(f"config.optimizer.head_rate: expected a factor above 0, got {self.head_rate}")
+    vocab_file: str = changeable("")
+    """Vocabulary: a file with one WordPiece a line, or the files of another tokenizer (docs/tokenizers.md)."""
+    do_lower_case: bool = True
+    """Whether text is lower-cased; the files of other tokenizers than WordPiece say it themselves."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
     """How long, in which batches and in which precision a run trains, and what it keeps."""
 
-    batch_size: int = 32  # sequences a step over all replicas and accumulation steps
-    eval_batch_size: int = changeable(32)
-    steps: int = changeable(0)  # optimizer steps; 0 if epochs is given
-    hours: float = 0.0  # instead of steps and epochs: the training ends, and its rate is 0, when this time is over; 0: no time does
-    replay: str = changeable("")  # the log of another run of these hours, whose shares of time this one has at the same steps
-    epochs: float = changeable(0.0)  # passes over the training data (fine-tuning)
-    # Steps of an epoch: up, so that each row is seen (the last batch may be short); down, as in 2018, by epochs * rows / batch_size.
+    batch_size: Count = 32
+    """Sequences of a step, over all replicas and accumulation steps."""
+    eval_batch_size: Count = changeable(32)
+    """Sequences of a batch of an evaluation."""
+    steps: Natural = changeable(0)
+    """Optimizer steps; 0: epochs or hours say how long the run is."""
+    hours: NonNegative = 0.0
+    """Hours of training instead of steps and epochs; the learning rate is 0 when they are over. 0: no time ends it."""
+    replay: str = changeable("")
+    """Log of another run of the same hours; this run has the same shares of the time at the same steps."""
+    epochs: NonNegative = changeable(0.0)
+    """Passes over the training data (fine-tuning)."""
     epoch_rounding: Literal["up", "down"] = changeable("up")
-    accumulation_steps: int = changeable(1)  # micro-batches a step
-    steps_per_loop: int = changeable(100)  # the most steps before the host regains control
+    """Steps of an epoch: up, so that each row is seen (the last batch may be short), or down, as in 2018, to epochs
+    times rows / batch_size."""
+    accumulation_steps: Count = changeable(1)
+    """Micro-batches of a step."""
+    steps_per_loop: Count = changeable(100)
+    """Most steps before the host regains control."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    xla: bool = changeable(False)  # compile forward and backward pass of a micro-batch with XLA
-    tf32: bool = True  # on a GPU, round the factors of float32 products to 10 bits; TensorFlow's default
-    freeze: str | tuple[str, ...] = ""  # parts that do not learn, such as "embeddings, layers 0-5": also pooler, encoder
-    reinitialize_layers: int = 0  # the last layers whose weights (and the pooler's) are not taken from the checkpoint, but made anew
-    # Activation checkpointing, in the backward pass: of whole layers (true; a third more work), or of the weights of attention alone, of
-    # which there are sequence length x sequence length for each head.
+    """Numbers that the layers compute with."""
+    xla: bool = changeable(False)
+    """Compile forward and backward pass of a micro-batch with XLA."""
+    tf32: bool = True
+    """Round the factors of float32 products to 10 bits on a GPU, as TensorFlow does by default."""
+    freeze: str | tuple[str, ...] = ""
+    """Parts that do not learn, such as `embeddings, layers 0-5`; also pooler and encoder."""
+    reinitialize_layers: Natural = 0
+    """Last layers whose weights, and the pooler's, are new instead of the checkpoint's."""
     recompute: bool | Literal["attention"] = changeable(False)
-    skip_padding: bool | Literal["auto"] = changeable("auto")  # layers compute real tokens alone, if lengths change; auto: on CPUs
-    save_every: int = changeable(1000)  # steps between checkpoints
-    keep_checkpoints: int = changeable(3)  # the number of last checkpoints to keep; the best one is kept too
-    keep_every: int = changeable(0)  # checkpoints of multiples of these steps are kept for good; 0: none
-    eval_every: int = changeable(0)  # steps between evaluations; 0: see eval_epochs
-    eval_epochs: float = changeable(0.0)  # epochs between evaluations, if eval_every is 0; 0: at the end only
-    eval_steps: int = changeable(0)  # batches of one evaluation; 0: all
-    patience: int = changeable(0)  # evaluations in a row without a better value that end the training; 0: no number does
-    answer_with: Literal["last", "best"] = changeable("last")  # the checkpoint of a run that predicts and is exported
-    report: bool = changeable(False)  # write report.html and report.json about the last evaluation
-    log_every: int = changeable(50)  # steps between lines of the log
-    skip_gradient_norm: float = 0.0  # steps with a larger global gradient norm are skipped and counted; 0: none
-    max_skipped_in_a_row: int = changeable(100)  # so many steps skipped one after the other stop the run; 0: no number does
-    # A loss of more than so many times the mean before it, or one that is not finite, sends the run back to its last checkpoint, to
-    # go on behind the data that caused it; 0: none does.
-    rewind_on_spike: float = changeable(0.0)
-    teacher: str = ""  # a trained model, of any format, whose answers the model learns beside the labels (docs/distillation.md)
+    """Activation checkpointing: the backward pass computes whole layers again (true; a third more work), or the weights
+    of attention alone, which are sequence length x sequence length for each head."""
+    skip_padding: bool | Literal["auto"] = changeable("auto")
+    """Layers compute real tokens alone, if lengths differ; auto: on CPUs."""
+    save_every: Count = changeable(1000)
+    """Steps between checkpoints."""
+    keep_checkpoints: Count = changeable(3)
+    """Number of last checkpoints to keep; the best one is kept too."""
+    keep_every: Natural = changeable(0)
+    """Checkpoints at multiples of these steps are never deleted; 0: none."""
+    eval_every: Natural = changeable(0)
+    """Steps between evaluations; 0: eval_epochs decides."""
+    eval_epochs: NonNegative = changeable(0.0)
+    """Epochs between evaluations, if eval_every is 0; 0: one at the end."""
+    eval_steps: Natural = changeable(0)
+    """Batches of an evaluation; 0: all."""
+    patience: Natural = changeable(0)
+    """Evaluations in a row without a better value after which the training ends; 0: never."""
+    answer_with: Literal["last", "best"] = changeable("last")
+    """Checkpoint of a run that predicts and is exported."""
+    report: bool = changeable(False)
+    """Write report.html and report.json about the last evaluation."""
+    log_every: Count = changeable(50)
+    """Steps between lines of the log."""
+    skip_gradient_norm: NonNegative = 0.0
+    """Steps with a larger norm of the global gradient are skipped and counted; 0: none."""
+    max_skipped_in_a_row: Natural = changeable(100)
+    """Steps skipped in a row that stop the run; 0: no number does."""
+    rewind_on_spike: NonNegative = changeable(0.0)
+    """A loss above this many times the mean before it, or one that is not finite, sends the run back to its last
+    checkpoint, to go on behind the data that caused it; 0: none does."""
+    teacher: str = ""
+    """A trained model, of any format, whose answers the model learns beside the labels (docs/distillation.md)."""
     distillation: DistillationConfig = dataclasses.field(default_factory=DistillationConfig)
+    """What is learned from the teacher."""
 
     def __post_init__(self):
-        self.distillation.check_used(self.teacher)
-        for key in ("batch_size", "eval_batch_size", "accumulation_steps", "steps_per_loop", "save_every", "keep_checkpoints", "log_every"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"config.training.{key}: expected at least 1, got {getattr(self, key)}")
-        for key in ("steps", "hours", "epochs", "reinitialize_layers", "keep_every", "eval_every", "eval_epochs", "eval_steps", "patience",
-                    "skip_gradient_norm", "max_skipped_in_a_row", "rewind_on_spike"):
-            if not 0 <= getattr(self, key) < float("inf"):
-                raise ValueError(f"config.training.{key}: expected at least 0, got {getattr(self, key)}")
+        check_fields(self, "config.training.")
+        check_used(self.distillation, vars(self.distillation), "config.training.teacher", bool(self.teacher),
+                   "config.training.distillation.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
     """A stretch of a run on other sequences (paper A.2: 90 % of the steps at 128 tokens, the rest at 512)."""
 
-    steps: int = 0  # optimizer steps of this phase
-    batch_size: int = 0  # 0: training.batch_size
-    accumulation_steps: int = 0  # 0: training.accumulation_steps
-    options: dict = dataclasses.field(default_factory=dict)  # laid over the run's options
+    steps: int = 0
+    """Optimizer steps of this phase."""
+    batch_size: int = 0
+    """Sequences of a step; 0: training.batch_size."""
+    accumulation_steps: int = 0
+    """Micro-batches of a step; 0: training.accumulation_steps."""
+    options: dict = dataclasses.field(default_factory=dict)
+    """Options of the task that differ from the run's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
     """All settings of a run, except its place and its files: those are flags."""
 
-    task: str = "pretraining"  # a name in tasks/loading.py, or a dotted module
-    seed: int = 12345  # data order, initial weights, dropout
+    task: str = "pretraining"
+    """Name of a task (docs/finetuning.md), or a dotted module with one of yours."""
+    seed: Annotated[int, Constraint(f"a number from 0 to {2**31 - 1}", lambda value: 0 <= value < 2**31)] = 12345
+    """Seed of the order of data, of initial weights and of dropout."""
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    """The encoder."""
     tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)
+    """The vocabulary."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    """The optimizer and its schedule."""
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
-    phases: tuple[PhaseConfig, ...] = ()  # run one after another under one schedule; none: training.steps at once
-    options: dict = dataclasses.field(default_factory=dict)  # the task's own, see its `Options`
+    """The training."""
+    phases: tuple[PhaseConfig, ...] = ()
+    """Phases, one after another under one schedule; none: training.steps at once."""
+    options: dict = dataclasses.field(default_factory=dict)
+    """The task's own options."""
 
     def __post_init__(self):
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(f"config.seed: expected a number from 0 to {2**31 - 1}, got {self.seed}")
+        check_fields(self, "config.")
 
 
 # The defaults of 2018's run_classifier.py and run_squad.py.

@@ -12,7 +12,7 @@ import pytest
 from official_bert import archives
 from official_bert.data import record_index
 from official_bert.data.cache import cached
-from official_bert.data.table_files import sheet_cells
+from official_bert.data.tabular.formats import sheet_cells
 from official_bert.models.interchange import published
 from official_bert.text.subwords import tokenizer_files
 

@@ -1,5 +1,6 @@
 """The pages are true: examples run, links and file names exist."""
 
+import importlib.util
 import pathlib
 import re
 import types
@@ -12,10 +13,12 @@ from oracles import texts as oracle
 import official_bert
 from official_bert.config import Config, ModelConfig, OptimizerConfig, TokenizerConfig, TrainingConfig
 from official_bert.models.interchange import formats
+from official_bert.tasks.loading import MODULES, task_class
 from official_bert.text.vocab import read_entries
 from official_bert.training import loop
 from official_bert.training.running.cluster import Placement
 from official_bert.training.task import DataFiles
+from official_bert.typed_values import dotted_keys, kinds_of
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -88,3 +91,14 @@ def test_the_paper_s_sections_lead_to_names_that_are_there():
                 place = text[:found.start()].count("\n") + 1
                 assert not line or int(line) == place, f"{target}: {name} is defined in line {place}"
         assert re.findall(r"\]\(\.\./(tests/[\w./]+)\)", tests), tests
+
+
+def test_the_page_of_options_is_what_the_fields_say():
+    spec = importlib.util.spec_from_file_location("write_options", ROOT / "docs" / "write_options.py")
+    write_options = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(write_options)
+    page = write_options.page()
+    assert write_options.PAGE.read_text(encoding="utf-8") == page, "make options writes it anew"
+    options = {f"options.{name}" for task in MODULES for name in kinds_of(task_class(task).Options)} - {"options.masking"}
+    for key in {*dotted_keys(Config), *options} - {"options"}:
+        assert f"| `{key}` |" in page, key

@@ -226,7 +226,7 @@ def test_choices_of_different_numbers_are_answered_together(written):
     answers = predictor(texts)
     assert [len(answer["probabilities"]) for answer in answers] == [2, 3, 2]
     assert answers[1] == predictor(texts[1])
-    with pytest.raises(ValueError, match=r"row 2: choices: expected texts, got \[\]"):
+    with pytest.raises(ValueError, match=r"row 2: column 'choices': expected a list of texts, got \[\]"):
         predictor([texts[0], ("a", [])])
 
 
@@ -250,9 +250,10 @@ def test_what_is_no_text_is_named(exported):
     predictor = official_bert.Predictor(exported)
     assert predictor([]) == []
     for wrong, message in ((["a", None], "row 2: expected text, got None"), ([3.5], "row 1: expected text, got 3.5"),
-                           (["a", ("a", "b")], "row 2: expected text, got 2 values"), ([{"txt": "a"}], "row 1: text: expected a text, "),
-                           ([{"text": float("nan")}], "row 1: text: expected a text, got nan"), (None, "expected a list of texts"),
-                           (["a", "b\ud800"], "row 2: text: expected a text, got a lone surrogate, half a character, at place 1")):
+                           (["a", ("a", "b")], "row 2: expected text, got 2 values"),
+                           ([{"txt": "a"}], "row 1: expected columns 'text', found 'txt'"),
+                           ([{"text": float("nan")}], "row 1: column 'text': expected text, got nan"), (None, "expected a list of texts"),
+                           (["a", "b\ud800"], "row 2: column 'text': expected text, got .*, with half a character .* at place 1")):
         with pytest.raises(ValueError, match=message):
             predictor(wrong)
     with pytest.raises(ValueError, match="batch_size: expected at least 1, got -1"):

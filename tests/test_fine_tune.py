@@ -11,8 +11,8 @@ import pytest
 from made_finetuning import VOCAB, make_config
 
 import official_bert
+from official_bert.data.tabular.frames import as_source
 from official_bert.interface import finetuning
-from official_bert.interface.finetuning import as_source
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.projects import ours
@@ -102,12 +102,12 @@ def test_wrong_arguments_are_named():
                                ({"train": ROWS, "num_train_epochs": 3}, "^num_train_epochs: no such keyword; did you mean epochs[?]$"),
                                ({"train": ROWS, "traim": "a"}, "^traim: no such keyword; did you mean train[?]$"),
                                ({"train": ROWS, "zzz": 3}, "^zzz: expected one of seed, "),
-                               ({"train": ROWS, "init_checkpoint": ""}, "init_checkpoint=.: expected the BERT to begin with"),
+                               ({"train": ROWS, "init_checkpoint": ""}, "^init_checkpoint: expected the BERT to begin with"),
                                ({"train": [{"review": "a", "label": 1}]},
                                 "expected a key 'text', found 'review', 'label'; text_column= names another"),
                                ({"train": "none.csv"}, "none.csv: no such file"),
                                ({"train": ROWS, "task": "clasification"}, "expected one of"),
-                               ({"train": ROWS, "init_checkpoint": "nowhere"}, "--init_checkpoint=nowhere: no checkpoint"),
+                               ({"train": ROWS, "init_checkpoint": "nowhere"}, "^init_checkpoint=nowhere: no checkpoint"),
                                ({"train": ROWS, "hidden_size": 12}, "config.model.hidden_size is 16 there, got 12")):
         with pytest.raises(ValueError, match=message):
             official_bert.fine_tune(**{"task": "classification", "output_dir": "wrong"} | SETTINGS | arguments)

@@ -16,6 +16,7 @@ from made_checkpoints import stored_small
 from official_bert.files import shard_names
 from official_bert.interface import many_answers
 from official_bert.interface.many_answers import ManyAnswers
+from official_bert.interface.model_inputs import ModelInputs
 from official_bert.models.interchange import formats
 
 ROWS = 103
@@ -57,9 +58,10 @@ def inputs(tmp_path, monkeypatch):
 
 
 def make(folder, predictor, name="out/answers@5", form="", **more):
-    keep = () if form == "npy" else ("id",)
-    return ManyAnswers(predictor=predictor, input_file=f"{folder}/part-*", outputs=shard_names(f"{folder}/{name}"),
-                       form=many_answers.form_of(form, predictor.outputs, keep), batch_size=4, options={}, **{"keep": keep} | more)
+    keep = more.pop("keep", () if form == "npy" else ("id",))
+    return ManyAnswers(predictor=predictor, model_inputs=ModelInputs(predictor.inputs, keep=keep), input_file=f"{folder}/part-*",
+                       outputs=shard_names(f"{folder}/{name}"), form=many_answers.form_of(form, predictor.outputs, keep), batch_size=4,
+                       options={}, **more)
 
 
 def test_every_row_is_answered_once_and_in_order(inputs, capsys):

@@ -5,7 +5,7 @@ import json
 import pytest
 from made_finetuning import make_config
 
-from official_bert.data.tables import read_table, rows_of
+from official_bert.data.tables import TableOptions, rows_of
 from official_bert.data.tagged import span_forms
 from official_bert.interface.output_files import OUTPUT_FORMATS, check_format, check_name, ends_alike, files_of, write_answers
 from official_bert.tasks.tagging import conll
@@ -23,11 +23,11 @@ def test_two_corrected_rows_are_exactly_what_differs_when_answers_are_read_back(
     answers = [{"label": ("good", "bad")[number % 2], "probabilities": [0.5, 0.5]} for number in range(6)]
     path = str(tmp_path / f"answers.{form}")
     write_answers(path, form, rows, answers, config)
-    before = read_table(path, ["review", "stars", "id"])
+    before = TableOptions().read_table(path, ["review", "stars", "id"])
     assert before.columns["review"] == [row["text"] for row in rows] and before.columns["stars"] == [answer["label"] for answer in answers]
     corrected = [answer | {"label": "bad"} if number in (0, 4) else answer for number, answer in enumerate(answers)]
     write_answers(path, form, rows, corrected, config)
-    after = read_table(path, ["review", "stars"])
+    after = TableOptions().read_table(path, ["review", "stars"])
     assert [number for number in range(6) if before.columns["stars"][number] != after.columns["stars"][number]] == [0, 4]
 
 

@@ -13,6 +13,7 @@ from official_bert.models.run_folder import RunFolder
 from official_bert.serving import export
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import restore_for_inference
+from official_bert.training.task import DataFiles
 
 LABELS = ["bad", "fair", "good"]
 TEXTS = ["a b", "c", "b b a", "d"]
@@ -62,7 +63,7 @@ def test_frames_series_arrays_and_own_columns_are_answered_as_lists_are(predicto
     ((text for text in TEXTS), "got generator; list"), (b"a", "got bytes"), (3, "got int 3"), ([3], "row 1: expected text, got 3"),
     (pandas.DataFrame({"title": ["a"]}), "texts: expected columns 'review' or 'text', found 'title'; rename them"),
     (pandas.DataFrame({"review": ["a", 3]}), r"texts\[row 1\]: column 'review': expected text, got 3"),
-    ([{"review": 3}], "row:1: column 'review': expected text, got 3"), (pandas.Series(["a", None]), "row 2: expected text")])
+    ([{"review": 3}], "row 1: column 'review': expected text, got 3"), (pandas.Series(["a", None]), "row 2: expected text")])
 def test_other_iterables_and_frames_of_other_columns_are_refused_with_the_reason(predictor, given, told):
     with pytest.raises(ValueError, match=told):
         predictor(given)
@@ -81,6 +82,35 @@ def test_a_run_is_measured_on_a_table_and_its_mistakes_are_a_frame(run, predicto
         tuned.mistakes()
     with pytest.raises(ValueError, match="expected a key 'stars', found 'review'; label_column= names another"):
         tuned.evaluate([{"review": "a"}])
+
+
+def test_a_file_is_measured_with_the_reading_options_of_training(run, predictor, table, tmp_path):
+    path = tmp_path / "mails.csv"
+    path.write_bytes(table.rename(columns={"review": "body"}).assign(body="schön").to_csv(sep=";", index=False).encode("cp1252"))
+    options = {"encoding": "cp1252", "delimiter": ";", "text_column": "body"}
+    tuned = official_bert.load_run(run)
+    assert tuned.evaluate(path, **options) == predictor.evaluate(path, **options) == tuned.evaluate(table.assign(review="schön"))
+    assert len(tuned.mistakes(path, **options)) == len(tuned.mistakes(table.assign(review="schön")))
+    for measure in (tuned.evaluate, tuned.mistakes, predictor.evaluate):
+        with pytest.raises(ValueError, match=r"mails\.csv:2: not valid UTF-8.*: encoding=cp1252 reads it, or another") as told:
+            measure(path, delimiter=";", text_column="body")
+        assert "--" not in str(told.value)
+        with pytest.raises(ValueError, match=r"expected a column 'review', found 'body;stars' .* text_column= names another"):
+            measure(path, encoding="cp1252")
+        with pytest.raises(ValueError, match=r"^labels: expected an option for reading data \(file_format, delimiter, header, encoding, "):
+            measure(path, labels=["a"])
+
+
+def test_errors_name_keywords_to_python_and_flags_to_commands(run, tmp_path):
+    (tmp_path / "a.csv").write_text("text;label\na;1\nb;0\n")
+    train = {"output_dir": tmp_path / "run", "init_checkpoint": run, "max_seq_length": 8}
+    for more, told in (({}, "expected training data: train, or one of train.tsv.* in data_dir"),
+                       ({"train": tmp_path / "a.csv"}, r"'text;label' \(delimiter=';' divides it\); .*\.csv --task=class"),
+                       ({"train": tmp_path / "a.csv", "encoding": "latin-99"}, "^encoding=latin-99: expected an encoding that Python")):
+        with pytest.raises(ValueError, match=told):
+            official_bert.fine_tune("classification", **train, **more)
+    with pytest.raises(ValueError, match="expected training data: --train_file, or one of"):
+        DataFiles().training_path(["train.tsv"])
 
 
 def test_a_notebook_shows_the_report_or_else_the_metrics(run, tmp_path):

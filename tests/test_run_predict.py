@@ -13,13 +13,21 @@ from made_checkpoints import stored_small
 from made_pretraining import make_config
 
 from official_bert.config import to_dict
-from official_bert.interface.input_files import read_file, read_rows
+from official_bert.interface.model_inputs import ModelInputs
 from official_bert.interface.predictor import Predictor
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
 from official_bert.tasks.loading import load_task, restore_for_inference
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "river", "runs", "by", "old", "stone", "##s", "."]
+
+
+def read_file(path, inputs, config, overrides=(), **more):
+    return ModelInputs.of_model(inputs, config, overrides, **more).read_file(path)
+
+
+def read_lines(lines, name, inputs, **more):
+    return list(ModelInputs(inputs, **more).read_lines(lines, name))
 
 
 @pytest.fixture(scope="module")
@@ -119,11 +127,11 @@ def test_a_mistake_is_one_line(folder, arguments, told):
 def test_rows_are_columns_or_json_and_a_wrong_one_is_named():
     names = ("question", "context")
     lines = ["Who?\tMe.", "", '{"question": "a", "context": "b"}']
-    assert list(read_rows((), "f.tsv", names, lines)) == [
+    assert read_lines(lines, "f.tsv", names) == [
         {"question": "Who?", "context": "Me."}, {"question": "a", "context": "b"}]
     with pytest.raises(ValueError, match="f.tsv:2: expected question TAB context, got 1 columns"):
-        list(read_rows((), "f.tsv", names, ["a\tb", "c"]))
-    assert list(read_rows((), "-", ("text",), [' {"text": "a"}', "{sic} a\tb"])) == [{"text": "a"}, {"text": "{sic} a\tb"}]
+        read_lines(["a\tb", "c"], "f.tsv", names)
+    assert read_lines([' {"text": "a"}', "{sic} a\tb"], "-", ("text",)) == [{"text": "a"}, {"text": "{sic} a\tb"}]
 
 
 REVIEWS = made_finetuning.make_config("classification", options={"text_column": "review"})
@@ -151,7 +159,7 @@ RACE = made_finetuning.make_config("swag", options={"text_column": "article", "b
     ("a.tsv", '"id"|"review"\n1|good\n', "a.tsv:1: expected a text, got names of columns, 'id', 'review'; a table needs --set options"),
     ("a", "text\tn\ngood\t1\n", r"a:1: expected a text, got names of columns, 'text', 'n'; a table needs a name that ends with \.tsv or"),
     ("a.jsonl", '{"text": "\\ud800"}\n', "a.jsonl:1: column 'text': expected text, got '.ud800'"),
-    ("a.jsonl", '{"text": "a", "n": Infinity}\n', "a.jsonl:1: key 'n': expected a value that JSON has, got inf")])
+    ("a.jsonl", '{"text": "a", "n": Infinity}\n', "a.jsonl:1: column 'n': expected a value that JSON has, got inf")])
 def test_a_file_that_is_not_as_its_name_says_is_refused(tmp_path, name, text, told):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=told):
@@ -188,9 +196,9 @@ def test_a_tagger_takes_no_words_in_columns_or_lists(tmp_path, name, text, told)
     (tmp_path / name).write_text(text)
     told = f"--input_file=.*{name}: expected texts, got words in {told}; run_finetuning --task=ner .* tags them"
     with pytest.raises(ValueError, match=told):
-        read_file(str(tmp_path / name), ("text",), None, tagger=True)
+        read_file(str(tmp_path / name), ("text",), None, is_tagger=True)
     (tmp_path / "a.jsonl").write_text('{"text": "Ada wrote.", "tokens": ["Ada", "wrote."]}\n')
-    assert read_file(str(tmp_path / "a.jsonl"), ("text",), None, tagger=True)[0]["text"] == "Ada wrote."
+    assert read_file(str(tmp_path / "a.jsonl"), ("text",), None, is_tagger=True)[0]["text"] == "Ada wrote."
 
 
 @pytest.mark.parametrize(("name", "text"), [
@@ -198,20 +206,19 @@ def test_a_tagger_takes_no_words_in_columns_or_lists(tmp_path, name, text, told)
 def test_a_second_text_is_not_ignored_by_a_checkpoint_that_may_read_pairs(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match="found a column 'text_pair', but the model reads one text; --pairs reads both"):
-        read_file(str(tmp_path / name), ("text",), None, may_be_pairs=True)
-    assert read_file(str(tmp_path / name), ("text",), None, keep=["text_pair"], may_be_pairs=True) == [{"text_pair": "b", "text": "a"}]
-    assert read_file(str(tmp_path / name), ("text", "text_pair"), None, may_be_pairs=False)[0] == {"text": "a", "text_pair": "b"}
+        read_file(str(tmp_path / name), ("text",), None, may_read_pairs=True)
+    assert read_file(str(tmp_path / name), ("text",), None, keep=["text_pair"], may_read_pairs=True) == [{"text_pair": "b", "text": "a"}]
+    assert read_file(str(tmp_path / name), ("text", "text_pair"), None, may_read_pairs=False)[0] == {"text": "a", "text_pair": "b"}
 
 
 def test_a_second_text_in_an_object_is_not_ignored_either(tmp_path):
     line = '{"text": "a", "text_pair": "b"}'
     (tmp_path / "a.txt").write_text(f"one\n{line}\n")
-    with pytest.raises(ValueError, match=r"a\.txt:2: found a key 'text_pair', but the model reads one text; --pairs reads both"):
-        read_file(str(tmp_path / "a.txt"), ("text",), None, may_be_pairs=True)
-    for typed, lines in (([line], []), ([], [line])):
-        with pytest.raises(ValueError, match=r":1: found a key 'text_pair'"):
-            list(read_rows(typed, "-", ("text",), lines, may_be_pairs=True))
-        assert list(read_rows(typed, "-", ("text", "text_pair"), lines, may_be_pairs=True)) == [{"text": "a", "text_pair": "b"}]
+    with pytest.raises(ValueError, match=r"a\.txt:2: found a column 'text_pair', but the model reads one text; --pairs reads both"):
+        read_file(str(tmp_path / "a.txt"), ("text",), None, may_read_pairs=True)
+    with pytest.raises(ValueError, match=r"-:1: found a column 'text_pair'"):
+        read_lines([line], "-", ("text",), may_read_pairs=True)
+    assert read_lines([line], "-", ("text", "text_pair"), may_read_pairs=True) == [{"text": "a", "text_pair": "b"}]
 
 
 @pytest.mark.parametrize(("head", "task", "status"), [("classifier", "classification", 1), ("classifier", "mrpc", 0),
@@ -253,7 +260,7 @@ def test_choices_that_training_refuses_are_refused(tmp_path, change, told):
     assert read_file(str(path), ("text", "choices"), RACE) == [{"text": "It rained.", "choices": ["Where? here", "Where? there"]}]
     for choices in ([], "abc"):
         with pytest.raises(ValueError, match="a.jsonl:1: column 'choices': expected a list of texts"):
-            list(read_rows((), "a.jsonl", ("text", "choices"), [json.dumps({"text": "a", "choices": choices})]))
+            read_lines([json.dumps({"text": "a", "choices": choices})], "a.jsonl", ("text", "choices"))
 
 
 def test_kept_columns_become_json(tmp_path):

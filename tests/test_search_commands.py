@@ -64,7 +64,7 @@ def command(tmp_path_factory, golden):
     (["--vary=training.patience=0,2", "--set=training.eval_epochs=0"], "training.patience: expected 0, got 2: it counts evaluations, and"),
     (["--vary=training.steps=2,3"], "config.training.epochs: expected config.training.steps 0 (not 2) beside it"),
     (["--set=training.freeze=layers 0-7"], "layers 0-7: expected layers from 0 to 0"),
-    (["--set=optimizer.layer_decay=1.5"], "config.optimizer.layer_decay: expected a factor above 0, at most 1, got 1.5")])
+    (["--set=optimizer.layer_decay=1.5"], "config.optimizer.layer_decay: expected a share above 0, at most 1, got 1.5")])
 def test_what_cannot_be_is_refused_in_one_line(command, arguments, said):
     done = command(*arguments)
     assert done.returncode == 1 and said in done.stderr + done.stdout and "Traceback" not in done.stderr, done.stderr

@@ -185,7 +185,7 @@ def instance_config(settings: Settings) -> InstanceConfig:
 
 def units_of(settings: Settings) -> TextUnits:
     """Returns the units that the text gives. Raises ValueError if the tokenizer has no words of its own, or the segmenter is not there."""
-    units = TextUnits(separator=settings.word_separator, phrase_marks=tuple(settings.phrase_marks), segmenter=settings.segmenter)
+    units = TextUnits(word_separator=settings.word_separator, phrase_marks=tuple(settings.phrase_marks), segmenter=settings.segmenter)
     if units and loading.lower_cases(settings.vocab_file) is not None:
         raise ValueError(f"--word_separator, --phrase_marks and --segmenter: expected a list of WordPieces, got {settings.vocab_file}: "
                          "other tokenizers read the space before a word too")

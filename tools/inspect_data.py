@@ -172,12 +172,10 @@ def remedy(task: str, path: str, overrides: Sequence[str]) -> str:
 
 def guess_columns(task: str, path: str, overrides: Sequence[str]) -> list[str]:
     """Returns options for the columns of a table: its labels repeat themselves, and its texts are longest; [] if nothing looks so."""
-    from official_bert.data import tables
     for header in (True, False):
         try:
             options = make_task(task, [*overrides, *([] if header else ["options.header=false"])]).options
-            form = tables.format_of(path, (), options.delimiter, options.encoding, not options.header)
-            names = tables.column_names(path, form, options.delimiter, options.header, options.encoding)
+            names = options.open_rows(path).names
             columns = options.read_table(path, names).columns
         except (ValueError, UnicodeError):
             continue

@@ -9,7 +9,7 @@ are the second texts of all pairs, with those of --corpus_file, or the corpus of
 the output with options.negative_columns=[negatives] (and options.teacher_columns=[scores]).
 """
 
-from official_bert.command_line import refuse_unread, run_main
+from official_bert.command_line import from_flags, refuse_unread, run_main
 
 import json
 import os
@@ -46,8 +46,7 @@ flags.DEFINE_integer("random_seed", 12345, "For --sample.")
 
 def main(_) -> None:
     """Ranks all passages for each query, and writes each pair with its negatives."""
-    rules = MiningRules(first_rank=FLAGS.first_rank, last_rank=FLAGS.last_rank, count=FLAGS.negatives, margin=FLAGS.margin,
-                        relative_margin=FLAGS.relative_margin, sample=FLAGS.sample)
+    rules = from_flags(MiningRules, FLAGS)
     refuse_unread(FLAGS, [(["vocab_file", "faiss_index"], bool(FLAGS.model), "--model"),
                           (["cross_encoder_margin"], bool(FLAGS.cross_encoder), "--cross_encoder"),
                           (["corpus_column"], bool(FLAGS.corpus_file), "--corpus_file")])

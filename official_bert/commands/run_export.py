@@ -71,7 +71,7 @@ flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the wa
 
 def main(_) -> None:
     """Loads the run, exports its model and prints the folders written."""
-    from official_bert.interface.input_files import read_file
+    from official_bert.interface.model_inputs import ModelInputs
     from official_bert.models.run_folder import CARD_FILE, RunFolder
     from official_bert.reports.model_card import write_card
     from official_bert.serving.export import ExportOptions, export
@@ -101,7 +101,7 @@ def main(_) -> None:
         task, model = restore_for_inference(FLAGS.checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case)
     served = make_served_model(task, model, options)
     if FLAGS.calibration_file:
-        served.calibrate([row["text"] for row in read_file(FLAGS.calibration_file, ["text"], task.config)])
+        served.calibrate([row["text"] for row in ModelInputs.of_model(["text"], task.config).read_file(FLAGS.calibration_file)])
     texts = _check_texts(served, task.config, FLAGS.check_file, FLAGS.check_label, FLAGS.check_loss)
     for line in export(served, task.config, ExportOptions(
             output=FLAGS.output, version=FLAGS.version, batch_sizes=[int(size) for size in sizes], precision=FLAGS.precision,
@@ -113,13 +113,13 @@ def main(_) -> None:
 
 def _check_texts(served, config, check_file: str, check_label: str, check_loss: float):
     """Reads --check_file; None without it."""
-    from official_bert.interface.input_files import read_file
+    from official_bert.interface.model_inputs import ModelInputs
     from official_bert.serving.formats.checking import CheckTexts
     if not check_file:
         return None
     if not exists(check_file):
         raise ValueError(f"--check_file={check_file}: no such file")
-    rows = read_file(check_file, list(served.text_inputs), config, keep=[check_label] if check_label else [])
+    rows = ModelInputs.of_model(list(served.text_inputs), config, keep=[check_label] if check_label else []).read_file(check_file)
     if not rows:
         raise ValueError(f"--check_file={check_file}: expected texts, got none")
     return CheckTexts(rows, [str(row[check_label]) for row in rows] if check_label else None, check_loss)

@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> None:
     from official_bert.data.long_work import preflight
     from official_bert.data.tabular.companions import files_read
     from official_bert.interface import many_answers, output_files
-    from official_bert.interface.input_files import read_entity_texts, read_file, read_rows
+    from official_bert.interface.model_inputs import ModelInputs, read_entity_texts
     from official_bert.interface.predictor import Predictor, class_that_gives, served_classes
     from official_bert.serving.served_model import ServingOptions
     from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
@@ -85,18 +85,25 @@ def main(arguments: list[str]) -> None:
     one_of_two = bool(published and pairs is None and class_that_gives(predictor.outputs, served_classes("classification")))
     if wrong := sorted(set(FLAGS.keep_columns) & {*predictor.inputs, *predictor.outputs}):
         raise ValueError(f"--keep_columns={wrong[0]}: an answer has a {wrong[0]} of its own")
+    reads_file = FLAGS.input_file not in ("", "-")
+    if not reads_file and (FLAGS.keep_columns or FLAGS.set):
+        raise ValueError(f"--{'keep_columns' if FLAGS.keep_columns else 'set'}: expected --input_file with names of columns")
+    inputs = ModelInputs(predictor.inputs, may_read_pairs=one_of_two)
+    if reads_file:
+        inputs = ModelInputs.of_model(predictor.inputs, predictor.config, overrides, keep=tuple(FLAGS.keep_columns),
+                                      is_tagger="entities" in predictor.outputs, may_read_pairs=one_of_two)
     if sharded or many_answers.are_vectors(FLAGS.output_format, predictor.outputs):
         many_answers.ManyAnswers(
-            predictor=predictor, input_file=FLAGS.input_file, outputs=shard_names(FLAGS.output_file),
-            form=many_answers.form_of(FLAGS.output_format, predictor.outputs, FLAGS.keep_columns), keep=tuple(FLAGS.keep_columns),
-            overrides=tuple(overrides), may_be_pairs=one_of_two, batch_size=FLAGS.batch_size, discard=FLAGS.discard,
+            predictor=predictor, model_inputs=inputs, input_file=FLAGS.input_file, outputs=shard_names(FLAGS.output_file),
+            form=many_answers.form_of(FLAGS.output_format, predictor.outputs, FLAGS.keep_columns),
+            overrides=tuple(overrides), batch_size=FLAGS.batch_size, discard=FLAGS.discard,
             options=dataclasses.asdict(options) | {"batch_size": FLAGS.batch_size}).write()
         return
     if FLAGS.discard:
         raise ValueError("--discard: expected several files to answer, or an --output_file as in answers@8")
     if FLAGS.output_format:
         output_files.check_format(FLAGS.output_format, predictor.outputs)
-    with_entities = FLAGS.input_file not in ("", "-") and "entities" in predictor.outputs and not FLAGS.keep_columns
+    with_entities = reads_file and "entities" in predictor.outputs and not FLAGS.keep_columns
     encoding = FLAGS.encoding or (predictor.config.options.get("encoding", "") if predictor.config else "")
     in_form = FLAGS.output_format not in ("", output_files.ALL_OUTPUTS)
     texts = read_entity_texts(FLAGS.input_file, encoding, always=in_form) if with_entities else None
@@ -105,13 +112,12 @@ def main(arguments: list[str]) -> None:
         rows = texts.rows
         if texts.left_out:
             logging.warning("%s: %d rows that people rejected or skipped are left out", FLAGS.input_file, texts.left_out)
-    elif FLAGS.input_file not in ("", "-"):
-        rows = read_file(FLAGS.input_file, predictor.inputs, predictor.config, overrides, FLAGS.keep_columns,
-                         tagger="entities" in predictor.outputs, may_be_pairs=one_of_two)
-    elif FLAGS.keep_columns or FLAGS.set:
-        raise ValueError(f"--{'keep_columns' if FLAGS.keep_columns else 'set'}: expected --input_file with names of columns")
+    elif reads_file:
+        rows = inputs.read_file(FLAGS.input_file)
+    elif arguments[1:]:
+        rows = list(inputs.read_lines(arguments[1:], "argument", skip_blank=False))
     else:
-        rows = list(read_rows(arguments[1:], "-", predictor.inputs, sys.stdin, may_be_pairs=one_of_two))
+        rows = list(inputs.read_lines(sys.stdin, "-"))
     if not rows:
         raise ValueError("no text given: neither arguments, nor --input_file, nor standard input")
     if form:

@@ -2,26 +2,16 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from official_bert.data.labelled_texts import numbers_of
+from official_bert.fields import Constraint
 
-Weights = Literal["", "balanced"] | tuple[float, ...] | dict[str, float]  # "": every class counts 1
-
-
-def check_weights(weights: Weights, where: str) -> None:
-    """Raises ValueError, naming `where`, for weights that are not above 0."""
-    values = {} if isinstance(weights, str) else weights if isinstance(weights, Mapping) else dict(enumerate(weights))
-    if wrong := [f"{value} for {key}" for key, value in values.items() if not 0.0 < value < math.inf]:
-        raise ValueError(f"{where}: expected weights above 0, got {wrong[0]}")
-
-
-def check_smoothing(smoothing: float, where: str) -> None:
-    """Raises ValueError, naming `where`, for a share of the labels that is not from 0 to below 1."""
-    if not 0.0 <= smoothing < 1.0:
-        raise ValueError(f"{where}: expected a share from 0 to below 1, got {smoothing}")
+Weights = Annotated[Literal["", "balanced"] | tuple[float, ...] | dict[str, float], Constraint(
+    "weights above 0", lambda weights: isinstance(weights, str) or all(
+        0.0 < weight < math.inf for weight in (weights.values() if isinstance(weights, Mapping) else weights)))]
 
 
 def class_weights(weights: Weights, labels: Sequence[str], counts: np.ndarray, where: str) -> np.ndarray:

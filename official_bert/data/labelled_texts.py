@@ -17,7 +17,7 @@ SAME_SHARE = 0.9  # of held-out rows that are training rows: from here on the he
 EmptyText = Literal["refuse", "skip", "keep"]
 MissingLabel = Literal["refuse", "skip"]
 NO_LABEL = ("", "nan", "null", "<na>")  # in any case: how empty cells and missing values are written
-MOST_TOLD = 20  # labels whose numbers of rows are told
+MOST_NAMED = 20  # labels whose numbers of rows are described
 LARGEST_SCORE = float(np.finfo(np.float32).max)
 LIST_AS_TEXT = re.compile(r"\[.*\]", re.DOTALL)
 WHOLE = re.compile(r"([+-]?\d+)\.0+")
@@ -61,7 +61,7 @@ class TextSet:
 
 def joined(sets: Sequence[TextSet]) -> LabelledTexts:
     """Joins the rows of all sets; without targets if one set has none."""
-    data = [one.data for one in sets]
+    data = [text_set.data for text_set in sets]
     first = data[0]
     targets = [rows.targets for rows in data if rows.targets is not None]
     return LabelledTexts(
@@ -74,7 +74,7 @@ def joined(sets: Sequence[TextSet]) -> LabelledTexts:
 def described_counts(counts: Mapping[str, int]) -> str:
     """Names with their numbers, the first of many: `no 2, yes 1`."""
     named = [f"{name} {count}" for name, count in counts.items()]
-    return ", ".join(named[:MOST_TOLD]) + (f" and {len(named) - MOST_TOLD} more" if len(named) > MOST_TOLD else "")
+    return ", ".join(named[:MOST_NAMED]) + (f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else "")
 
 
 def described_rows(rows: LabelledTexts, labels: Sequence[str]) -> str:
@@ -114,8 +114,7 @@ def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: 
     if empty == "refuse":
         raise ValueError(f"{first} ({len(empty_cells)} such in this file)")
     warn(f"{first}; {'left out' if empty == 'skip' else 'kept'}, as are {len(empty_cells) - 1} more")
-    bad = {row for row, _ in empty_cells}
-    return table.rows(row for row in range(len(table)) if row not in bad) if empty == "skip" else table
+    return table.without({row for row, _ in empty_cells}) if empty == "skip" else table
 
 
 def without_agreement(table: Table, labels: Sequence[str], warn: Callable[[str], None]) -> Table:
@@ -123,14 +122,13 @@ def without_agreement(table: Table, labels: Sequence[str], warn: Callable[[str],
 
     Raises ValueError if all are. A `-` among the `labels` labels is one, as in every other column.
     """
-    bad = [row for row, value in enumerate(table.columns[GOLD]) if "-" not in labels and value == "-"]
-    if not bad:
+    undecided = [row for row, value in enumerate(table.columns[GOLD]) if "-" not in labels and value == "-"]
+    if not undecided:
         return table
-    if len(bad) == len(table):
+    if len(undecided) == len(table):
         raise ValueError(f"{table.path}: no row with a label in column {GOLD!r}, only '-'")
-    warn(f"{table.place(bad[0])}: column {GOLD!r}: '-', on which people did not agree; left out, as are {len(bad) - 1} more")
-    left_out = {*bad}
-    return table.rows(row for row in range(len(table)) if row not in left_out)
+    warn(f"{table.place(undecided[0])}: column {GOLD!r}: '-', on which people did not agree; left out, as are {len(undecided) - 1} more")
+    return table.without({*undecided})
 
 
 def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel, warn: Callable[[str], None],
@@ -149,18 +147,18 @@ def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel,
         if isinstance(value, list):
             return any(absent(part) for part in value if not (separator and part == ""))
         return absent(value)
-    unlabelled = [(row, column) for column in columns for row, value in enumerate(table.columns[column]) if lacks(value)]
-    if not unlabelled:
+    missing_cells = [(row, column) for column in columns for row, value in enumerate(table.columns[column]) if lacks(value)]
+    if not missing_cells:
         return table
-    row, column = unlabelled[0]
+    row, column = missing_cells[0]
     first = f"{table.place(row)}: column {column!r}: expected a label, got {table.columns[column][row]!r}"
-    bad = {row for row, _ in unlabelled}
+    unlabelled = {row for row, _ in missing_cells}
     if missing == "refuse":
-        raise ValueError(f"{first} ({len(bad)} such rows in this file; options.missing_label: skip leaves them out)")
-    if len(bad) == len(table):
+        raise ValueError(f"{first} ({len(unlabelled)} such rows in this file; options.missing_label: skip leaves them out)")
+    if len(unlabelled) == len(table):
         raise ValueError(f"{table.path}: no row with a label in column {column!r}")
-    warn(f"{first}; left out, as are {len(bad) - 1} more")
-    return table.rows(row for row in range(len(table)) if row not in bad)
+    warn(f"{first}; left out, as are {len(unlabelled) - 1} more")
+    return table.without(unlabelled)
 
 
 def check_cells(table: Table, column: str, several: bool) -> None:
@@ -173,8 +171,8 @@ def check_cells(table: Table, column: str, several: bool) -> None:
             raise ValueError(f"{table.place(row)}: column {column!r}: expected labels with separators, got the text of a list, "
                              f"{value!r:.60}; JSON lines and Parquet hold lists")
         if any(isinstance(part, (list, dict, set, bytes)) for part in (value if several and isinstance(value, list) else [value])):
-            wanted = "a list of labels" if several else "one label (options.kind: multi_label takes lists)"
-            raise ValueError(f"{table.place(row)}: column {column!r}: expected {wanted}, got {value!r}")
+            expected = "a list of labels" if several else "one label (options.kind: multi_label takes lists)"
+            raise ValueError(f"{table.place(row)}: column {column!r}: expected {expected}, got {value!r}")
 
 
 def label_text(value: Any) -> str:
@@ -280,8 +278,8 @@ def scores(table: Table, column: str, low: float = -math.inf, high: float = math
         except (TypeError, ValueError, OverflowError):
             raise ValueError(f"{table.place(row)}: column {column!r}: expected a number, got {value!r:.60}") from None
         if not (abs(score) <= LARGEST_SCORE and low <= score <= high):
-            wanted = "a finite number" if math.isinf(high) else f"a number from {low:g} to {high:g}"
-            raise ValueError(f"{table.place(row)}: column {column!r}: expected {wanted}, got {value!r}")
+            expected = "a finite number" if math.isinf(high) else f"a number from {low:g} to {high:g}"
+            raise ValueError(f"{table.place(row)}: column {column!r}: expected {expected}, got {value!r}")
         column_scores[row] = score
     return column_scores
 

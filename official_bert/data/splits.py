@@ -6,8 +6,11 @@ about the same share of every part.
 
 import dataclasses
 from collections.abc import Hashable, Sequence
+from typing import Annotated
 
 import numpy as np
+
+from official_bert.fields import Constraint, Natural, PositiveShare, ShareBelow1, check_fields
 
 BINS = 10  # strata of numbers
 FEW = 10  # documents or articles; fewer are divided by what they consist of
@@ -17,23 +20,21 @@ FEW = 10  # documents or articles; fewer are divided by what they consist of
 class SplitOptions:
     """The rows to train and to evaluate on, if they come from one file. The parts do not depend on a run's seed."""
 
-    train_share: float = 1.0  # of the rows left for training
-    dev_share: float = 0.1  # of the training file, held out if evaluation is asked for without evaluation data; 0.0: nothing
-    folds: int = 0  # parts of the training file, one of which is held out; 0: no cross-validation
-    fold: int = 0  # the part held out, from 0
-    split_seed: int = 0  # another seed makes other parts
+    train_share: PositiveShare = 1.0
+    """Share of the rows left for training that is trained on."""
+    dev_share: ShareBelow1 = 0.1
+    """Share of the training file that is held out if evaluation is asked for without evaluation data; 0.0: nothing."""
+    folds: Annotated[int, Constraint("0 or at least 2", lambda folds: folds == 0 or folds >= 2)] = 0
+    """Parts of the training file, one of which is held out; 0: no cross-validation."""
+    fold: Natural = 0
+    """The part held out, from 0."""
+    split_seed: Natural = 0
+    """Another seed makes other parts; `seed` does not change them."""
 
     def __post_init__(self):
-        if not 0.0 < self.train_share <= 1.0:
-            raise ValueError(f"config.options.train_share: expected a share above 0, at most 1, got {self.train_share}")
-        if not 0.0 <= self.dev_share < 1.0:
-            raise ValueError(f"config.options.dev_share: expected a share from 0 to below 1, got {self.dev_share}")
-        if self.folds < 0 or self.folds == 1:
-            raise ValueError(f"config.options.folds: expected 0 or at least 2, got {self.folds}")
-        if not 0 <= self.fold < max(self.folds, 1):
+        check_fields(self)
+        if self.fold >= max(self.folds, 1):
             raise ValueError(f"config.options.fold: expected a number from 0 to below options.folds = {self.folds}, got {self.fold}")
-        if self.split_seed < 0:
-            raise ValueError(f"config.options.split_seed: expected at least 0, got {self.split_seed}")
 
     def divides(self, hold_out: bool) -> bool:
         """Whether some rows of the training file are not trained on; `hold_out`: evaluation is asked for without data of its own."""

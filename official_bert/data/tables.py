@@ -1,48 +1,49 @@
-"""Tables of text with named columns: TSV, CSV, JSON, with or without a BOM, and Parquet, checked as they are read.
+"""The one reader of rows: files of any form, and rows in memory, as dictionaries with declared columns.
 
-JSON is told apart by its content, because JSON lines often have the name of a document: an object a line, a list of objects, or an
-object with such a list under `data`.
+Files are TSV, CSV, JSON (an object a line, a list of objects, or an object with such a list under `data`), Parquet,
+workbooks, fastText, and texts beside labels; with or without a BOM, packed or not. The content tells JSON apart,
+because JSON lines often have the name of a document. Training, evaluation, prediction and the tools read by
+`TableOptions.open_rows`, or by `read_table`, which collects columns.
 """
 
-import csv
 import dataclasses
 import itertools
-import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 from official_bert.data.cache import file_digest, text_digest
-from official_bert.data.table_files import (
+from official_bert.data.tabular.companions import files_read, labels_beside
+from official_bert.data.tabular.encodings import text_lines
+from official_bert.data.tabular.formats import (
     FASTTEXT,
+    cells_of,
     check_names_once,
     column_numbers,
-    fasttext_rows,
     kind_by_content,
     neighbours,
     parquet_objects,
-    sheet_cells,
     suffix_of,
-    texts_and_labels,
 )
-from official_bert.data.table_files import (
-    shown as shown,
-)
-from official_bert.data.tabular.companions import files_read, labels_beside
-from official_bert.data.tabular.encodings import text_lines
-from official_bert.data.tabular.json_text import JSON_ROWS, begun, checked_object, parsed, parsed_whole
+from official_bert.data.tabular.formats import shown as shown
+from official_bert.data.tabular.formats import spelled as spelled
+from official_bert.data.tabular.json_text import begins_json, begun, checked_object, parsed, parsed_whole
+from official_bert.fields import Constraint
 from official_bert.files import is_file, is_folder
 
 Format = Literal["auto", "tsv", "csv", "jsonl", "parquet", "xlsx", "fasttext", "two_files"]
 SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl",
                               ".parquet": "parquet"}
-OBJECTS = ("jsonl", "parquet")  # forms whose rows have keys
-HEADLESS = " (a file without names of columns: options.header=false, its columns are c1, c2, ...; tools/inspect_data.py shows it)"
-LARGEST_CELL = 2**31 - 1  # characters; the csv module stops at 131,072 by itself
+OBJECTS = ("jsonl", "parquet")  # formats whose rows have keys
+HEADLESS = (" (a file without names of columns: options.header=false, its columns are c1, c2, ...; "
+            "tools/inspect_data.py shows it)")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
-    """A table in memory, a dict a row, which stands for a file; `name` is what messages call it, as in `train[row 3]` (from 0)."""
+    """A table in memory, a dict a row, which stands for a file.
+
+    `name` is what messages call it, as in `train[row 3]` (from 0).
+    """
 
     name: str
     values: Sequence[Mapping[str, Any]]
@@ -53,6 +54,9 @@ class Rows:
 
 
 Source = str | Rows  # a file's path, or what stands for it
+NumberedCells = Iterator[tuple[int, Sequence[Any]]]
+# With the line, from 1, at which each row begins; in memory with its number, from 0.
+NumberedRows = Iterator[tuple[int, Mapping[str, Any]]]
 
 
 def place(source: Source, line: int) -> str:
@@ -72,13 +76,12 @@ def digest(source: Source) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The wanted columns of a file, and the line of each row."""
+    """The declared columns of a file, and the line of each row."""
 
     path: Source
-    columns: dict[str, list[Any]]  # strings; in JSON lines any value
+    columns: dict[str, list[Any]]  # strings; in JSON and Parquet any value
     lines: list[int]  # 1-based line at which each row begins; of rows in memory their number from 0
     broken: list[str]  # one sentence for each row that was left out
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # that name the columns, for messages
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -87,11 +90,9 @@ class Table:
         """`file:line` of a row, or `name[row N]`."""
         return place(self.path, self.lines[row])
 
-    def without_column(self, name: str) -> str:
-        """The end of a message about a missing column: the option that names another."""
-        keys = [key for key, value in self.options.items() if key.endswith(("_column", "_columns")) and name in
-                (value if isinstance(value, (list, tuple)) else (value,))]
-        return f"; {keys[0]}= names another (--set options.{keys[0]}=...)" if keys else ""
+    def without(self, rows: Container[int]) -> "Table":
+        """A table without some of the rows."""
+        return self.rows(row for row in range(len(self)) if row not in rows)
 
     def rows(self, keep: Iterable[int]) -> "Table":
         """A table of only some of the rows."""
@@ -104,180 +105,175 @@ class Table:
 class TableOptions:
     """How the files of a task are read."""
 
-    file_format: Format = "auto"  # by the file's content and suffix
-    delimiter: str = ""  # between columns; "": a tab in TSV, a comma in CSV
-    header: bool = True  # the first line names the columns; without it they are c1, c2, ...
-    encoding: str = ""  # of text; "": UTF-8
+    file_format: Format = "auto"
+    """Format of files whose names do not say it; auto: content and suffix decide."""
+    delimiter: Annotated[str, Constraint(
+        "text other than a line end", lambda delimiter: not {*spelled(delimiter)} & {*"\r\n"})] = ""
+    """Text between columns; empty: a tab in TSV, a comma in CSV."""
+    header: bool = True
+    """The first line names the columns; without it they are c1, c2, ..."""
+    encoding: str = ""
+    """Encoding of text; empty: UTF-8."""
 
-    def read_table(self, path: Source, columns: Sequence[str], optional: Sequence[str] = ()) -> "Table":
-        """Reads columns of a file as the function `read_table` does."""
-        return read_table(path, columns, optional, form=self.file_format, delimiter=self.delimiter, header=self.header,
-                          encoding=self.encoding, options=vars(self))
+    def read_table(self, source: Source, columns: Sequence[str], names: Sequence[str] = (),
+                   skip_broken: bool = False) -> Table:
+        """Reads the `columns` of a file or of rows in memory.
 
+        Raises ValueError as `open_rows` and `RowReader.with_columns` do, and for a source without rows.
+        """
+        reader = self.open_rows(source, columns, names, skip_broken)
+        table = Table(reader.source, {name: [] for name in columns}, [], reader.broken)
+        for line, row in reader.with_columns(columns):
+            for name, values in table.columns.items():
+                values.append(at_key(row, name))
+            table.lines.append(line)
+        if not table.lines:
+            raise ValueError(f"{source}: no row in {'it' if isinstance(source, Rows) else 'this file'}")
+        return table
 
-def read_table(path: Source, columns: Sequence[str], optional: Sequence[str] = (), names: Sequence[str] = (), form: Format = "auto",
-               delimiter: str = "", skip_broken: bool = False, header: bool = True, encoding: str = "",
-               options: Mapping[str, Any] = types.MappingProxyType({})) -> Table:
-    """Reads the `columns`, and those of `optional` that are there, of a file whose first line names its columns.
+    def open_rows(self, source: Source, columns: Sequence[str] = (), names: Sequence[str] = (),
+                  skip_broken: bool = False) -> "RowReader":
+        """Opens a file that should have these `columns`, or rows in memory, whose keys are the columns.
 
-    `path` may be rows in memory, whose keys are the columns; `labels.label` is a key within another. `names` are the columns of a file
-    without such a line; without `header` they are c1, c2, ... Content decides what is JSON, Parquet, a workbook (.xlsx), packed, or
-    fastText's; texts in NAME_text.txt have their labels in NAME_labels.txt (TweetEval): these two have the first and the last of the
-    `columns`. Quotes mean nothing in TSV (GLUE, 2018 `_read_tsv`), unlike in CSV. A blank line is a row with an empty text if
-    there is a single column, except at the end of the file; else it is no row. A row with another number of columns is an error; with
-    `skip_broken` it is left out and listed in `broken`. Raises ValueError, naming file and line, for a file that is missing, empty or
-    in another encoding, a missing or doubled column, a broken row, broken JSON, a delimiter that cannot be one. Of a missing column it
-    names that one of the `options`, by name, which names it.
-    """
-    table = Table(path, {name: [] for name in columns}, [], [], options)
-    if isinstance(path, Rows):
-        _fill_from_objects(table, enumerate(path.values), optional)
-    elif not is_file(path):
-        raise ValueError(f"{path}: " + ("expected a file, got a folder" if is_folder(path) else f"no such file{neighbours(path)}"))
-    elif (kind := format_of(path, columns, delimiter, encoding, bool(names) or not header) if form == "auto" else form) in OBJECTS:
-        source, objects = objects_in(path, kind, encoding)
-        table = dataclasses.replace(table, path=source)
-        _fill_from_objects(table, objects, optional)
-    else:
-        rows = _cells(path, kind, delimiter, names, header, encoding, columns)
-        _fill_from_cells(table, rows, optional, skip_broken, header and not names and kind in ("tsv", "csv"))
-    if not table.lines:
-        raise ValueError(f"{path}: no row in {'it' if isinstance(path, Rows) else 'this file'}")
-    return table
+        `names` are the columns of a file that does not name them; without `header` they are c1, c2, ... Texts in
+        NAME_text.txt have their labels in NAME_labels.txt (TweetEval): these, and fastText's, have the first and the
+        last of the `columns`. Quotes mean nothing in TSV (GLUE, 2018 `_read_tsv`), unlike in CSV. A blank line is a row
+        with an empty text if there is a single column, except at the end of the file; else it is no row. A row with
+        another number of columns is an error; with `skip_broken` it is left out.
 
-
-def read_table_parts(path: str, columns: Sequence[str], at_once: int | None, form: Format = "auto", delimiter: str = "",
-                     header: bool = True, encoding: str = "", options: Mapping[str, Any] = types.MappingProxyType({})) -> Iterator[Table]:
-    """Yields the rows of a file as tables of at most `at_once` rows (None: one table), as `read_table` reads them; none of a file
-    without rows.
-
-    Only one part is in memory at a time, unless the file is one JSON document.
-    """
-    kind = format_of(path, columns, delimiter, encoding, not header) if form == "auto" else form
-    source: Source = path
-    if kind in OBJECTS:
-        source, objects = objects_in(path, kind, encoding)
-    else:
-        cells = _cells(path, kind, delimiter, (), header, encoding, columns)
-        head = list(itertools.islice(cells, 1))
-    while True:
-        table = Table(source, {name: [] for name in columns}, [], [], options)
-        if kind in OBJECTS:
-            _fill_from_objects(table, itertools.islice(objects, at_once), ())
+        Raises ValueError, naming file and line, for a file that is missing or in another encoding, and for a delimiter
+        that cannot be one; the reader raises it for a broken row and broken JSON.
+        """
+        broken: list[str] = []
+        form: Format | None = None
+        rows: NumberedRows
+        if isinstance(source, Rows):
+            rows = enumerate(source.values)
+        elif (form := self.format_of(source, columns, bool(names))) not in OBJECTS:
+            header, cells = self._cells(source, form, columns, names)
+            rows = _keyed(source, header, cells, broken if skip_broken else None)
+            return RowReader(source, form, header, rows, self, broken)
+        elif form == "parquet":
+            rows = parquet_objects(source)
         else:
-            _fill_from_cells(table, itertools.chain(head, itertools.islice(cells, at_once)), (), False, header and kind in ("tsv", "csv"))
-        if not table.lines:
-            return
-        yield table
+            source, values = json_values(source, self.encoding)
+            rows = ((line, checked_object(value, place(source, line))) for line, value in values)
+        first = list(itertools.islice(rows, 1))
+        names = [name for _, row in first for name in row]
+        return RowReader(source, form, names, itertools.chain(first, rows), self, broken)
 
+    def format_of(self, path: str, columns: Sequence[str] = (), headless: bool = False) -> Format:
+        """Returns the format of a file that should have these `columns`: by its content or, of TSV and CSV, its name.
 
-def column_names(path: str, form: Format, delimiter: str = "", header: bool = True, encoding: str = "") -> list[str]:
-    """Returns the cells of a file's first line, or the keys of its first object; none of an empty file."""
-    if form in OBJECTS:
-        return list(next(objects_in(path, form, encoding)[1], (0, {}))[1])
-    return list(next(_cells(path, form, delimiter, (), header, encoding), (0, ()))[1])
+        A table whose first line names the columns is one, whatever else it looks like. Raises ValueError for a missing
+        file and for an unknown name.
+        """
+        if not is_file(path):
+            reason = "expected a file, got a folder" if is_folder(path) else f"no such file{neighbours(path)}"
+            raise ValueError(f"{path}: {reason}")
+        if self.file_format != "auto":
+            return self.file_format
+        suffix = suffix_of(path)
+        by_name, content = SUFFIXES.get(suffix), kind_by_content(path, self.encoding)
+        if by_name in OBJECTS:
+            return by_name  # type: ignore[return-value]
+        if content == "parquet" or (content == "xlsx" and (by_name or suffix == ".xlsx")):
+            return content  # type: ignore[return-value]
+        if by_name is None and content != "json":
+            raise ValueError(f"{path}: expected a name that ends with one of {', '.join(SUFFIXES)}, .xlsx, or the "
+                             "format to be given")
+        if by_name is None or (content != "json" and (headless or not self.header)):
+            return by_name or "jsonl"
+        return self._format_by_first_line(path, columns, by_name, content == "json")
 
-
-def format_of(path: str, columns: Sequence[str], delimiter: str = "", encoding: str = "", headless: bool = False) -> Format:
-    """Returns the form of a file that should have these `columns`: by its content or, between TSV and CSV, its name.
-
-    A table whose first line names the columns is one, whatever else it looks like. Raises ValueError for an unknown name.
-    """
-    suffix = suffix_of(path)
-    suffix_format, content = SUFFIXES.get(suffix), kind_by_content(path, encoding)
-    if suffix_format in OBJECTS or content == "parquet" or (content == "xlsx" and (suffix_format or suffix == ".xlsx")):
-        return suffix_format if suffix_format in OBJECTS else content  # type: ignore[return-value]
-    if suffix_format is None:
-        if content == "json":
+    def _format_by_first_line(self, path: str, columns: Sequence[str], by_name: Format, may_be_json: bool) -> Format:
+        line = next(text_lines(path, self.encoding), "").rstrip("\r\n")
+        cells = line.replace('"', "").split(spelled(self.delimiter) or ("," if by_name == "csv" else "\t"))
+        if {*columns} <= {*map(str.strip, cells)}:
+            return by_name
+        if may_be_json and begins_json(line):
             return "jsonl"
-        raise ValueError(f"{path}: expected a name that ends with one of {', '.join(SUFFIXES)}, .xlsx, or the format to be given")
-    if headless and content != "json":
-        return suffix_format
-    line = next(text_lines(path, encoding), "").rstrip("\r\n")
-    if {*columns} <= {*map(str.strip, line.replace('"', "").split(spelled(delimiter) or ("," if suffix_format == "csv" else "\t")))}:
-        return suffix_format
-    if content == "json" and _is_json_start(line):
-        return "jsonl"
-    if suffix == ".txt" and labels_beside(path):
-        return "two_files"
-    return "fasttext" if line.startswith(FASTTEXT) else suffix_format
+        if suffix_of(path) == ".txt" and labels_beside(path):
+            return "two_files"
+        return "fasttext" if line.startswith(FASTTEXT) else by_name
+
+    def _cells(self, path: str, form: Format, columns: Sequence[str], names: Sequence[str]
+               ) -> tuple[Sequence[str], NumberedCells]:
+        """Returns the names of the columns, and (line, cells) of each row."""
+        rows = cells_of(path, form, self.delimiter, self.encoding)
+        if form in ("two_files", "fasttext"):
+            names = [columns[0], columns[-1]] if len(columns) > 1 else [*columns, "label"]
+        elif not self.header and not names:
+            first = next(rows, (1, []))
+            names, rows = column_numbers(len(first[1])), itertools.chain([first], rows)
+        elif not names:
+            names = next((cells for _, cells in rows if cells), [])
+        return names, rows
 
 
-def _is_json_start(line: str) -> bool:
-    """Whether a first line is a JSON value, or the beginning of one."""
-    try:
-        begun(line, "")
-    except ValueError:
-        return False
-    return True
+@dataclasses.dataclass(frozen=True)
+class RowReader:
+    """The rows of a file, or rows in memory, read one at a time."""
+
+    source: Source  # as messages name its places: the list in a JSON document counts its rows from 0
+    form: Format | None  # None: rows in memory
+    names: Sequence[str]  # of the columns; of rows with keys those of the first one
+    rows: NumberedRows
+    how: TableOptions  # also names the columns, for messages
+    broken: list[str]  # one sentence for each row that was left out
+
+    def with_columns(self, columns: Sequence[str]) -> NumberedRows:
+        """Yields the rows, all of which have these columns; `labels.label` is a key within another.
+
+        Raises ValueError, naming file, line and the option that names the column, for a missing or doubled column.
+        """
+        named_once = self.form not in (*OBJECTS, None)  # in the first line
+        if named_once:
+            check_names_once(self.source, [name for name in self.names if name in columns])
+        if named_once and (missing := next((name for name in columns if name not in self.names), None)):
+            may_be_headless = self.names and self.how.header and self.form in ("tsv", "csv")
+            hint = _similar_name(missing, self.names) or (HEADLESS if may_be_headless else "")
+            raise ValueError(f"{self.source}: expected a column {missing!r}, found {shown(self.names)}{hint}"
+                             f"{self._option(missing)}")
+        keys_of_each_row = () if named_once else columns
+        for line, row in self.rows:
+            for name in keys_of_each_row:
+                if not has_key(row, name):
+                    raise ValueError(f"{place(self.source, line)}: expected a key {name!r}, found {shown(list(row))}"
+                                     f"{self._option(name)}")
+            yield line, row
+
+    def _option(self, column: str) -> str:
+        """The end of a message about a missing column: the option that names another."""
+        keys = [key for key, value in vars(self.how).items() if key.endswith(("_column", "_columns")) and column in
+                (value if isinstance(value, (list, tuple)) else (value,))]
+        return f"; --set options.{keys[0]}= names another" if keys else ""
 
 
-def form_of_objects(path: str, encoding: str = "") -> Format | None:
-    """Returns the form of a file whose rows have keys, by its name or else its content; None for another file."""
-    if (known := SUFFIXES.get(suffix_of(path))) in OBJECTS:
-        return known
-    content = kind_by_content(path, encoding) if is_file(path) else ""
-    if content == "json":
-        try:
-            first = next(json_values(path, encoding)[1], (0, None))[1]
-        except ValueError:
-            return None
-        return "jsonl" if first and isinstance(first, (dict, list)) else None
-    return "parquet" if content == "parquet" else None
+def _keyed(path: str, names: Sequence[str], rows: NumberedCells, broken: list[str] | None) -> NumberedRows:
+    """Yields rows of cells as dictionaries, and a line of blanks as a row if there is a single column.
 
-
-def rows_of(source: Source, encoding: str = "", always: bool = False) -> Source:
-    """Returns the rows of a file of JSON or of Parquet, as `form_of_objects` tells, or `always` as JSON; anything else unchanged.
-
-    Raises ValueError, naming file and line, for a file that is missing, broken or empty.
+    Rows with another number of cells go to `broken`. Raises ValueError for one without it.
     """
-    if isinstance(source, Rows) or not (form := form_of_objects(source, encoding) or ("jsonl" if always else None)):
-        return source
-    data, objects = objects_in(source, form, encoding)
-    numbered = list(objects)
-    if not numbered:
-        raise ValueError(f"{source}: no row in this file")
-    return Rows(source, [row for _, row in numbered], () if isinstance(data, Rows) else [line for line, _ in numbered])
-
-
-def _fill_from_cells(table: Table, rows: Iterator[tuple[int, Sequence[str]]], optional: Sequence[str], skip_broken: bool,
-                     may_be_headless: bool = False) -> None:
-    """Fills the table from rows, the first of which has the names of the columns."""
-    header = list(next(rows, (0, ()))[1])
-    check_names_once(table.path, [name for name in header if name in table.columns or name in optional])
-    for name in table.columns:
-        if name not in header:
-            hint = _alike(name, header) or (HEADLESS if may_be_headless and header else "")
-            raise ValueError(f"{table.path}: expected a column {name!r}, found {shown(header)}{hint}{table.without_column(name)}")
-    table.columns.update({name: [] for name in optional if name in header})
-    columns = [(values, header.index(name)) for name, values in table.columns.items()]
+    blank: list[int] = []
     for line, cells in rows:
-        if len(cells) != len(header):
-            wrong = f"{table.path}:{line}: expected {len(header)} columns, got {len(cells)}"
-            if not skip_broken:
-                raise ValueError(wrong)
-            table.broken.append(wrong)
+        if not cells:
+            blank.append(line)
             continue
-        for values, place in columns:
-            values.append(cells[place])
-        table.lines.append(line)
+        if len(names) == 1:  # the index of an answer is that of its row
+            yield from ((number, {names[0]: ""}) for number in blank)
+        blank = []
+        if len(cells) == len(names):
+            yield line, dict(zip(names, cells))
+            continue
+        wrong = f"{path}:{line}: expected {len(names)} columns, got {len(cells)}"
+        if broken is None:
+            raise ValueError(wrong)
+        broken.append(wrong)
 
 
-def _fill_from_objects(table: Table, objects: Iterable[tuple[int, Mapping]], optional: Sequence[str]) -> None:
-    """Fills the table from JSON objects; an optional column counts if the first object has it."""
-    for line, values in objects:
-        if not table.lines:
-            table.columns.update({name: [] for name in optional if has_key(values, name)})
-        for name, column in table.columns.items():
-            if not has_key(values, name):
-                raise ValueError(f"{place(table.path, line)}: expected a key {name!r}, found {shown(list(values))}"
-                                 f"{table.without_column(name)}")
-            column.append(_at_key(values, name))
-        table.lines.append(line)
-
-
-def _alike(name: str, header: Sequence[str]) -> str:
-    """A hint at a column whose name differs by case or spaces, or at the separator of a line that was not divided; "" for none."""
+def _similar_name(name: str, header: Sequence[str]) -> str:
+    """A hint at a name that differs by case or spaces, or at the separator of an undivided line; "" for none."""
     if near := next((other for other in header if str(other).strip().casefold() == name.strip().casefold()), ""):
         return f" ({near!r} differs by case or spaces only)"
     for written, mark in (("','", ","), ("';'", ";"), (r"'\t'", "\t"), ("'|'", "|")):
@@ -294,100 +290,68 @@ def has_key(values: Any, name: str) -> bool:
     return bool(dot) and first in values and has_key(values[first], rest)
 
 
-def _at_key(values: Mapping[str, Any], name: str) -> Any:
+def at_key(values: Mapping[str, Any], name: str) -> Any:
+    """Returns the value at a key, or at one within others."""
     if name in values:
         return values[name]
     first, _, rest = name.partition(".")
-    return _at_key(values[first], rest)
+    return at_key(values[first], rest)
 
 
-def spelled(separator: str) -> str:
-    r"""Returns a separator, in which `\t` may stand for a tab."""
-    return separator.replace("\\t", "\t")
-
-
-def checked_delimiter(delimiter: str, kind: Format = "tsv") -> str:
-    r"""Returns a delimiter, in which `\t` may stand for a tab. Raises ValueError for one that cannot divide columns of a format."""
-    delimiter = spelled(delimiter)
-    if any(char in "\r\n" for char in delimiter) or (kind == "csv" and (len(delimiter) > 1 or delimiter == '"')):
-        raise ValueError(f"options.delimiter: expected {'one character' if kind == 'csv' else 'text'} other than a line end"
-                         f"{' or quotation mark' if kind == 'csv' else ''}, got {delimiter!r}")
-    return delimiter
-
-
-def _cells(path: str, kind: Format, delimiter: str, names: Sequence[str], header: bool = True, encoding: str = "",
-           columns: Sequence[str] = ()) -> Iterator[tuple[int, Sequence[str]]]:
-    """Yields (line, cells) of each row, the names of the columns first."""
-    rows = _lines(path, kind, checked_delimiter(delimiter, kind), encoding)
-    if kind in ("two_files", "fasttext"):
-        names = [columns[0], columns[-1]] if len(columns) > 1 else [*columns, "label"]
-    elif not header and not names:
-        first = next(rows, (1, []))
-        names, rows = column_numbers(len(first[1])), itertools.chain([first], rows)
-    width = len(names)
-    blank: list[int] = []
-    if names:
-        yield 0, names
-    for line, cells in rows:
-        if not cells:
-            blank.append(line)
-            continue
-        if width == 1:  # the index of an answer is that of its row
-            yield from ((number, [""]) for number in blank)
-        blank, width = [], width or len(cells)
-        yield line, cells
-
-
-def _lines(path: str, kind: Format, delimiter: str, encoding: str = "") -> Iterator[tuple[int, Sequence[str]]]:
-    """Yields (line, cells) of each row; a blank line has no cells."""
-    if kind in ("xlsx", "two_files", "fasttext"):
-        yield from (sheet_cells(path) if kind == "xlsx" else texts_and_labels(path, labels_beside(path), encoding) if kind == "two_files"
-                    else fasttext_rows(enumerate(text_lines(path, encoding), 1), path))
-        return
-    if kind == "tsv":
-        for number, line in enumerate(text_lines(path, encoding), 1):
-            text = line.rstrip("\r\n")
-            yield number, text.split(delimiter or "\t") if text else []
-        return
-    csv.field_size_limit(LARGEST_CELL)
-    reader = csv.reader(text_lines(path, encoding), delimiter=delimiter or ",", strict=True)
-    begins = 1
+def format_of_objects(path: str, encoding: str = "") -> Format | None:
+    """Returns the format of a file whose rows have keys, by its name or else its content; None for another file."""
+    if (by_name := SUFFIXES.get(suffix_of(path))) in OBJECTS:
+        return by_name
+    content = kind_by_content(path, encoding) if is_file(path) else ""
+    if content != "json":
+        return "parquet" if content == "parquet" else None
     try:
-        for cells in reader:
-            yield begins, cells
-            begins = reader.line_num + 1
-    except csv.Error as error:
-        told = "a carriage return alone ends no line; expected line feeds" if "new-line character" in str(error) else error
-        raise ValueError(f"{path}:{begins}: not valid CSV: {told}") from None
+        first = next(json_values(path, encoding)[1], (0, None))[1]
+    except ValueError:
+        return None
+    return "jsonl" if first and isinstance(first, (dict, list)) else None
 
 
-def objects_in(path: str, form: Format, encoding: str = "") -> tuple[Source, Iterator[tuple[int, dict]]]:
-    """Returns (line, object) of each row of a file, and how messages name the file: `Rows` for a list, whose numbers count from 0."""
-    if form == "parquet":
-        return path, parquet_objects(path)
-    source, values = json_values(path, encoding)
-    return source, ((line, checked_object(value, place(source, line), JSON_ROWS)) for line, value in values)
+def rows_of(source: Source, encoding: str = "", always: bool = False) -> Source:
+    """Returns the rows of a file of JSON or Parquet, as `format_of_objects` tells; any other source unchanged.
+
+    With `always` a file of another form is read as JSON. Raises ValueError, naming file and line, for a file that is
+    missing, broken or empty.
+    """
+    if isinstance(source, Rows) or not (form := format_of_objects(source, encoding) or ("jsonl" if always else None)):
+        return source
+    reader = TableOptions(file_format=form, encoding=encoding).open_rows(source)
+    rows = collected(source, reader.source, reader.rows)
+    if not rows.values:
+        raise ValueError(f"{source}: no row in this file")
+    return rows
+
+
+def collected(path: str, source: Source, numbered_rows: Iterable[tuple[int, Any]]) -> Rows:
+    """Returns the rows of a file in memory; its messages name their lines, unless `source` counts them from 0."""
+    numbers, values = [*zip(*numbered_rows)] or [(), ()]
+    return Rows(path, values, () if isinstance(source, Rows) else numbers)
 
 
 def json_values(path: str, encoding: str = "") -> tuple[Source, Iterator[tuple[int, Any]]]:
-    """Returns (line, value) of each row of a JSON file, not yet checked; JSON lines are parsed one at a time."""
+    """Returns the source of a JSON file, as messages name it, and (line, value) of each row, not yet checked.
+
+    The source of a list is `Rows`, whose rows are counted from 0. JSON lines are parsed one at a time. The only value
+    in a file is a row, unless it is a list, or has one under `data`.
+    """
     lines = enumerate(text_lines(path, encoding), 1)
     number, first = next(((number, line) for number, line in lines if line.strip()), (1, ""))
     if not first:
         return path, iter(())
     value, goes_on = begun(first, f"{path}:{number}")
     if goes_on:
-        return _document(path, parsed_whole(path, number, first, "".join(line for _, line in lines)), number)
-    more = ((line, text) for line, text in lines if text.strip())
-    if (second := next(more, None)) is None:
-        return _document(path, value, number)
-    later = ((line, parsed(text, f"{path}:{line}")) for line, text in itertools.chain([second], more))
-    return path, itertools.chain([(number, value)], later)
-
-
-def _document(path: str, value: Any, line: int) -> tuple[Source, Iterator[tuple[int, Any]]]:
-    """Returns the rows of the only value in a file: those of a list, or of the list under `data`, or else the value."""
+        value = parsed_whole(path, number, first, "".join(line for _, line in lines))
+    else:
+        more = ((line, text) for line, text in lines if text.strip())
+        if (second := next(more, None)) is not None:
+            later = ((line, parsed(text, f"{path}:{line}")) for line, text in itertools.chain([second], more))
+            return path, itertools.chain([(number, value)], later)
     listed = value.get("data") if isinstance(value, dict) else value
     if isinstance(listed, list):
         return Rows(path, listed), iter(enumerate(listed))
-    return path, iter([(line, value)])
+    return path, iter([(number, value)])

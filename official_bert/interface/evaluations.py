@@ -1,5 +1,6 @@
 """What a trained model is worth on labelled data, in Python: metrics, the wrong answers, the report in a notebook."""
 
+import dataclasses
 import html
 from collections.abc import Mapping
 from typing import Any
@@ -15,23 +16,41 @@ from official_bert.serving.loading import exported_folder
 from official_bert.tasks.loading import load_task, restore_model
 from official_bert.training import evaluation
 from official_bert.training.running.cluster import Placement
-from official_bert.training.task import DataFiles, Measured
+from official_bert.training.task import DataFiles, Measured, TaskBase
 
+# Options of tasks that say how data are read, and change nothing in a trained model.
+READING_OPTIONS = (
+    "file_format", "delimiter", "header", "encoding", "text_column", "text_pair_column", "begin_column", "choice_columns",
+    "choices_column", "label_column", "label_columns", "label_separator", "keys_column", "answer_as", "first_choice",
+    "negative_columns", "score_column", "word_column", "tag_column", "separator", "places", "overlaps", "empty_text",
+    "missing_label", "unknown_ids")
 HEIGHT = 700  # of a report in a notebook, pixels
 
 
-def evaluate(path: str, files: DataFiles, config: Config | None = None) -> Measured:
+def evaluate(path: str, files: DataFiles, config: Config | None = None,
+             options: Mapping[str, Any] | None = None) -> Measured:
     """Measures a run with the weights that answer, or a checkpoint, on the evaluation data in `files`; writes nothing.
 
-    `config` is that of the model, if it is known. Raises ValueError for an exported model, and for data that the task cannot read.
+    `config` is that of the model, if it is known, and `options` replace those of its task that say how files are read. Raises ValueError
+    for an exported model, for data that the task cannot read, and for other options.
     """
     if exported_folder(path) or portable_folder(path):
         raise ValueError(f"{path}: an exported model has no task to measure it by; evaluate the run that it was exported from")
     folder = RunFolder(path)
     run = folder.best_of_search or folder
     task = load_task(config or restore_model(path)[0], run.path if run.has_begun else "")
+    if options:
+        task = _with_reading_options(task, options)
     weights = trained_weights(run, best=task.config.training.answer_with == "best") if run.has_begun else path
     return evaluation.measure(task, files, "", Placement(), weights, lambda _: None)
+
+
+def _with_reading_options(task: TaskBase, options: Mapping[str, Any]) -> TaskBase:
+    """Returns a task that reads files with other options. Raises ValueError for options that are not for reading."""
+    known = [name for name in READING_OPTIONS if hasattr(task.options, name)]
+    if unknown := sorted({*options} - {*known}):
+        raise ValueError(f"{unknown[0]}: expected an option for reading data ({', '.join(known)})")
+    return task.with_config(dataclasses.replace(task.config, options={**task.config.options, **options}))
 
 
 def mistakes(evaluated: Measured) -> Any:

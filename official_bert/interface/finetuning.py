@@ -27,9 +27,10 @@ from official_bert.config import (
     merge,
     to_dict,
 )
+from official_bert.data.tabular.frames import as_source
 from official_bert.files import exists
 from official_bert.interface import evaluations
-from official_bert.interface.memory_tables import as_source as as_source
+from official_bert.interface.keyword_errors import keyword_errors
 from official_bert.interface.predictor import Predictor
 from official_bert.models.checkpoints import trained_weights
 from official_bert.models.interchange import casing
@@ -61,22 +62,28 @@ class FineTuned:
         """A predictor of the trained model, loaded on first use."""
         return Predictor(self.output_dir)
 
-    def evaluate(self, data: Any) -> dict[str, float]:
-        """Measures the answers to other labelled data, in any form that `fine_tune` takes for `eval`; writes nothing."""
-        return evaluations.evaluate(self.output_dir, DataFiles(eval_file=as_source(data, "data"))).metrics
+    @keyword_errors(eval_file="data")
+    def evaluate(self, data: Any, **options: Any) -> dict[str, float]:
+        """Measures the answers to other labelled data, in any form that `fine_tune` takes for `eval`; writes nothing.
 
-    def mistakes(self, data: Any = None) -> Any:
+        `options` say how the data are read, if otherwise than in training: `encoding="cp1252"`, `text_column="body"`.
+        """
+        return evaluations.evaluate(self.output_dir, DataFiles(eval_file=as_source(data, "data")), options=options).metrics
+
+    @keyword_errors(eval_file="data")
+    def mistakes(self, data: Any = None, **options: Any) -> Any:
         """Returns a pandas frame of the rows that are answered wrongly, the most confident first: `text`, `label` (the right one),
         `answer`, and `probability:NAME` for each label.
 
-        The rows are those of `data` (by default of the run's own evaluation), and the index has their numbers from 0. Raises ValueError if
-        no data are known (a run that was loaded), and for scores, tags and search, whose answers are more or less right.
+        The rows are those of `data`, read with `options` as in `evaluate` (by default of the run's own evaluation), and the index has
+        their numbers from 0. Raises ValueError if no data are known (a run that was loaded), and for scores, tags and search, whose answers
+        are more or less right.
         """
         if data is None and self.files is None:
             raise ValueError(f"{self.output_dir}: expected data, as in mistakes(rows): the run was loaded without those of its evaluation")
         files = self.files if data is None else DataFiles(eval_file=as_source(data, "data"))
         assert files is not None
-        return evaluations.mistakes(evaluations.evaluate(self.output_dir, files))
+        return evaluations.mistakes(evaluations.evaluate(self.output_dir, files, options=options))
 
     def _repr_html_(self) -> str:
         return evaluations.report_html(RunFolder(self.output_dir), self.metrics)
@@ -92,6 +99,7 @@ def load_run(path: str | os.PathLike) -> FineTuned:
     return FineTuned(run.results, run.path)
 
 
+@keyword_errors()
 def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, eval: Any = None, predict: Any = None,
               data_dir: str | os.PathLike = "", init_checkpoint: str | os.PathLike = "", config: str | os.PathLike = "",
               cache_dir: str | os.PathLike = "", allow_same_data: bool = False, report: Callable[[str], None] = print,

@@ -22,7 +22,7 @@ from official_bert.data.long_work import preflight
 from official_bert.data.long_work.journal import Journal
 from official_bert.data.long_work.progress import Reporter
 from official_bert.data.long_work.work_folder import BUSY, WorkFolder, work_path
-from official_bert.interface.input_files import read_parts
+from official_bert.interface.model_inputs import ModelInputs
 from official_bert.interface.output_files import labelled
 from official_bert.interface.predictor import Predictor, warn_of_empty
 from official_bert.models.checkpoints import checkpoint_at
@@ -70,20 +70,14 @@ class ManyAnswers:
     """Rows of several files to be answered into the shards `outputs`."""
 
     predictor: Predictor
+    model_inputs: ModelInputs
     input_file: str  # paths, folders, globs and name@8, with commas between them
     outputs: Sequence[str]
     form: Form
     batch_size: int
     options: Mapping[str, Any]  # of the command, which decide what the answers are
-    keep: Sequence[str] = ()  # columns of the inputs that are copied
     overrides: Sequence[str] = ()  # of the options for reading
-    may_be_pairs: bool = False  # as `read_parts` has it
     discard: bool = False  # whether to begin anew instead of continuing
-
-    def read(self, path: str, at_once: int) -> Iterator[list[Row]]:
-        """Reads the rows of a file, so many in a part."""
-        return read_parts(path, at_once, self.predictor.inputs, self.predictor.config, self.overrides, self.keep,
-                          "entities" in self.predictor.outputs, self.may_be_pairs)
 
     @functools.cached_property
     def inputs(self) -> list[str]:
@@ -105,7 +99,7 @@ class ManyAnswers:
         preflight.check_outputs([*self.outputs, self.manifest], self.inputs, self.input_file)
         counts = self._counts()
         bounds = [round(number * sum(counts) / len(self.outputs)) for number in range(len(self.outputs) + 1)]
-        rows = _Rows(self.inputs, counts, self.read)
+        rows = _Rows(self.inputs, counts, self.model_inputs.read_parts)
         waiting = [number for number, path in enumerate(self.outputs) if not files.exists(path)]
         rows_left = sum(bounds[number + 1] - bounds[number] for number in waiting)
         done, busy = 0, []
@@ -132,7 +126,7 @@ class ManyAnswers:
         """What decides the answers, by the name that the user knows; JSON values."""
         made_of = {"input_file": list(map(_identity, self.inputs)), "model": _weights(self.predictor.path), "output_format": self.form,
                    "options": dict(self.options), "set": list(self.overrides),
-                   "keep_columns": list(self.keep), "part": PART}
+                   "keep_columns": list(self.model_inputs.keep), "part": PART}
         return json.loads(json.dumps(made_of))
 
     def _counts(self) -> list[int]:
@@ -152,7 +146,7 @@ class ManyAnswers:
             raise ValueError(f"{there[0]}: is there already, and {self.manifest}, which would say what it is made of, is not; --discard "
                              "replaces it")
         types: dict[str, tuple[type, str]] | None = {} if self.form in ("parquet", "vectors_parquet") else None
-        counts = [_count(path, self.read, types) for path in self.inputs]
+        counts = [_count(path, self.model_inputs.read_parts, types) for path in self.inputs]
         if sum(counts) < len(self.outputs):
             raise ValueError(f"--output_file: expected at most as many files as rows, got {len(self.outputs)} for {sum(counts)}")
         with files.written_whole(self.manifest) as file:

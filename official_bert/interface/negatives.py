@@ -1,6 +1,7 @@
 """Mines hard negatives: passages that a search ranks high, and that do not answer the query."""
 
 import dataclasses
+import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from official_bert.data.search.bm25 import nearest_by_words
 from official_bert.data.search.collections import is_collection, read_collection
 from official_bert.data.search.mining import MiningRules, choose, in_window
 from official_bert.data.search.rows import SearchColumns, read_rows
-from official_bert.data.tables import TableOptions, read_table
+from official_bert.data.tables import TableOptions
 from official_bert.interface.predictor import Predictor
 
 TEXTS_AT_ONCE = 4096  # encoded, before the next ones are taken
@@ -24,15 +25,20 @@ Ranking = tuple[np.ndarray, np.ndarray, np.ndarray]  # scores [Q,K], numbers of 
 
 @dataclasses.dataclass(frozen=True)
 class Material:
-    """Pairs whose negatives are wanted, and the passages to find them in."""
+    """Pairs that get hard negatives, and the passages to find them in."""
 
     rows: LabelledTexts
     passages: Sequence[str]
 
-    @property
-    def queries(self) -> list[str]:
-        """The different queries, in their order."""
-        return list(dict.fromkeys(self.rows.text))
+    @functools.cached_property
+    def queries(self) -> dict[str, int]:
+        """The number of each different query, in their order."""
+        return {text: number for number, text in enumerate(dict.fromkeys(self.rows.text))}
+
+    @functools.cached_property
+    def passage_numbers(self) -> dict[str, int]:
+        """The number of each passage."""
+        return {text: number for number, text in enumerate(self.passages)}
 
 
 def read_material(train_file: str, corpus_file: str, columns: SearchColumns, corpus_column: str) -> Material:
@@ -47,7 +53,7 @@ def read_material(train_file: str, corpus_file: str, columns: SearchColumns, cor
         rows = read_rows(train_file, columns, "refuse", TableOptions(), logging.warning)
         passages = list(rows.text_pair or ())
     if corpus_file:
-        passages += labelled_texts.texts(read_table(corpus_file, [corpus_column]), corpus_column)
+        passages += labelled_texts.texts(TableOptions().read_table(corpus_file, [corpus_column]), corpus_column)
     passages = [text for text in dict.fromkeys(passages) if text.strip()]
     if len(passages) < 2:
         raise ValueError(f"{train_file}: expected at least two different passages, got {len(passages)}; --corpus_file adds some")
@@ -56,13 +62,11 @@ def read_material(train_file: str, corpus_file: str, columns: SearchColumns, cor
 
 def rank_by_words(material: Material, depth: int) -> Ranking:
     """Ranks by BM25; a positive that is not among the `depth` best passages has the score -inf."""
-    scores, numbers = nearest_by_words(material.queries, material.passages, depth)
-    query_of = {text: number for number, text in enumerate(material.queries)}
-    place_of = {text: number for number, text in enumerate(material.passages)}
+    scores, numbers = nearest_by_words([*material.queries], material.passages, depth)
     positives = []
     for query, positive in material.rows.pairs():
-        row = query_of[query]
-        at = np.flatnonzero(numbers[row] == place_of.get(positive, -1))
+        row = material.queries[query]
+        at = np.flatnonzero(numbers[row] == material.passage_numbers.get(positive, -1))
         positives.append(scores[row, at[0]] if len(at) else -np.inf)
     return scores, numbers, np.array(positives)
 
@@ -70,7 +74,7 @@ def rank_by_words(material: Material, depth: int) -> Ranking:
 def rank_by_vectors(material: Material, depth: int, model: Predictor, batch_size: int, faiss_index: str, folder: str,
                     progress: Callable[[Sequence], Iterator]) -> Ranking:
     """Ranks by the cosines of a model's vectors; those of the passages lie in a file in `folder` meanwhile."""
-    queries = model.embed(material.queries, "query", batch_size)
+    queries = model.embed([*material.queries], "query", batch_size)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         shape = (len(material.passages), queries.shape[1])
         vectors = np.lib.format.open_memmap(os.path.join(temporary, "passages.npy"), "w+", np.float32, shape)
@@ -81,9 +85,8 @@ def rank_by_vectors(material: Material, depth: int, model: Predictor, batch_size
             scores, numbers = neighbours.nearest_by_faiss(queries, vectors, depth, faiss_index)
         else:
             scores, numbers = neighbours.nearest(queries, vectors, depth)
-        query_of = {text: number for number, text in enumerate(material.queries)}
-        place_of = {text: number for number, text in enumerate(material.passages)}
-        positives = [float(queries[query_of[query]] @ vectors[place_of[positive]]) for query, positive in material.rows.pairs()]
+        positives = [float(queries[material.queries[query]] @ vectors[material.passage_numbers[positive]])
+                     for query, positive in material.rows.pairs()]
     return scores, numbers, np.array(positives)
 
 
@@ -109,13 +112,12 @@ def mine(material: Material, ranking: Ranking, rules: MiningRules, seed: int, cr
     A cross-encoder leaves out passages whose score is above the positive's less the margin: answers that nobody marked.
     """
     scores, numbers, positives = ranking
-    query_of = {text: number for number, text in enumerate(material.queries)}
-    place_of = {text: number for number, text in enumerate(material.passages)}
+    place_of = material.passage_numbers
     answers: dict[str, set[int]] = {}
     for query, positive in material.rows.pairs():
         answers.setdefault(query, {place_of.get(query, -1)}).add(place_of.get(positive, -1))
     for number, (query, positive) in enumerate(material.rows.pairs()):
-        row = query_of[query]
+        row = material.queries[query]
         window = in_window(numbers[row].tolist(), scores[row].tolist(), answers[query], float(positives[number]), rules)
         judged: dict[int, float] = {}
         best = 0.0

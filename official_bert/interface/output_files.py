@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_bert.config import Config
-from official_bert.data.table_files import PACKED, suffix_of
 from official_bert.data.tables import SUFFIXES
 from official_bert.data.tabular.companions import annotations_of
+from official_bert.data.tabular.formats import PACKED, suffix_of
 from official_bert.data.tagged import brat, span_forms
 from official_bert.data.tagged.span_forms import Reading, Span
 from official_bert.files import require_new_folder, shard_names, written_beside, written_whole
@@ -34,8 +34,8 @@ def check_format(form: str, outputs: Sequence[str]) -> None:
         if form == "csv":
             raise ValueError("--output_format=csv: expected jsonl, parquet, conll or a form of entities, for a text has several entities")
     elif form not in TABLES or not {*ANSWERS} & {*outputs}:
-        wanted = f"one of {', '.join(TABLES)}" if {*ANSWERS} & {*outputs} else "none, because training reads no such answers"
-        raise ValueError(f"--output_format={form}: expected {wanted}, for a model that gives {', '.join(outputs)}")
+        expected = f"one of {', '.join(TABLES)}" if {*ANSWERS} & {*outputs} else "none, because training reads no such answers"
+        raise ValueError(f"--output_format={form}: expected {expected}, for a model that gives {', '.join(outputs)}")
 
 
 def check_name(path: str) -> None:
@@ -97,8 +97,8 @@ def _write_entities(path: str, form: str, rows: Sequence[Mapping[str, Any]], ans
     if config and config.options.get("places") == "utf16" and form in span_forms.BY_NAME:
         records = [(text, span_forms.in_utf16(text, spans)) for text, spans in records]
     if form == BRAT:
-        found = [[(span.start, span.end, span.kind) for span in spans] for _, spans in records]
-        brat.write_documents(path, brat.answered_documents(rows, found, os.path.basename(path), encoding))
+        places = [[(span.start, span.end, span.kind) for span in spans] for _, spans in records]
+        brat.write_documents(path, brat.answered_documents(rows, places, os.path.basename(path), encoding))
         return
     if form in span_forms.BY_NAME:
         kind = span_forms.BY_NAME[form]

@@ -4,6 +4,7 @@ A model is a training run's folder, a checkpoint of any format or an exported mo
 same graph, in which another runtime computes the rows of ids.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -15,8 +16,9 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import Config, build
-from official_bert.interface.given_texts import as_frame, is_single, named_probabilities, read_texts
-from official_bert.interface.memory_tables import as_source, is_frame
+from official_bert.data.tabular.frames import as_source, is_frame
+from official_bert.interface.keyword_errors import keyword_errors
+from official_bert.interface.model_inputs import ModelInputs
 from official_bert.interface.portable_models import load_portable, portable_folder
 from official_bert.models.encoder import BertEncoder
 from official_bert.models.run_folder import RunFolder
@@ -59,11 +61,9 @@ class Predictor:
             if vocab_file or do_lower_case is not None:
                 raise ValueError(f"--vocab_file, --do_lower_case: {path} is an exported model, which has its own")
             self._model = load_portable(portable) if portable else load_exported(path, "text")
-            kind = _exported_class(self._model.place, self._model.outputs)
+            self.config, task, kind = _exported(self._model.place, self._model.outputs)
             if options.head == "embeddings" and ServedEmbeddings.outputs[0] not in self._model.outputs:
                 raise ValueError(f"--head=embeddings: expected a model exported with it, got {as_exported}")
-            self.config = _exported_config(self._model.place)
-            task = _exported_task(self._model.place)
         else:
             task, model = restore_for_inference(path, vocab_file, do_lower_case)
             self.config = task.config
@@ -75,8 +75,8 @@ class Predictor:
             raise ValueError(f"{path}: expected a model that takes text (models/NAME, or models/NAME/text/VERSION), got one of {unknown}")
         self.describe, self.unpadded, self.lacks_question = kind.describe, kind.unpadded, kind.lacks_question
         self.path, self.labels = path, tuple(task.classes.labels) if task else ()
-        self._columns = task.input_columns() if task else {}
         self.inputs = tuple(sorted(self._model.inputs, key=INPUT_ORDER.index))
+        self._rows = ModelInputs(self.inputs, task.input_columns() if task else {})
         others = sorted(set(self._model.outputs) - set(kind.outputs))  # a SavedModel's outputs have no order either
         self.outputs = (*(name for name in kind.outputs if name in self._model.outputs), *others)
 
@@ -90,22 +90,23 @@ class Predictor:
 
         Raises ValueError, naming the row from 1, for anything else.
         """
-        if is_single(texts, self.inputs, self._columns):
+        if self._rows.is_single(texts):
             return self([texts], batch_size)[0]
-        rows, index = read_texts(texts, self.inputs, self._columns)
+        rows, index = self._rows.read_texts(texts)
         arrays = self.answer(rows, batch_size)
         warn_of_empty([reason for row, answer in zip(rows, arrays) if (reason := self.lacks_question(row, answer))], len(rows))
         answers = [named_probabilities(self.unpadded(answer), self.labels) for answer in arrays]
         return answers if index is None else as_frame(answers, index)
 
-    def evaluate(self, data: Any) -> dict[str, float]:
+    @keyword_errors(eval_file="data")
+    def evaluate(self, data: Any, **options: Any) -> dict[str, float]:
         """Measures the answers to labelled data, in any form that `fine_tune` takes for `eval`, by the metrics of the task; scores are
-        from 0 to 1. Writes nothing.
+        from 0 to 1. Writes nothing. `options` say how the data are read, if otherwise than in training: `encoding="cp1252"`.
 
-        Raises ValueError for an exported model, and for data that the task cannot read.
+        Raises ValueError for an exported model, for data that the task cannot read, and for options that are not for reading.
         """
         from official_bert.interface import evaluations
-        return evaluations.evaluate(self.path, DataFiles(eval_file=as_source(data, "data")), self.config).metrics
+        return evaluations.evaluate(self.path, DataFiles(eval_file=as_source(data, "data")), self.config, options).metrics
 
     def rank(self, query: str, texts: Iterable[str], batch_size: int = 32) -> list[dict[str, Any]]:
         """Returns `index`, `score` and `text` of each text, the best answer to the query first; equal scores keep their order.
@@ -144,7 +145,7 @@ class Predictor:
             raise ValueError(f"expected a model that gives embeddings, got one that gives {', '.join(self.outputs)}")
         if prompt and prompt not in self.prompts:
             raise ValueError(f"prompt: expected one of {', '.join(self.prompts)}, got {prompt!r}")
-        rows, _ = read_texts(texts, self.inputs, self._columns)
+        rows, _ = self._rows.read_texts(texts)
         if front := self.prompts.get(prompt, ""):
             rows = [{**row, "text": front + row["text"]} for row in rows]
         vectors = out
@@ -164,8 +165,6 @@ class Predictor:
         for number, row in enumerate(rows, 1):
             if missing := [name for name in self.inputs if name not in row]:
                 raise ValueError(f"row {number}: expected {' and '.join(self.inputs)}, {' and '.join(missing)} is missing")
-            for name in self.inputs:
-                _check_text(row[name], f"row {number}: {name}")
         answers: list[dict[str, Any]] = [{} for _ in rows]
         for numbers in self._batches(rows, batch_size):
             outputs = self._outputs([rows[index] for index in numbers])
@@ -202,17 +201,7 @@ def _chosen(options: ServingOptions, choices: Mapping[str, Any]) -> ServingOptio
     fields = [field.name for field in dataclasses.fields(options)]
     if unknown := [name for name in choices if name not in fields]:
         raise ValueError(f"{unknown[0]}: expected one of {', '.join(fields)}; {did_you_mean(unknown[0], fields)}".rstrip("; "))
-    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)} | dict(choices)
-    return build(ServingOptions, given, "options")
-
-
-def _check_text(value: Any, where: str) -> None:
-    """Raises ValueError for a text, or one of several, with half a character, which other programs leave behind."""
-    for text in value if isinstance(value, (list, tuple)) else [value]:
-        try:
-            str(text).encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ValueError(f"{where}: expected a text, got a lone surrogate, half a character, at place {error.start}") from None
+    return build(ServingOptions, {**vars(options), **choices}, "options")
 
 
 def served_classes(task: str, where: str = "config.task", other_names: Sequence[str] = ()) -> tuple[type[ServedModel], ...]:
@@ -230,30 +219,19 @@ def class_that_gives(outputs: Iterable[str], classes: Iterable[type[ServedModel]
     return next((kind for kind in classes if set(kind.outputs) <= set(outputs)), None)
 
 
-def _exported_config(folder: str) -> Config | None:
-    """Returns the configuration of an exported model; None if it was exported by other code."""
-    try:
-        return RunFolder(os.path.join(folder, "assets")).recorded_config()
-    except ValueError:
-        return None
+def _exported(folder: str, outputs: Iterable[str]) -> tuple[Config | None, TaskBase | None, type[ServedModel]]:
+    """Returns the configuration and the task of an exported model, as far as they are known here, and its class.
 
-
-def _exported_task(folder: str) -> TaskBase | None:
-    """Returns the task of an exported model; None if it is not known here."""
-    try:
-        return load_task(RunFolder(assets := os.path.join(folder, "assets")).recorded_config(), assets)
-    except ValueError:
-        return None
-
-
-def _exported_class(folder: str, outputs: Iterable[str]) -> type[ServedModel]:
-    """Returns the class of an exported model, by the task in its configuration; the base class if the task is unknown here."""
-    try:
-        task = RunFolder(assets := os.path.join(folder, "assets")).recorded_config().task
-        check_named(task, assets)
-        return class_that_gives(outputs, (*served_classes(task), ServedEmbeddings)) or ServedModel
-    except ValueError:  # exported by other code, or by a user's task that is not on the path: it can answer nevertheless
-        return ServedModel
+    A model that was exported by other code, or by a user's task that is not on the path, can answer nevertheless.
+    """
+    assets = RunFolder(os.path.join(folder, "assets"))
+    config, task, kind = None, None, ServedModel
+    with contextlib.suppress(ValueError):
+        config = assets.recorded_config()
+        check_named(config.task, assets.path)
+        kind = class_that_gives(outputs, (*served_classes(config.task), ServedEmbeddings)) or ServedModel
+        task = load_task(config, assets.path)
+    return config, task, kind
 
 
 def plain(value: Any) -> Any:
@@ -263,3 +241,28 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return [plain(item) for item in value]
     return value.item() if isinstance(value, np.generic) else value
+
+
+def named_probabilities(answer: dict[str, Any], labels: Sequence[str]) -> dict[str, Any]:
+    """Returns an answer whose probabilities are by label, if they are those of the labels."""
+    values = answer.get("probabilities")
+    if labels and {"label", "labels"} & answer.keys() and isinstance(values, list) and len(values) == len(labels):
+        return {**answer, "probabilities": dict(zip(labels, values))}
+    return answer
+
+
+def as_frame(answers: Sequence[Mapping[str, Any]], index: Any) -> Any:
+    """Returns answers as a pandas frame with this index: a column for each output, `probability:LABEL` for each label."""
+    import pandas
+    rows = []
+    for answer in answers:
+        shares = answer.get("probabilities")
+        named = {f"probability:{label}": share for label, share in shares.items()} if isinstance(shares, Mapping) else {}
+        rows.append({name: value for name, value in answer.items() if not (named and name == "probabilities")} | named)
+    return pandas.DataFrame({name: pandas.Series([row[name] for row in rows], index=index, dtype=_dtype([row[name] for row in rows]))
+                             for name in (rows[0] if rows else ())}, index=index)
+
+
+def _dtype(values: Sequence[Any]) -> Any:
+    """The type of a column: objects for texts and lists, else what numpy takes."""
+    return None if all(isinstance(value, (bool, int, float, np.number)) for value in values) else object

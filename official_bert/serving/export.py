@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from official_bert.config import Config, refuse_unused, save_config
+from official_bert.config import Config, save_config
+from official_bert.fields import refuse_unused
 from official_bert.files import exists, is_remote, list_versions, make_folder, normal, publish_folder
 from official_bert.models.run_folder import CONFIG_FILE
 from official_bert.runtimes.engines import ENGINES

@@ -12,13 +12,14 @@ import dataclasses
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from official_bert.config import check_length
+from official_bert.fields import Constraint, Count, Probability, check_fields
 from official_bert.models.bi_encoder import Pooling, text_vectors
 from official_bert.models.encoder import BertEncoder, encoder_within
 from official_bert.models.replaced_tokens import ReplacedTokenDetector
@@ -50,49 +51,63 @@ def _read_by(readers: str, limit: bool = False) -> Any:
     return dataclasses.field(default=None, metadata={"readers": readers, "limit": limit})
 
 
+IN_WINDOWS = "question answering, taggers and classifiers in windows"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServingOptions:
     """The user's choices about a served model. The classes that read an option have its default."""
 
-    head: Literal["", "embeddings"] = ""  # "": that of the task
-    max_seq_length: int = 0  # 0: as in training
-    top_k: int | None = _read_by("fill-mask models and sparse vectors")  # words for each blank, or of a text
+    head: Literal["", "embeddings"] = ""
+    """What the model gives; empty: the answers of its task."""
+    max_seq_length: int = 0
+    """Most tokens of a row; 0: as in training."""
+    top_k: Count | None = _read_by("fill-mask models and sparse vectors")
+    """Words for each blank, or of a text."""
     pooling: Literal["cls", "mean"] | None = _read_by("embeddings (--head=embeddings)")
-    normalize: bool | None = _read_by("embeddings")  # vectors of length 1
-    dimensions: int | None = _read_by("embeddings")  # the first numbers of a vector alone
-    vectors: Literal["float32", "int8", "binary"] | None = _read_by("embeddings")  # their numbers
-    pretokenized: bool | None = _read_by("taggers")  # words stand between spaces
-    pairs: bool | None = _read_by("classifiers")  # two texts a row; a run's configuration says it, a published checkpoint does not
-    threshold: float | None = _read_by("classifiers of several labels")  # probability from which a label is given
-    max_positions: int | None = _read_by("fill-mask models", limit=True)  # blanks of a text
-    max_choices: int | None = _read_by("choice models", limit=True)  # choices of a text
-    max_windows: int | None = _read_by("question answering, taggers and classifiers in windows", limit=True)  # windows over a text
-    tokens_at_once: int | None = _read_by("question answering, taggers and classifiers in windows")  # in one group of rows
-    no_answer: bool | None = _read_by("question answering")  # whether "" may be an answer; as trained
-    null_score_diff_threshold: float | None = _read_by("question answering")  # how much less likely than "" an answer may be; as trained
-    bounded: bool = True  # False: texts of files at hand, which may be as long as memory allows, whatever the defaults are
+    """Vector of a text: the row of [CLS], or the mean."""
+    normalize: bool | None = _read_by("embeddings")
+    """Vectors of length 1."""
+    dimensions: Count | None = _read_by("embeddings")
+    """First numbers of a vector that are given alone."""
+    vectors: Literal["float32", "int8", "binary"] | None = _read_by("embeddings")
+    """Numbers of a vector."""
+    pretokenized: bool | None = _read_by("taggers")
+    """Words stand between spaces."""
+    pairs: bool | None = _read_by("classifiers")
+    """Two texts a row; a run's configuration says it, a published checkpoint does not."""
+    threshold: Probability | None = _read_by("classifiers of several labels")
+    """Probability from which a label is given."""
+    max_positions: Count | None = _read_by("fill-mask models", limit=True)
+    """Most blanks of a text."""
+    max_choices: Count | None = _read_by("choice models", limit=True)
+    """Most choices of a text."""
+    max_windows: Count | None = _read_by(IN_WINDOWS, limit=True)
+    """Most windows over a text."""
+    tokens_at_once: Count | None = _read_by(IN_WINDOWS)
+    """Most tokens of windows that go through the model at once."""
+    no_answer: bool | None = _read_by("question answering")
+    """Whether there may be no answer; as trained."""
+    null_score_diff_threshold: Annotated[float, Constraint(
+        "a number", lambda value: not math.isnan(value))] | None = _read_by("question answering")
+    """No answer is given if its score exceeds that of the best answer by more than this; as trained."""
+    bounded: bool = True
+    """False: texts of files at hand, which may be as long as memory allows, whatever the defaults are."""
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name == "threshold" and value is not None and not 0.0 <= value <= 1.0:
-                raise ValueError(f"--threshold: expected a probability from 0 to 1, got {value}")
-            if field.name == "null_score_diff_threshold" and value is not None and math.isnan(value):
-                raise ValueError("--null_score_diff_threshold: expected a number, got nan")
-            counts = ("top_k", "max_positions", "max_choices", "max_windows", "tokens_at_once", "dimensions")
-            if field.name in counts and value is not None and value < 1:
-                raise ValueError(f"--{field.name}: expected at least 1, got {value}")
+        check_fields(self, "--")
 
     def read(self, names: Sequence[str], reader: str) -> dict[str, Any]:
         """Returns the values of those options `names` that are given; ValueError if an option is given that `reader` does not read.
 
         Without `bounded`, limits that are not given are as good as none.
         """
-        values = {field: value for field in dataclasses.fields(self) if field.metadata and (value := getattr(self, field.name)) is not None}
-        if unread := [field for field in values if field.name not in names]:
-            raise ValueError(f"--{unread[0].name}: read by {unread[0].metadata['readers']} alone, got {reader}")
-        limits = () if self.bounded else [field.name for field in dataclasses.fields(self) if field.metadata.get("limit")]
-        return {name: NO_LIMIT for name in limits if name in names} | {field.name: value for field, value in values.items()}
+        options = {field.name: field.metadata for field in dataclasses.fields(self) if "readers" in field.metadata}
+        values = {name: value for name in options if (value := getattr(self, name)) is not None}
+        if unread := [name for name in values if name not in names]:
+            raise ValueError(f"--{unread[0]}: read by {options[unread[0]]['readers']} alone, got {reader}")
+        limits = () if self.bounded else [name for name in names if options[name]["limit"]]
+        return dict.fromkeys(limits, NO_LIMIT) | values
 
 
 class ServedModel(tf.Module, abc.ABC):

@@ -5,7 +5,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from official_bert.config import FINE_TUNING, CheckpointValues, Config, TrainingConfig, build, merge, refuse_unused
+from official_bert.config import FINE_TUNING, CheckpointValues, Config, TrainingConfig, build, merge
+from official_bert.fields import refuse_unused
 from official_bert.files import exists
 from official_bert.models.interchange import casing, classes, formats, generators
 from official_bert.models.interchange.projects import ours
@@ -177,7 +178,7 @@ def check_read(config: Config, keys: Iterable[str]) -> None:
 def require_vocabulary(config: Config, init_checkpoint: str, begins: bool = False) -> None:
     """Raises ValueError if no vocabulary is given: without a checkpoint, a run that `begins` lacks one, which would have a vocabulary."""
     if not config.tokenizer.vocab_file and begins and not init_checkpoint:
-        raise ValueError("--init_checkpoint (in Python init_checkpoint=): expected the BERT to begin with, a path or a name of a hub such "
+        raise ValueError("--init_checkpoint: expected the BERT to begin with, a path or a name of a hub such "
                          "as google-bert/bert-base-uncased; --vocab_file alone begins with random weights")
     if not config.tokenizer.vocab_file:
         raise ValueError(f"--vocab_file: expected the vocabulary of the checkpoint (there is no {VOCAB_FILE} beside it)")

@@ -1,12 +1,22 @@
 """Weights of classes against scikit-learn's, and against counts by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
 from official_bert.data import label_weights
+from official_bert.fields import check_fields
 
 LABELS = ("no", "yes", "1")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Weighted:
+    """Options with weights."""
+
+    class_weights: label_weights.Weights = ""
 
 
 def test_balanced_weights_are_those_of_scikit_learn():
@@ -29,8 +39,8 @@ def test_weights_come_as_a_list_or_by_label():
         with pytest.raises(ValueError, match=said):
             label_weights.class_weights(wrong, LABELS, counts, "w")
     for wrong in ((1.0, 0.0), {"yes": -1.0}, (float("nan"),), (float("inf"),)):
-        with pytest.raises(ValueError, match="w: expected weights above 0, got"):
-            label_weights.check_weights(wrong, "w")
+        with pytest.raises(ValueError, match="config.options.class_weights: expected weights above 0, got"):
+            check_fields(Weighted(class_weights=wrong))
 
 
 def test_positive_rows_weigh_as_much_as_negative_ones():

@@ -7,7 +7,11 @@ import pyarrow.parquet
 import pytest
 
 from official_bert.data import tables
-from official_bert.data.tables import column_names, read_table, rows_of
+from official_bert.data.tables import TableOptions, rows_of
+
+
+def column_names(path, **options):
+    return list(TableOptions(**options).open_rows(path).names)
 
 
 def written(tmp_path, name, text, encoding="utf-8"):
@@ -18,7 +22,7 @@ def written(tmp_path, name, text, encoding="utf-8"):
 
 def test_columns_come_by_name_wherever_they_stand(tmp_path):
     path = written(tmp_path, "a.tsv", "id\tlabel\ttext\n1\tyes\tone\n2\tno\ttwo\n")
-    table = read_table(path, ["text", "label"])
+    table = TableOptions().read_table(path, ["text", "label"])
     assert table.columns == {"text": ["one", "two"], "label": ["yes", "no"]}
     assert [table.place(row) for row in range(2)] == [f"{path}:2", f"{path}:3"]
 
@@ -26,46 +30,46 @@ def test_columns_come_by_name_wherever_they_stand(tmp_path):
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_a_bom_and_windows_line_ends_change_nothing(tmp_path, end):
     path = written(tmp_path, "a.tsv", "\ufeff" + end.join(["text\tlabel", "one\t1", ""]))
-    assert read_table(path, ["text", "label"]).columns == {"text": ["one"], "label": ["1"]}
+    assert TableOptions().read_table(path, ["text", "label"]).columns == {"text": ["one"], "label": ["1"]}
 
 
 def test_quotes_are_text_in_tsv_and_quotes_in_csv(tmp_path):
     tsv = written(tmp_path, "a.tsv", 'text\tlabel\n"an open quote\t1\nshe said "no"\t0\n')
-    assert read_table(tsv, ["text"]).columns["text"] == ['"an open quote', 'she said "no"']
+    assert TableOptions().read_table(tsv, ["text"]).columns["text"] == ['"an open quote', 'she said "no"']
     csv = written(tmp_path, "a.csv", 'text,label\n"one, ""two""\nthree",1\nlast,0\n')
-    table = read_table(csv, ["text"])
+    table = TableOptions().read_table(csv, ["text"])
     assert table.columns["text"] == ['one, "two"\nthree', "last"]
     assert table.lines == [2, 4]
 
 
 def test_only_a_newline_ends_a_line(tmp_path):
     path = written(tmp_path, "a.tsv", "text\nbefore\u2028after\x85still\x0bhere\n")
-    assert read_table(path, ["text"]).columns["text"] == ["before\u2028after\x85still\x0bhere"]
+    assert TableOptions().read_table(path, ["text"]).columns["text"] == ["before\u2028after\x85still\x0bhere"]
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
 def test_a_blank_line_is_a_row_of_a_single_column_only(tmp_path, name):
-    table = read_table(written(tmp_path, name, "\ntext\none\n\n\r\nfour\n\n\n"), ["text"])
+    table = TableOptions().read_table(written(tmp_path, name, "\ntext\none\n\n\r\nfour\n\n\n"), ["text"])
     assert table.columns["text"] == ["one", "", "", "four"] and table.lines == [3, 4, 5, 6]
     mark = "\t" if name == "a.tsv" else ","
-    table = read_table(written(tmp_path, name, f"text{mark}n\none{mark}1\n\ntwo{mark}2\n"), ["text"])
+    table = TableOptions().read_table(written(tmp_path, name, f"text{mark}n\none{mark}1\n\ntwo{mark}2\n"), ["text"])
     assert table.columns["text"] == ["one", "two"] and table.lines == [2, 4]
 
 
 def test_names_of_columns_are_read_without_the_rows(tmp_path):
-    assert column_names(written(tmp_path, "a.tsv", "\ufeff\nid\tbody\nonly one\n"), "tsv") == ["id", "body"]
-    assert column_names(written(tmp_path, "a.csv", "id;body\n"), "csv", ";") == ["id", "body"]
-    assert column_names(written(tmp_path, "a.jsonl", '{"id": 1, "body": ""}\n{oops\n'), "jsonl") == ["id", "body"]
-    assert column_names(written(tmp_path, "b.tsv", ""), "tsv") == []
+    assert column_names(written(tmp_path, "a.tsv", "\ufeff\nid\tbody\nonly one\n"), file_format="tsv") == ["id", "body"]
+    assert column_names(written(tmp_path, "a.csv", "id;body\n"), file_format="csv", delimiter=";") == ["id", "body"]
+    assert column_names(written(tmp_path, "a.jsonl", '{"id": 1, "body": ""}\n{oops\n'), file_format="jsonl") == ["id", "body"]
+    assert column_names(written(tmp_path, "b.tsv", ""), file_format="tsv") == []
 
 
 def test_json_lines_keep_their_types_and_need_their_keys(tmp_path):
     first = json.dumps({"text": "one", "label": [1, "b"], "more": 0})
     path = written(tmp_path, "a.jsonl", f'{first}\n\n{{"label": 2, "text": "x"}}\n')
-    table = read_table(path, ["text", "label"], optional=["none"])
+    table = TableOptions().read_table(path, ["text", "label"])
     assert table.columns == {"text": ["one", "x"], "label": [[1, "b"], 2]} and table.lines == [1, 3]
     with pytest.raises(ValueError, match=r"a\.jsonl:3: expected a key 'more', found 'label', 'text'"):
-        read_table(path, ["more"])
+        TableOptions().read_table(path, ["more"])
 
 
 ONE, OTHER = {"text": "one", "label": 1}, {"text": "other", "label": [2]}
@@ -80,16 +84,16 @@ ONE, OTHER = {"text": "one", "label": 1}, {"text": "other", "label": [2]}
     ids=["lines", "list", "spread", "data", "spread_data"])
 def test_json_is_lines_or_a_list_by_its_content(tmp_path, text, place):
     path = written(tmp_path, "a.json", text)
-    table = read_table(path, ["text", "label"])
+    table = TableOptions().read_table(path, ["text", "label"])
     assert table.columns == {"text": ["one", "other"], "label": [1, [2]]}
     assert table.place(1) == f"{tmp_path}/{place}" and str(table.path) == path
-    assert column_names(path, "jsonl") == ["text", "label"]
+    assert column_names(path, file_format="jsonl") == ["text", "label"]
     rows = rows_of(path)
     assert list(rows.values) == [ONE, OTHER] and tables.place(rows, 1) == f"{tmp_path}/{place}"
 
 
 def test_a_spread_object_is_a_row(tmp_path):
-    table = read_table(written(tmp_path, "a.json", "\n" + json.dumps(ONE, indent=2)), ["text"])
+    table = TableOptions().read_table(written(tmp_path, "a.json", "\n" + json.dumps(ONE, indent=2)), ["text"])
     assert table.columns == {"text": ["one"]} and table.lines == [2]
 
 
@@ -101,22 +105,23 @@ def test_json_lines_are_read_one_at_a_time(tmp_path, monkeypatch):
             read.append(line)
             yield line
     monkeypatch.setattr(tables, "text_lines", lines)
-    assert column_names("a.json", "jsonl") == ["text", "label"] and len(read) == 2
+    path = written(tmp_path, "a.json", "")
+    assert column_names(path, file_format="jsonl") == ["text", "label"] and len(read) == 2
 
 
 def test_another_delimiter_and_a_file_without_names(tmp_path):
     path = written(tmp_path, "a.csv", "text;label\none, two;1\n")
-    assert read_table(path, ["text", "label"], delimiter=";").columns == {"text": ["one, two"], "label": ["1"]}
+    assert TableOptions(delimiter=";").read_table(path, ["text", "label"]).columns == {"text": ["one, two"], "label": ["1"]}
     headless = written(tmp_path, "b.tsv", "x\tone\ny\ttwo\n")
-    table = read_table(headless, ["text"], names=["source", "text"])
+    table = TableOptions().read_table(headless, ["text"], names=["source", "text"])
     assert table.columns["text"] == ["one", "two"] and table.lines == [1, 2]
 
 
 def test_broken_rows_are_errors_or_counted(tmp_path):
     path = written(tmp_path, "a.tsv", "text\tlabel\none\t1\ntwo\nthree\t0\n")
     with pytest.raises(ValueError, match=r"a\.tsv:3: expected 2 columns, got 1$"):
-        read_table(path, ["text"])
-    table = read_table(path, ["text"], skip_broken=True)
+        TableOptions().read_table(path, ["text"])
+    table = TableOptions().read_table(path, ["text"], skip_broken=True)
     assert table.columns["text"] == ["one", "three"] and len(table.broken) == 1
 
 
@@ -142,26 +147,26 @@ def test_broken_rows_are_errors_or_counted(tmp_path):
 ])
 def test_mistakes_name_file_and_line(tmp_path, name, text, wanted, said):
     with pytest.raises(ValueError, match=said):
-        read_table(written(tmp_path, name, text), wanted)
+        TableOptions().read_table(written(tmp_path, name, text), wanted)
 
 
 def test_columns_of_one_name_in_parquet_are_refused(tmp_path):
     path = str(tmp_path / "a.parquet")
     pyarrow.parquet.write_table(pyarrow.table([["right"], ["wrong"], [1]], names=["text", "text", "label"]), path)
     with pytest.raises(ValueError, match="a.parquet: column 'text' stands there 2 times"):
-        read_table(path, ["text"])
+        TableOptions().read_table(path, ["text"])
 
 
 def test_bytes_that_are_no_utf8_name_their_line(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_bytes(b"text\n" + "good é\n".encode() * 3000 + "bad é\n".encode("latin-1"))
     with pytest.raises(ValueError, match=r"a\.tsv:3002: not valid UTF-8"):
-        read_table(str(path), ["text"])
+        TableOptions().read_table(str(path), ["text"])
 
 
 def test_a_missing_file_tells_what_lies_there(tmp_path):
     written(tmp_path, "train.csv", "text\na\n")
     with pytest.raises(ValueError, match=r"train\.tsv: no such file \(the folder holds 'train\.csv'\)"):
-        read_table(str(tmp_path / "train.tsv"), ["text"])
+        TableOptions().read_table(str(tmp_path / "train.tsv"), ["text"])
     with pytest.raises(ValueError, match="there is no folder"):
-        read_table(str(tmp_path / "nowhere" / "train.tsv"), ["text"])
+        TableOptions().read_table(str(tmp_path / "nowhere" / "train.tsv"), ["text"])

@@ -8,7 +8,7 @@ import shutil
 import pytest
 from commands import InThisProcess
 
-from official_bert.data.tables import read_table
+from official_bert.data.tables import TableOptions
 from official_bert.data.tagged.span_forms import span_rows
 from official_bert.tasks.tagging import conll
 
@@ -116,7 +116,7 @@ def test_two_corrected_labels_of_a_table_are_exactly_what_differs_and_training_r
                        "--num_train_epochs=10 --set=options.dev_share=0")
     assert "training rows: 160, of the labels BOAT" in done.out
     tuner.types(f"{PREDICT} --model=runs/first --input_file=new.csv --keep_columns=id --output_file=answers.csv --output_format=csv")
-    before = read_table(str(folder / "answers.csv"), ["id", "review", "kind"])
+    before = TableOptions().read_table(str(folder / "answers.csv"), ["id", "review", "kind"])
     assert before.columns["kind"] == [kind for *_, kind in texts(20, 1)]
     with open(folder / "answers.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -126,7 +126,7 @@ def test_two_corrected_labels_of_a_table_are_exactly_what_differs_and_training_r
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    after = read_table(str(folder / "corrected.csv"), ["id", "review", "kind"])
+    after = TableOptions().read_table(str(folder / "corrected.csv"), ["id", "review", "kind"])
     for name in ("id", "review", "kind"):
         differ = [number for number in range(20) if before.columns[name][number] != after.columns[name][number]]
         assert differ == ([3, 11] if name == "kind" else [])

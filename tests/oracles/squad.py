@@ -93,4 +93,4 @@ def decode(task, rows: Sequence[Mapping[str, Any]], features: Sequence[Mapping[s
         found[feature.row][0].append(feature)
         found[feature.row][1].append(Logits(*(np.asarray(prediction[name][:len(feature.input_ids)], np.float64)
                                               for name in ("start_logits", "end_logits"))))
-    return [answer_slice(row["context"], own, logits, task.rules) for row, (own, logits) in zip(rows, found)]
+    return [answer_slice(row["context"], own, logits, task.options) for row, (own, logits) in zip(rows, found)]

@@ -120,7 +120,7 @@ def test_a_kept_store_gives_the_same_bytes_and_is_not_tokenized_again(create, as
     ("--order: expected sharded with --engine=beam", ["--engine=beam", "--order=2018"]),
     ("--do_whole_word_mask: expected no --masking", ["--do_whole_word_mask", "--masking=span"]),
     ("--do_whole_word_mask: expected no --masking", ["--do_whole_word_mask", "--masking=token"]),
-    ("span_p between 0 and 1", ["--masking=span", "--span_p=1.5"]),
+    ("masking.span_p: expected a number between 0 and 1, got 1.5", ["--masking=span", "--span_p=1.5"]),
     ("text_a.txt: this output is an input too", [f"--output_file={GOLDEN / 'text_a.txt'}"]),
     ("vocab_uncased.txt: this output is an input too", [f"--output_file={GOLDEN / 'vocab_uncased.txt'}"]),
     ("golden: expected the name of a file to write, got a folder", [f"--output_file={GOLDEN}"]),

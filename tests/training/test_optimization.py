@@ -106,9 +106,10 @@ def test_a_stable_schedule_of_decay_alone_is_the_linear_one_and_its_stable_part_
 
 @pytest.mark.parametrize(("config", "message"), [
     ({"schedule": "warmup_stable_decay"}, "config.optimizer.decay_steps: expected decay_steps or decay_proportion above 0"),
-    ({"decay_steps": 4}, r"config.optimizer.decay_steps: expected schedule warmup_stable_decay \(not linear\) beside it"),
-    ({"schedule": "constant", "decay_shape": "one_minus_sqrt"}, "config.optimizer.decay_shape: expected schedule warmup_stable_decay"),
-    (STABLE | {"power": 2.0}, "config.optimizer.power: expected schedule polynomial"),
+    ({"decay_steps": 4}, r"config.optimizer.decay_steps: expected optimizer.schedule: warmup_stable_decay \(not linear\) beside it"),
+    ({"schedule": "constant", "decay_shape": "one_minus_sqrt"},
+     "config.optimizer.decay_shape: expected optimizer.schedule: warmup_stable_decay"),
+    (STABLE | {"power": 2.0}, "config.optimizer.power: expected optimizer.schedule: polynomial"),
     (STABLE | {"decay_steps": -1}, "config.optimizer.decay_steps: expected at least 0, got -1"),
     (STABLE | {"decay_proportion": 1.5}, "config.optimizer.decay_proportion: expected a share from 0 to 1, got 1.5"),
     (STABLE | {"warmup_steps": 7}, "expected a warm-up and a decay of at most the training's 10 steps, got 7 and 4"),

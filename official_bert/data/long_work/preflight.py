@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import filterfalse
 
 from official_bert import files
-from official_bert.data.table_files import is_packed
+from official_bert.data.tabular.formats import is_packed
 
 try:
     import resource

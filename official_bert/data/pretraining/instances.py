@@ -6,13 +6,14 @@ each other. `none` (RoBERTa, full sentences) packs sentences that follow each ot
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
 from official_bert.data.pretraining import kernels
 from official_bert.data.pretraining.masking import MASKING_STRATEGIES, MaskingConfig, VocabularyFacts
 from official_bert.data.pretraining.random_stream import RandomStream
+from official_bert.fields import Constraint, Count, Probability, check_fields
 from official_bert.text.compiling import read_only
 
 DEFAULT_PREDICTIONS = 20  # 2018's; short instances use fewer
@@ -59,25 +60,28 @@ class Tables(NamedTuple):
 class InstanceConfig:
     """Settings of instances; the defaults are 2018's."""
 
-    max_seq_length: int = 128
+    max_seq_length: Annotated[int, Constraint(
+        "5 to 32767 (three special tokens and two others)", lambda value: 5 <= value < 1 << 15)] = 128
+    """Tokens of an instance."""
     max_predictions_per_seq: int = DEFAULT_PREDICTIONS
-    dupe_factor: int = 10  # passes over the corpus, each with pairs and masks of its own
-    short_seq_prob: float = 0.1  # probability that a document's instances aim at a random shorter length, as texts of fine-tuning have
+    """Most tokens of an instance that must be predicted."""
+    dupe_factor: Count = 10
+    """Passes over the corpus, each with pairs and masks of its own."""
+    short_seq_prob: Probability = 0.1
+    """Probability that a document's instances aim at a random shorter length, as texts of fine-tuning have."""
     sentence_task: Literal["nsp", "sop", "none"] = "nsp"
-    copies_apart: bool = False  # no random next segment comes from a document of the same text; False: as in 2018
-    masking: MaskingConfig | None = dataclasses.field(default_factory=MaskingConfig)  # None: no masks
+    """Task of the second segments: next sentence, sentence order, or none."""
+    copies_apart: bool = False
+    """No random next segment comes from a document of the same text; false: as in 2018."""
+    masking: MaskingConfig | None = dataclasses.field(default_factory=MaskingConfig)
+    """Masks of the instances; none: training masks them."""
 
     def __post_init__(self):
+        check_fields(self, "")
         S, P = self.max_seq_length, self.max_predictions_per_seq
-        if not 5 <= S < 1 << 15:
-            raise ValueError(f"max_seq_length: expected 5 to 32767 (three special tokens and two others), got {S}")
         if not 1 <= P <= max(S - 3, DEFAULT_PREDICTIONS):
             raise ValueError(f"max_predictions_per_seq: expected 1 to {max(S - 3, DEFAULT_PREDICTIONS)} (max_seq_length {S} less "
                              f"[CLS] and two [SEP], or 2018's default), got {P}")
-        if self.dupe_factor < 1:
-            raise ValueError(f"dupe_factor: expected at least 1, got {self.dupe_factor}")
-        if not 0 <= self.short_seq_prob <= 1:
-            raise ValueError(f"short_seq_prob: expected a probability, got {self.short_seq_prob}")
 
     def plan(self, facts: VocabularyFacts) -> Plan:
         """Returns the configuration in the form that the kernels take."""

@@ -5,12 +5,13 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from official_bert.data.cache import text_digest
 from official_bert.data.pretraining import kernels
+from official_bert.fields import Constraint, Count, Share, check_fields
 from official_bert.text.tokenizer import Tokenizer
 
 FEW_CONTINUE = 0.02  # of the tokens: in English it is a tenth
@@ -22,28 +23,29 @@ LEAST_SHARE = 0.75  # of the predictions asked for: fewer are worth a warning
 class MaskingConfig:
     """How the inputs of the masked-LM objective are corrupted (paper 3.1; spans: SpanBERT 3.1; n-grams: ALBERT 3.2)."""
 
-    # token_draws: tokens drawn with replacement, so that one may be predicted twice (ELECTRA); of records without masks alone.
     strategy: Literal["token", "whole_word", "span", "ngram", "token_draws"] = "token"
-    rate: float = 0.15  # share of an instance's tokens, [CLS] and [SEP] counted as in 2018, that must be predicted
-    mask_rate: float = 0.8  # of those, the share that becomes [MASK],
-    keep_rate: float = 0.1  # that stays,
-    random_rate: float = 0.1  # and that becomes a random token
-    span_p: float = 0.2  # of the geometric distribution of span lengths, in words
-    span_longest: int = 10  # the distribution is cut off here and renormalised
-    ngram_longest: int = 3  # words of an n-gram; its length n has a probability in proportion to 1/n
+    """Tokens that are chosen together; token_draws: tokens drawn with replacement, so that one may be predicted twice
+    (ELECTRA), of records without masks alone."""
+    rate: Share = 0.15
+    """Share of an instance's tokens, [CLS] and [SEP] counted as in 2018, that must be predicted."""
+    mask_rate: Share = 0.8
+    """Share of those that becomes [MASK]."""
+    keep_rate: Share = 0.1
+    """Share of those that stays."""
+    random_rate: Share = 0.1
+    """Share of those that becomes a random token."""
+    span_p: Annotated[float, Constraint("a number between 0 and 1", lambda value: 0 < value < 1)] = 0.2
+    """Parameter of the geometric distribution of the lengths of spans, in words."""
+    span_longest: Count = 10
+    """Words of the longest span; the distribution is cut off here and renormalised."""
+    ngram_longest: Count = 3
+    """Words of the longest n-gram; a length n has a probability in proportion to 1/n."""
 
     def __post_init__(self):
-        for name in ("rate", "mask_rate", "keep_rate", "random_rate"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"masking.{name}: expected a share from 0 to 1, got {getattr(self, name)}")
+        check_fields(self, "masking.")
         total = self.mask_rate + self.keep_rate + self.random_rate
         if abs(total - 1) > 1e-9:
             raise ValueError(f"masking: expected mask_rate, keep_rate and random_rate to make 1 together, got {total}")
-        if not 0 < self.span_p < 1 or self.span_longest < 1:
-            raise ValueError("masking: expected span_p between 0 and 1 and span_longest of at least 1, "
-                             f"got {self.span_p} and {self.span_longest}")
-        if self.ngram_longest < 1:
-            raise ValueError(f"masking.ngram_longest: expected at least 1, got {self.ngram_longest}")
 
     @property
     def keep_share(self) -> float:

@@ -7,11 +7,12 @@ plain ids. Separators and marks are no text: they are left out.
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from official_bert.data.pretraining.masking import VocabularyFacts
+from official_bert.fields import Constraint, check_fields
 from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
 from official_bert.text.subwords.lines import LineTokenizer
 
@@ -30,29 +31,31 @@ class WrongMarksError(ValueError):
 class TextUnits:
     """How units are marked in the text. None is, unless one of these is given."""
 
-    separator: str = ""  # between words
-    phrase_marks: tuple[str, ...] = ()  # what begins and what ends a phrase or an entity
-    segmenter: Literal["", "jieba"] = ""  # finds the words
+    word_separator: Annotated[str, Constraint("one character", lambda mark: len(mark) < 2 and mark not in ("\n", "\r"))] = ""
+    """Character between words."""
+    phrase_marks: tuple[str, ...] = ()
+    """What begins and what ends a phrase or an entity."""
+    segmenter: Literal["", "jieba"] = ""
+    """Library that finds the words of Chinese."""
 
     def __post_init__(self):
-        if self.separator and self.segmenter:
+        check_fields(self, "--")
+        if self.word_separator and self.segmenter:
             raise ValueError(f"--segmenter={self.segmenter}: expected no --word_separator beside it, which gives the words, got "
-                             f"{self.separator!r}")
-        if len(self.separator) > 1 or self.separator in ("\n", "\r"):
-            raise ValueError(f"--word_separator: expected one character, got {self.separator!r}")
+                             f"{self.word_separator!r}")
         marks = self.phrase_marks
         if marks and (len(marks) != 2 or not all(mark and mark == "".join(mark.split()) for mark in marks) or marks[0] == marks[1]
-                      or self.separator in marks):
+                      or self.word_separator in marks):
             raise ValueError("--phrase_marks: expected two different marks without white space, such as '[[,]]', none of them the "
                              f"separator, got {','.join(marks)!r}")
 
     def __bool__(self) -> bool:
-        return bool(self.separator or self.phrase_marks or self.segmenter)
+        return bool(self.word_separator or self.phrase_marks or self.segmenter)
 
     @property
     def described(self) -> str:
         """The flags that give units."""
-        given = {"--word_separator": self.separator, "--phrase_marks": ",".join(self.phrase_marks), "--segmenter": self.segmenter}
+        given = {"--word_separator": self.word_separator, "--phrase_marks": ",".join(self.phrase_marks), "--segmenter": self.segmenter}
         return " ".join(f"{name}={value}" for name, value in given.items() if value)
 
     def reading(self, tokenizer: FastTokenizer) -> "FastTokenizer | UnitTokenizer":
@@ -64,7 +67,7 @@ class TextUnits:
 
         A line without a separator has no words that it tells apart: it is no unit.
         """
-        divided = bool(self.separator) and self.separator in line
+        divided = bool(self.word_separator) and self.word_separator in line
         if not self.phrase_marks:
             yield from self._words(line, divided)
             return
@@ -80,12 +83,12 @@ class TextUnits:
             inside, closed, rest_of_line = after.partition(end)
             if not closed or begin in inside:
                 raise ValueError(f"a phrase begins with {begin} and does not end in its line: no phrase goes on in another record")
-            yield (inside.replace(self.separator, " ") if self.separator else inside), True
+            yield (inside.replace(self.word_separator, " ") if self.word_separator else inside), True
 
     def _words(self, text: str, divided: bool) -> Iterator[tuple[str, bool]]:
         """The parts of text without phrases, which may be `divided` by the separator."""
         if divided:
-            words = text.split(self.separator)
+            words = text.split(self.word_separator)
         elif self.segmenter:
             words = _segmented(text)
         else:

@@ -8,11 +8,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
-from official_bert.config import check_used
 from official_bert.data.labelled_texts import LabelledTexts
-from official_bert.data.tables import Source, TableOptions, read_table
-from official_bert.data.tabular.encodings import text_lines
-from official_bert.data.tabular.json_text import json_object
+from official_bert.data.tables import Source, TableOptions
+from official_bert.fields import check_used
 from official_bert.files import folder_of, is_file
 
 CORPUS_FILE, QUERIES_FILE, JUDGEMENTS_FOLDER = "corpus.jsonl", "queries.jsonl", "qrels"
@@ -114,10 +112,7 @@ def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[list[str], list[s
     lines: dict[str, int] = {}  # of each id
     texts: list[str] = []
     empty: list[int] = []
-    for number, line in enumerate(text_lines(path, encoding), 1):
-        if not line.strip():
-            continue
-        values = json_object(line, f"{path}:{number}")
+    for number, values in TableOptions(file_format="jsonl", encoding=encoding).open_rows(path).rows:
         name, title, text = values.get("_id"), values.get("title") or "", values.get("text")
         if not isinstance(name, (str, int)) or not isinstance(text, str) or not isinstance(title, str):
             raise ValueError(f"{path}:{number}: expected an _id and a text, got {name!r:.40} and {text!r:.40}")
@@ -134,7 +129,7 @@ def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[list[str], list[s
 
 def _read_judgements(path: str, encoding: str) -> Iterator[tuple[int, str, str, int]]:
     """Yields (line, query's id, passage's id, grade)."""
-    table = read_table(path, ["query-id", "corpus-id", "score"], form="tsv", encoding=encoding)
+    table = TableOptions(file_format="tsv", encoding=encoding).read_table(path, ["query-id", "corpus-id", "score"])
     for row, (query, passage, score) in enumerate(zip(*(table.columns[name] for name in ("query-id", "corpus-id", "score")))):
         try:
             yield table.lines[row], query, passage, int(score)

@@ -5,25 +5,30 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from official_bert.fields import Count, ShareBelow1, check_fields
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MiningRules:
     """Which passages of a ranking are taken as negatives."""
 
-    first_rank: int = 1  # of passages that do not answer the query
-    last_rank: int = 100
-    count: int = 5  # negatives of a row
-    margin: float | None = None  # by which a negative's score is below the positive's
-    relative_margin: float | None = None  # the same as a share of the positive's score
-    sample: bool = False  # draw them from the window, instead of its first ones
+    first_rank: Count = 1
+    """First rank of the window, among passages that do not answer the query."""
+    last_rank: Count = 100
+    """Last rank of the window."""
+    negatives: Count = 5
+    """Negatives of a row."""
+    margin: float | None = None
+    """Least difference between the positive's score and a negative's."""
+    relative_margin: ShareBelow1 | None = None
+    """The same as a share of the positive's score."""
+    sample: bool = False
+    """Draw the negatives from the window, instead of taking its first passages."""
 
     def __post_init__(self):
-        if not 1 <= self.first_rank <= self.last_rank:
-            raise ValueError(f"--first_rank, --last_rank: expected ranks from 1 in this order, got {self.first_rank} and {self.last_rank}")
-        if self.count < 1:
-            raise ValueError(f"--negatives: expected at least 1, got {self.count}")
-        if self.relative_margin is not None and not 0.0 <= self.relative_margin < 1.0:
-            raise ValueError(f"--relative_margin: expected a share from 0 to below 1, got {self.relative_margin}")
+        check_fields(self, "--")
+        if self.first_rank > self.last_rank:
+            raise ValueError(f"--first_rank, --last_rank: expected ranks in this order, got {self.first_rank} and {self.last_rank}")
         if self.margin is not None and self.relative_margin is not None:
             raise ValueError("--margin, --relative_margin: expected one of them")
 
@@ -45,7 +50,7 @@ def in_window(ranking: Sequence[int], scores: Sequence[float], answers: Collecti
 
 
 def choose(window: Sequence[int], rules: MiningRules, rng: np.random.Generator) -> list[int]:
-    """Returns `rules.count` passages of the window, fewer if it has fewer: its first ones, or random ones in their order."""
-    if not rules.sample or len(window) <= rules.count:
-        return list(window[:rules.count])
-    return [window[place] for place in sorted(rng.choice(len(window), rules.count, replace=False))]
+    """Returns `rules.negatives` passages of the window, fewer if it has fewer: its first ones, or random ones in their order."""
+    if not rules.sample or len(window) <= rules.negatives:
+        return list(window[:rules.negatives])
+    return [window[place] for place in sorted(rng.choice(len(window), rules.negatives, replace=False))]

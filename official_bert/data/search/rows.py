@@ -1,8 +1,9 @@
 """Rows of search: an anchor, a text that answers it, and texts that do not; with scores of a teacher, if there are any."""
 
 import dataclasses
+import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,13 +44,21 @@ def read_rows(path: Source, columns: SearchColumns, empty: EmptyText, how: Table
     Raises ValueError, naming file and line, for a negative that equals the positive or the anchor, for other than one score a text, and
     for labels of which none is positive.
     """
-    wanted = [columns.text, columns.text_pair, *columns.negatives, *columns.teacher, *([columns.label] if columns.label else [])]
-    table = labelled_texts.without_empty(how.read_table(path, wanted), (columns.text, columns.text_pair), empty, warn)
+    table = _read_table(path, columns, empty, how, warn)
     if columns.label:
-        return _grouped(table, columns, warn)
+        pairs = [(query, answer, tuple(wrong)) for query, answers, wrong in _judged(table, columns, warn)
+                 for answer in answers]
+        queries, passages, wrong_texts = map(list, zip(*pairs))
+        return LabelledTexts(str(path), queries, passages, None, wrong_texts if any(wrong_texts) else None)
     first, second = (labelled_texts.texts(table, name) for name in (columns.text, columns.text_pair))
     negatives = _negatives(table, columns, warn) if columns.negatives else None
     return LabelledTexts(str(path), first, second, _teacher_scores(table, columns, negatives) if columns.teacher else None, negatives)
+
+
+def _read_table(path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions, warn: Warn) -> Table:
+    label = [columns.label] if columns.label else []
+    table = how.read_table(path, [columns.text, columns.text_pair, *columns.negatives, *columns.teacher, *label])
+    return labelled_texts.without_empty(table, (columns.text, columns.text_pair), empty, warn)
 
 
 def _negatives(table: Table, columns: SearchColumns, warn: Warn) -> list[tuple[str, ...]]:
@@ -61,9 +70,9 @@ def _negatives(table: Table, columns: SearchColumns, warn: Warn) -> list[tuple[s
     negatives, dropped = [], ""
     for row, (anchor, positive) in enumerate(zip(first, second)):
         texts = [text for name in columns.negatives for text in _texts_of(table, row, name)]
-        if bad := [text for text in texts if text in (positive, anchor)]:
-            same = "positive" if bad[0] == positive else "anchor"
-            raise ValueError(f"{table.place(row)}: expected negatives other than the {same}, got {bad[0]!r:.60}")
+        if equal := [text for text in texts if text in (positive, anchor)]:
+            same = "positive" if equal[0] == positive else "anchor"
+            raise ValueError(f"{table.place(row)}: expected negatives other than the {same}, got {equal[0]!r:.60}")
         if not columns.teacher:
             wrong_texts = list(dict.fromkeys(text for text in texts if text not in answers[anchor]))
             dropped = dropped or (table.place(row) if len(wrong_texts) < len(texts) else "")
@@ -116,32 +125,29 @@ def _teacher_scores(table: Table, columns: SearchColumns, negatives: Sequence[Se
     return scores_of_rows
 
 
-def _grouped(table: Table, columns: SearchColumns, warn: Warn) -> LabelledTexts:
-    """Makes a row of each positive pair and the negatives of its query."""
+def _judged(table: Table, columns: SearchColumns, warn: Warn) -> Iterator[tuple[str, dict[str, list[int]], list[str]]]:
+    """Yields each query that has a positive, the rows of each of its positives, and its negatives.
+
+    Raises ValueError, naming the line, for a negative that is a positive of its query too, and if no label is positive.
+    """
     labels = labelled_texts.scores(table, columns.label)
-    positives: dict[str, list[int]] = {}
-    negatives_of: dict[str, list[int]] = {}
-    for row, anchor in enumerate(labelled_texts.texts(table, columns.text)):
-        (positives if labels[row] > 0 else negatives_of).setdefault(anchor, []).append(row)
+    positives: dict[str, dict[str, list[int]]] = {}  # by query and passage: the rows
+    negatives: dict[str, dict[str, list[int]]] = {}
     second = labelled_texts.texts(table, columns.text_pair)
-    if alone := [rows for anchor, rows in negatives_of.items() if anchor not in positives]:
-        first = min(rows[0] for rows in alone)
-        warn(f"{table.place(first)}: a query without a positive; left out, as are {len(alone) - 1} more")
+    for row, query in enumerate(labelled_texts.texts(table, columns.text)):
+        (positives if labels[row] > 0 else negatives).setdefault(query, {}).setdefault(second[row], []).append(row)
+    if alone := [next(iter(passages.values()))[0] for query, passages in negatives.items() if query not in positives]:
+        warn(f"{table.place(min(alone))}: a query without a positive; left out, as are {len(alone) - 1} more")
     if not positives:
-        raise ValueError(f"{table.path}: column {columns.label!r}: expected labels above 0 for pairs that belong together, got none")
-    texts, pairs, negatives = [], [], []
-    for anchor, rows in positives.items():
-        answers = {second[row]: row for row in rows}
-        for row in negatives_of.get(anchor, []):
-            if second[row] in answers:
-                raise ValueError(f"{table.place(row)}: expected negatives other than the positive in line "
-                                 f"{table.lines[answers[second[row]]]}, got {second[row]!r:.60}")
-        wrong = tuple(dict.fromkeys(second[row] for row in negatives_of.get(anchor, [])))[:columns.most_negatives or None]
-        for positive in answers:
-            texts.append(anchor)
-            pairs.append(positive)
-            negatives.append(wrong)
-    return LabelledTexts(str(table.path), texts, pairs, None, negatives if any(negatives) else None)
+        raise ValueError(f"{table.path}: column {columns.label!r}: expected labels above 0 for pairs that belong together, "
+                         "got none")
+    for query, answers in positives.items():
+        wrong = negatives.get(query, {})
+        for passage in wrong:
+            if passage in answers:
+                raise ValueError(f"{table.place(wrong[passage][0])}: expected negatives other than the positive in line "
+                                 f"{table.lines[answers[passage][-1]]}, got {passage!r:.60}")
+        yield query, answers, list(wrong)[:columns.most_negatives or None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,19 +165,21 @@ def read_candidates(path: Source, columns: SearchColumns, empty: EmptyText, how:
 
     Raises ValueError as `read_rows` does, and for a label that is no whole number.
     """
-    rows = read_rows(path, columns, empty, how, warn)
-    assert rows.text_pair is not None
-    passages: dict[str, dict[str, int]] = {}
-    for anchor, positive, negatives in zip(rows.text, rows.text_pair, rows.choices or [()] * len(rows)):
-        grades = passages.setdefault(anchor, {})
-        grades |= dict.fromkeys([text for text in negatives if text not in grades], 0) | {positive: 1}
+    passages: dict[str, dict[str, int]] = {}  # by query: the grade of each
     if columns.label:
-        table = how.read_table(path, [columns.text, columns.text_pair, columns.label])
-        for row, label in enumerate(labelled_texts.scores(table, columns.label)):
-            anchor, passage = table.columns[columns.text][row], table.columns[columns.text_pair][row]
-            if label > 0 and anchor in passages and passage in passages[anchor]:
-                if label != int(label):
-                    raise ValueError(f"{table.place(row)}: column {columns.label!r}: expected a whole number, got {label:g}")
-                passages[anchor][passage] = max(int(label), passages[anchor][passage])
+        table = _read_table(path, columns, empty, how, warn)
+        labels = labelled_texts.scores(table, columns.label)
+        for query, answers, negatives in _judged(table, columns, warn):
+            for row in itertools.chain.from_iterable(answers.values()):
+                if labels[row] != int(labels[row]):
+                    raise ValueError(f"{table.place(row)}: column {columns.label!r}: expected a whole number, got "
+                                     f"{labels[row]:g}")
+            grades = {answer: int(max(labels[rows])) for answer, rows in answers.items()}
+            passages[query] = dict.fromkeys(negatives, 0) | grades
+    else:
+        pairs = read_rows(path, columns, empty, how, warn)
+        for (query, answer), wrong in zip(pairs.pairs(), pairs.choices or [()] * len(pairs)):
+            grades = passages.setdefault(query, {})
+            grades |= dict.fromkeys([text for text in wrong if text not in grades], 0) | {answer: 1}
     return [Candidates(query, list(grades), {place: grade for place, grade in enumerate(grades.values()) if grade})
             for query, grades in passages.items()]

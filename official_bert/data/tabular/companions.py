@@ -33,5 +33,5 @@ def files_read(path: str) -> list[str]:
     """Returns all files that are read for a path, as far as they are there: data of which one has changed are others."""
     if labels := labels_beside(path):
         return [path, labels]
-    found = [name for annotations in annotations_of(path) for name in (annotations, text_of(annotations))]
-    return list(filter(is_file, found or [path]))
+    documents = [name for annotations in annotations_of(path) for name in (annotations, text_of(annotations))]
+    return list(filter(is_file, documents or [path]))

@@ -18,6 +18,15 @@ def begun(line: str, where: str) -> tuple[Any, bool]:
     return parsed(line, where), False  # raises the error
 
 
+def begins_json(line: str) -> bool:
+    """Whether a first line is a JSON value, or the beginning of one."""
+    try:
+        begun(line, "")
+    except ValueError:
+        return False
+    return True
+
+
 def parsed_whole(path: str, number: int, first: str, other_lines: str) -> Any:
     """Returns the value that begins in line `number` and has the other lines too."""
     try:
@@ -54,12 +63,8 @@ def _problem(error: Exception) -> str:
     return f"not valid JSON: {'nested too deeply' if isinstance(error, RecursionError) else error}"
 
 
-def json_object(line: str, where: str) -> dict[str, Any]:
-    """Returns the object in a line of JSON. Raises ValueError, which begins with `where`, for anything else."""
-    return checked_object(parsed(line, where), where, "an object a line")
-
-
-def checked_object(value: Any, where: str, expected: str) -> dict[str, Any]:
+def checked_object(value: Any, where: str) -> dict[str, Any]:
+    """Returns a row that is an object. Raises ValueError, which begins with `where`, for anything else."""
     if not isinstance(value, dict):
-        raise ValueError(f"{where}: expected a JSON object, got {json.dumps(value)[:60]}; a file has {expected}")
+        raise ValueError(f"{where}: expected a JSON object, got {json.dumps(value)[:60]}; a file has {JSON_ROWS}")
     return value

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from official_bert.data.tables import Rows, Source, form_of_objects, json_values, place
+from official_bert.data.tables import Rows, Source, collected, format_of_objects, json_values, place
 from official_bert.data.tabular.companions import annotations_of
 from official_bert.data.tagged import brat
 from official_bert.data.tagged.chunk_tags import OUTSIDE, Chunk, Scheme, read_chunks, write_tags
@@ -249,14 +249,12 @@ def span_rows(source: Source, encoding: str = "") -> Rows | None:
         return source if _has_spans(source) else None
     if is_folder(source) or annotations_of(source):
         return brat.read_rows(source, annotations_of(source), encoding)
-    if not is_file(source) or form_of_objects(source, encoding) != "jsonl":
+    if not is_file(source) or format_of_objects(source, encoding) != "jsonl":
         return None
-    data, values = json_values(source, encoding)
-    numbered = list(values)
-    if len(numbered) == 1 and isinstance(numbered[0][1], Mapping) and isinstance(numbered[0][1].get("annotations"), list) and any(
-            map(_is_pair, numbered[0][1]["annotations"])):  # of spaCy's annotator: null where a text was skipped
-        return Rows(source, [row for row in numbered[0][1]["annotations"] if row])
-    rows = Rows(source, [row for _, row in numbered], () if isinstance(data, Rows) else [line for line, _ in numbered])
+    rows = collected(source, *json_values(source, encoding))
+    first = rows.values[0] if len(rows.values) == 1 else None
+    if isinstance(first, Mapping) and isinstance(first.get("annotations"), list) and any(map(_is_pair, first["annotations"])):
+        return Rows(source, [row for row in first["annotations"] if row])  # of spaCy's annotator: null where a text was skipped
     return rows if _has_spans(rows) else None
 
 

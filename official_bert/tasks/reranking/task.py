@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import check_used
 from official_bert.data import labelled_texts, splits, tables
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.search import measures
@@ -22,10 +21,10 @@ from official_bert.data.search.collections import UnknownIds, check_options, fil
 from official_bert.data.search.rows import Candidates, SearchColumns, described_pairs, read_candidates, read_rows
 from official_bert.data.sources import ExampleSource
 from official_bert.data.splits import SplitOptions
-from official_bert.data.tables import Source, TableOptions, checked_delimiter
+from official_bert.data.tables import Source, TableOptions
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
+from official_bert.fields import Count, Natural, Rate, check_used
 from official_bert.files import written_whole
-from official_bert.model_config import check_rate
 from official_bert.models.classifier import ChoiceClassifier
 from official_bert.reports.sections import Section
 from official_bert.tasks.reranking.served import ServedReranker
@@ -41,26 +40,33 @@ LOSSES = {"pointwise": ranking_losses.pointwise, "pairwise": ranking_losses.pair
 class Options(SplitOptions, TableOptions):
     """The columns of the files, and the loss."""
 
-    max_seq_length: int = 256  # of a query and a passage
-    buckets: tuple[int, ...] = ()  # lengths to which batches are padded; none: to the longest of each
-    text_column: str = "text"  # the query
-    text_pair_column: str = "text_pair"  # the passage
-    negative_columns: tuple[str, ...] = ()  # passages that do not answer the query; a cell is a text or a list of texts
-    most_negatives: int = 0  # of a query in training, the first ones; 0: all
-    label_column: str = ""  # above 0: the passage answers the query; in evaluation, its grade
-    loss: Literal["pointwise", "pairwise", "listwise"] = "listwise"  # each passage by itself, against each other one, against all
-    dropout: float = 0.1  # between pooler and score
-    candidates: int = 100  # of a collection (BEIR), passages that BM25 finds for a query, to be ranked in evaluation
-    unknown_ids: UnknownIds = "refuse"  # of judgements of a collection
+    max_seq_length: int = 256
+    """Most tokens of a query with a passage."""
+    buckets: tuple[int, ...] = ()
+    """Lengths to which batches are padded; none: the longest row of each batch."""
+    text_column: str = "text"
+    """Column of the query."""
+    text_pair_column: str = "text_pair"
+    """Column of the passage."""
+    negative_columns: tuple[str, ...] = ()
+    """Columns of passages that do not answer the query; a cell is a text or a list of texts."""
+    most_negatives: Natural = 0
+    """Most negatives of a query in training, the first ones; 0: all."""
+    label_column: str = ""
+    """Column of labels: above 0, the passage answers the query; in evaluation, its grade."""
+    loss: Literal["pointwise", "pairwise", "listwise"] = "listwise"
+    """Loss of each passage by itself, against each other one, or against all."""
+    dropout: Rate = 0.1
+    """Dropout between pooler and score."""
+    candidates: Count = 100
+    """Passages of a collection (BEIR) that BM25 finds for a query, to be ranked in evaluation."""
+    unknown_ids: UnknownIds = "refuse"
+    """Judgements of a collection whose ids are unknown."""
     empty_text: labelled_texts.EmptyText = "refuse"
+    """Rows with an empty text."""
 
     def __post_init__(self):
         super().__post_init__()
-        checked_delimiter(self.delimiter)
-        check_rate(self.dropout, "config.options.dropout")
-        for name, least in (("most_negatives", 0), ("candidates", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"config.options.{name}: expected at least {least}, got {getattr(self, name)}")
         columns = [self.text_column, self.text_pair_column, *self.negative_columns, *filter(None, [self.label_column])]
         if "" in columns or len(set(columns)) < len(columns):
             raise ValueError(f"config.options.text_column, text_pair_column, negative_columns, label_column: expected different columns, "

@@ -4,18 +4,17 @@ The loss of retrieval, on products, and a penalty that keeps weights few: the sq
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import scipy.sparse
 import tensorflow as tf
 
-from official_bert.config import check_used
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.search import measures
 from official_bert.data.search.collections import Collection
 from official_bert.data.sources import ExampleSource
+from official_bert.fields import Natural, NonNegative, Positive, check_used
 from official_bert.models.sparse_encoder import SparseEncoder
 from official_bert.tasks.retrieval import options as retrieval_options
 from official_bert.tasks.retrieval import task as retrieval
@@ -31,18 +30,17 @@ MOST_WORDS = 256  # of a vector that is evaluated
 class Options(retrieval_options.Options):
     """Those of retrieval, and the penalty."""
 
-    temperature: float = 1.0  # divides the products
-    query_penalty: float = 3e-4  # factors of the penalty on the weights of first texts
-    passage_penalty: float = 1e-4  # and of second ones and negatives
-    penalty_steps: int = 1000  # in which the factors rise from 0 as the square of the step; 0: they are there from the first
+    temperature: Positive = 1.0
+    """Divides the products."""
+    query_penalty: NonNegative = 3e-4
+    """Factor of the penalty on the weights of first texts."""
+    passage_penalty: NonNegative = 1e-4
+    """Factor of the penalty on the weights of second texts and negatives."""
+    penalty_steps: Natural = 1000
+    """Steps in which the factors rise from 0, as the square of the step; 0: they do not rise."""
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("query_penalty", "passage_penalty"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"config.options.{name}: expected a number of at least 0, got {getattr(self, name)}")
-        if self.penalty_steps < 0:
-            raise ValueError(f"config.options.penalty_steps: expected at least 0, got {self.penalty_steps}")
         if self.train_on != "pairs":
             raise ValueError(f"config.options.train_on: sparse vectors are trained on pairs, got {self.train_on}")
         check_used(self, ["penalty_steps"], "a query_penalty or a passage_penalty above 0", self.query_penalty + self.passage_penalty > 0.0)

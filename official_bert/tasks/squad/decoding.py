@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from official_bert.fields import Count, check_fields
 from official_bert.tasks.squad.features import SquadFeature
 from official_bert.tasks.squad.reading import Alignment, SquadExample
 from official_bert.text.tokenization import BasicTokenizer
@@ -14,20 +15,23 @@ NOTHING = "empty"  # 2018's answer if no span at all is possible
 NO_SPAN = 1e6  # the null odds in that case
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodingRules:
     """The flags of 2018's `run_squad.py` for decoding, and how the text of an answer is found."""
 
-    n_best_size: int = 20
-    max_answer_length: int = 30  # tokens
+    n_best_size: Count = 20
+    """Answers of a question in nbest_predictions.json."""
+    max_answer_length: Count = 30
+    """Most tokens of an answer."""
     version_2_with_negative: bool = False
-    null_score_diff_threshold: float = 0.0  # no answer if the null score exceeds the best span's by more
-    answer_alignment: Alignment = 2018  # characters: answers are slices of the context
+    """Questions may have no answer (SQuAD 2.0)."""
+    null_score_diff_threshold: float = 0.0
+    """No answer is given if its score exceeds that of the best answer by more than this."""
+    answer_alignment: Alignment = 2018
+    """How answers and pieces are aligned: answers are slices of the context, or as run_squad.py found them in 2018."""
 
     def __post_init__(self):
-        for key in ("n_best_size", "max_answer_length"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"config.options.{key}: expected at least 1, got {getattr(self, key)}")
+        check_fields(self)
 
 
 @dataclasses.dataclass(frozen=True)

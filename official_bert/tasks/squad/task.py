@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_bert.config import check_length, check_used
+from official_bert.config import check_length
 from official_bert.data import splits
 from official_bert.data.cache import cached, text_digest
 from official_bert.data.labelled_texts import SAME_SHARE
@@ -20,6 +20,7 @@ from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.splits import SplitOptions
 from official_bert.data.tables import digest
 from official_bert.data.text_features import TextFeatures
+from official_bert.fields import Count, check_used
 from official_bert.files import written_whole
 from official_bert.models.span_predictor import SpanPredictor
 from official_bert.reports.comparison import ComparableAnswers
@@ -40,20 +41,24 @@ FILES = {"1.1": ("train-v1.1.json", "dev-v1.1.json"), "2.0": ("train-v2.0.json",
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(SplitOptions):
+class Options(SplitOptions, DecodingRules):
     """The flags of 2018's `run_squad.py`, and the parts of the training file."""
 
     max_seq_length: int = 384
-    doc_stride: int = 128
-    max_query_length: int = 64
-    max_answer_length: int = 30
-    n_best_size: int = 20
-    version_2_with_negative: bool = False
-    null_score_diff_threshold: float = 0.0
-    several_answers: SeveralAnswers = "refuse"  # of a training question: the first one, or an example for each different one
-    answer_alignment: Alignment = "characters"  # of answers and pieces, in training and prediction; 2018: that of run_squad.py
-    buckets: tuple[int, ...] = ()  # lengths that batches are padded to; none: to the longest of each batch
-    encoding: str = ""  # of files of JSON; "": UTF-8
+    """Tokens of a row: question and window."""
+    doc_stride: Count = 128
+    """Tokens from one window of a passage to the next."""
+    max_query_length: Count = 64
+    """Most tokens of a question; the rest is cut off."""
+    several_answers: SeveralAnswers = "refuse"
+    """Training questions with several answers; first: the first one, all: an example for each different one."""
+    answer_alignment: Alignment = "characters"
+    """How answers and pieces are aligned, in training and prediction; 2018: as by run_squad.py, which sees words
+    between spaces."""
+    buckets: tuple[int, ...] = ()
+    """Lengths to which batches are padded; none: the longest row of each batch."""
+    encoding: str = ""
+    """Encoding of files of JSON; empty: UTF-8."""
 
 
 class Task(TaskBase):
@@ -65,15 +70,6 @@ class Task(TaskBase):
     inspector = INSPECTOR
     loss_names = ("start", "end")
     refused: ClassVar[Mapping[str, str]] = {"header": "the files are JSON or Parquet, whose rows name their keys"}
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.rules  # noqa: B018 (refuses wrong options at once)
-
-    @functools.cached_property
-    def rules(self) -> DecodingRules:
-        """The options for decoding."""
-        return DecodingRules(**{field.name: getattr(self.options, field.name) for field in dataclasses.fields(DecodingRules)})
 
     def build_model(self):
         """Builds the encoder with a start and an end vector."""
@@ -258,7 +254,7 @@ class Questions:
         missing = incomplete(rows, [feature.example_index for feature in self.features])
         whole = [(feature, row) for feature, row in zip(self.features, rows) if feature.example_index not in missing]
         logits = [_logits(row, len(feature.input_ids)) for feature, row in whole]
-        return decode_all(self.file.examples, [feature for feature, _ in whole], logits, self.task.rules,
+        return decode_all(self.file.examples, [feature for feature, _ in whole], logits, self.task.options,
                           self.task.config.tokenizer.do_lower_case)
 
     def check_answers(self) -> None:

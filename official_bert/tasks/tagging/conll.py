@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from official_bert.data.labelled_texts import SAME_SHARE, EmptyText
-from official_bert.data.table_files import suffix_of
 from official_bert.data.tables import Rows, Source, place, spelled
 from official_bert.data.tabular.encodings import text_lines
+from official_bert.data.tabular.formats import suffix_of
 from official_bert.data.tagged import brat
 from official_bert.data.tagged.chunk_tags import (
     HINT,

@@ -13,14 +13,13 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from official_bert.config import check_used
 from official_bert.data import label_weights, labelled_texts, splits
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.splits import Parts, SplitOptions
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, Truncate, make_features
+from official_bert.fields import Count, Rate, ShareBelow1, only_with
 from official_bert.files import written_whole
-from official_bert.model_config import check_rate
 from official_bert.models.classifier import Classifier
 from official_bert.reports.comparison import ComparableAnswers
 from official_bert.reports.sections import Section
@@ -36,22 +35,23 @@ class TextOptions(SplitOptions):
     """Lengths of rows and batches, dropout, and smoothing of the labels."""
 
     max_seq_length: int = 128
-    # What the model sees of a longer text: its head as in 2018, its tail, half of each, or all of it in windows whose logits are averaged.
+    """Most tokens of a row."""
     truncate: Truncate = "head"
-    doc_stride: int = 64  # tokens from one window to the next
-    buckets: tuple[int, ...] = ()  # lengths to which batches are padded; none: to the longest of each
-    dropout: float = 0.1  # between pooler and classifier: 0.1 in 2018, whatever the encoder's rate
-    label_smoothing: float = 0.0  # share of the target that is spread evenly over all labels
+    """What the model sees of a longer text: its head as in 2018, its tail, half of each, or all of it in windows whose
+    logits are averaged."""
+    doc_stride: Count = only_with(64, "truncate", "windows")
+    """Tokens from one window to the next."""
+    buckets: tuple[int, ...] = ()
+    """Lengths to which batches are padded; none: the longest row of each batch."""
+    dropout: Rate = 0.1
+    """Dropout between pooler and classifier: 0.1 in 2018, whatever the encoder's rate."""
+    label_smoothing: ShareBelow1 = 0.0
+    """Share of the target that is spread evenly over all labels."""
 
     def __post_init__(self):
         super().__post_init__()
-        check_rate(self.dropout, "config.options.dropout")
-        label_weights.check_smoothing(self.label_smoothing, "config.options.label_smoothing")
         if self.truncate == "windows" and self.pairs:
             raise ValueError("config.options.truncate: windows are those of a single text, got pairs; expected head, tail or head_tail")
-        if self.doc_stride < 1:
-            raise ValueError(f"config.options.doc_stride: expected at least 1 token, got {self.doc_stride}")
-        check_used(self, ["doc_stride"], "options.truncate: windows", self.truncate == "windows")
 
     @property
     def pairs(self) -> bool:
@@ -63,11 +63,9 @@ class TextOptions(SplitOptions):
 class LabelOptions(TextOptions):
     """Weights of the labels in the loss of training."""
 
-    class_weights: label_weights.Weights = ""  # balanced, or numbers in the order of the labels or by label; "": every row counts 1
-
-    def __post_init__(self):
-        super().__post_init__()
-        label_weights.check_weights(self.class_weights, "config.options.class_weights")
+    class_weights: label_weights.Weights = ""
+    """Weights of the labels in the loss of training: balanced, or numbers in the order of the labels or by label;
+    empty: every row counts 1."""
 
 
 class TextClassification(TaskBase):

@@ -4,16 +4,17 @@ import csv
 import dataclasses
 import math
 import os
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import scipy.special
 from absl import logging
 
 from official_bert.data import labelled_texts
-from official_bert.data.label_weights import Weights, check_weights
+from official_bert.data.label_weights import Weights
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
-from official_bert.data.tables import Source, Table, TableOptions, checked_delimiter, spelled
+from official_bert.data.tables import Source, Table, TableOptions, spelled
+from official_bert.fields import Constraint, ScoreRange, check_used, only_with
 from official_bert.files import written_whole
 from official_bert.models.interchange import classes
 from official_bert.tasks.texts import metrics
@@ -21,6 +22,10 @@ from official_bert.tasks.texts.base import LabelOptions, TextClassification
 
 DEFAULT_METRICS = {"classifier": ("accuracy", "macro_f1"), "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
            "regression": ("spearman", "pearson", "mean_squared_error")}
+Threshold = Annotated[float | Literal["tuned", "tuned_per_label"] | tuple[float, ...], Constraint(
+    "probabilities from 0 to 1",
+    lambda threshold: isinstance(threshold, str) or all(0.0 <= value <= 1.0 for value in np.atleast_1d(threshold)))]
+SEVERAL = ("kind", "multi_label")
 SUFFIXES = ("tsv", "csv", "jsonl", "parquet")
 FILES = {name: tuple(f"{name}.{suffix}" for suffix in SUFFIXES) for name in ("train", "dev", "test")}  # of a --data_dir
 
@@ -30,54 +35,54 @@ class Options(LabelOptions, TableOptions):
     """The format of the files, and the kind of answer."""
 
     kind: Literal["classifier", "multi_label", "regression"] = "classifier"
+    """One label, several labels or a score."""
     text_column: str = "text"
-    text_pair_column: str = ""  # "": one text only
+    """Column of the text."""
+    text_pair_column: str = ""
+    """Column of the second text; empty: one text only."""
     label_column: str = "label"
-    label_columns: tuple[str, ...] = ()  # several labels, each with a column of 0 and 1 of its own, whose name is the label
-    label_separator: str = ","  # between several labels in the label column (\t: a tab); JSON may hold a list
-    labels: tuple[str, ...] = ()  # in the order of the logits; none: those in the training data
-    score_range: tuple[float, ...] = ()  # lowest and highest score allowed in the data
+    """Column of the label, the score, or several labels with `label_separator` between them."""
+    label_columns: tuple[str, ...] = only_with((), *SEVERAL)
+    """Columns of 0 and 1, one for each label, whose name is the label."""
+    label_separator: str = only_with(",", *SEVERAL)
+    """Text between several labels in the label column (\\t: a tab); JSON may hold a list."""
+    labels: tuple[str, ...] = only_with((), "kind", "classifier", "multi_label")
+    """Labels in the order of the logits; none: those in the training data, or `label_columns`, which must have the same
+    names."""
+    score_range: ScoreRange = only_with((), "kind", "regression")
+    """Lowest and highest score allowed in the data."""
     empty_text: labelled_texts.EmptyText = "refuse"
-    missing_label: labelled_texts.MissingLabel = "refuse"  # rows with an empty cell, null or NaN for a label
-    metrics: tuple[str, ...] = ()  # the first one chooses among checkpoints and runs
-    positive_weights: Weights = ""  # of several labels: of the rows that have one; as class_weights
-    # Of several labels: the probability from which on each is given. Tuned: the best for F1 on the evaluation data, one for all labels,
-    # or one for each.
-    threshold: float | Literal["tuned", "tuned_per_label"] | tuple[float, ...] = 0.5
+    """Rows with an empty text or null, which is kept as an empty text."""
+    missing_label: labelled_texts.MissingLabel = "refuse"
+    """Rows whose label is an empty cell, null, NaN or pandas' `<NA>`, also within a list."""
+    metrics: tuple[str, ...] = ()
+    """Metrics of evaluation; the first one chooses among checkpoints and runs. Of one label accuracy, macro_f1, f1,
+    matthews; of several labels micro_f1_of_labels, macro_f1_of_labels, exact_match; of scores spearman, pearson,
+    mean_squared_error. A correlation is `undefined` if all scores, or all predictions, are equal; such an evaluation
+    never chooses a checkpoint."""
+    positive_weights: Weights = only_with("", *SEVERAL)
+    """Weights of the rows that have a label in the loss, in the form of class_weights."""
+    threshold: Threshold = only_with(0.5, *SEVERAL)
+    """Probability from which on a label is given, one for all or one for each. tuned: the best for F1 on the evaluation
+    data, one for all labels, or one for each."""
 
     def __post_init__(self):
         super().__post_init__()
-        check_weights(self.positive_weights, "config.options.positive_weights")
-        several = self.kind == "multi_label"
-        wrong = {"class_weights": self.class_weights and (several or self.kind == "regression"),
-                 "positive_weights": self.positive_weights and not several, "threshold": self.threshold != 0.5 and not several,
-                 "label_smoothing": self.label_smoothing and self.kind == "regression",
-                 "labels": self.labels and self.kind == "regression",
-                 "label_separator": self.label_separator not in (",", "") and not several}
-        if names := [name for name, is_wrong in wrong.items() if is_wrong]:
-            hint = "; several labels have positive_weights" if names[0] == "class_weights" and several else ""
-            raise ValueError(f"config.options.{names[0]}: has no meaning for kind: {self.kind}{hint}")
-        given = () if isinstance(self.threshold, str) else np.atleast_1d(self.threshold)
-        if not all(0.0 <= value <= 1.0 for value in given):
-            raise ValueError(f"config.options.threshold: expected probabilities from 0 to 1, got {self.threshold}")
+        check_used(self, ["class_weights"], f"options.kind: classifier (not {self.kind}; several labels have "
+                   "positive_weights)", self.kind == "classifier")
+        check_used(self, ["label_smoothing"], f"options.kind: classifier or multi_label (not {self.kind})",
+                   self.kind != "regression")
         if isinstance(self.threshold, tuple) and self.labels and len(self.threshold) != len(self.labels):
             raise ValueError(f"config.options.threshold: expected a number for each of the {len(self.labels)} labels, got "
                              f"{len(self.threshold)}")
         if not self.text_column or not (self.label_column or self.label_columns) or not self.label_separator:
             raise ValueError("config.options.text_column, label_column and label_separator: expected a name or a text, got nothing")
-        checked_delimiter(self.delimiter)
-        if self.score_range and (len(self.score_range) != 2 or self.score_range[0] >= self.score_range[1]):
-            raise ValueError(f"config.options.score_range: expected lowest and highest score, got {list(self.score_range)}")
-        if self.score_range and self.kind != "regression":
-            raise ValueError(f"config.options.score_range: has no meaning for kind: {self.kind}")
         if unknown := sorted(set(self.metrics) - set(metrics.METRICS)):
             raise ValueError(f"config.options.metrics: unknown {unknown}; known: {sorted(metrics.METRICS)}")
         if wrong := sorted(set(self.metrics) - set(metrics.FITTING[self.kind])):
             raise ValueError(f"config.options.metrics: {wrong} do not fit kind {self.kind}; expected {list(metrics.FITTING[self.kind])}")
         if "f1" in self.metrics and self.labels and len(self.labels) != 2:
             raise ValueError(f"config.options.metrics: f1 is that of the second of two labels, got {len(self.labels)}; expected macro_f1")
-        if self.label_columns and self.kind != "multi_label":
-            raise ValueError("config.options.label_columns: expected kind: multi_label beside it")
         for key, names in (("labels", self.labels), ("label_columns", self.label_columns)):
             if len(set(names)) < len(names):
                 raise ValueError(f"config.options.{key}: expected every name once, got {list(names)}")

@@ -18,10 +18,15 @@ class Options(LabelOptions):
     """The task and, for XNLI, its languages."""
 
     dataset: Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "xnli"] = "mrpc"
-    labels: tuple[str, ...] = ()  # filled in: in the order of the logits
-    language: str = "en"  # XNLI: of evaluation and test
-    train_language: str = ""  # XNLI: of the training file, if it is another (zero-shot)
-    majority_class: bool = False  # always answer the training data's most frequent label (as the paper does for WNLI)
+    """Data set."""
+    labels: tuple[str, ...] = ()
+    """Filled in: labels in the order of the logits."""
+    language: str = "en"
+    """Language of evaluation and test (XNLI)."""
+    train_language: str = ""
+    """Language of the training file, if it is another (XNLI: zero-shot)."""
+    majority_class: bool = False
+    """Always answer the training data's most frequent label, as the paper does for WNLI."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -14,7 +14,7 @@ import numpy as np
 
 from official_bert.data import labelled_texts
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
-from official_bert.data.tables import Source, Table, read_table
+from official_bert.data.tables import Source, Table, TableOptions
 from official_bert.files import folder_of, is_file, normal, written_whole
 
 PAIR = ("sentence1", "sentence2")
@@ -157,8 +157,8 @@ class Reader:
               names: Sequence[str] = ()) -> LabelledTexts:
         language = language if self.dataset.language else ""
         filtered = [self.dataset.language] if language else []
-        table = read_table(path, [*texts, *([label] if labelled else []), *filtered], () if labelled else (label,), names,
-                           form="tsv", skip_broken=self.dataset.broken_rows)
+        table = TableOptions(file_format="tsv").read_table(path, [*texts, *([label] if labelled else []), *filtered], names,
+                                                           self.dataset.broken_rows)
         if table.broken and not labelled:
             raise ValueError(f"{'; '.join(table.broken[:5])}: a row to answer cannot be left out, the index of the others would shift "
                              f"({len(table.broken)} broken rows)")
@@ -170,12 +170,7 @@ class Reader:
             table = _only(table, label, lambda value: value != self.dataset.unlabelled, "with a label")
         table = labelled_texts.without_empty(table, texts, "keep", self.warn)
         columns = [labelled_texts.texts(table, name) for name in texts]
-        try:
-            targets = self._targets(table, label, bool(names)) if label in table.columns else None
-        except ValueError:
-            if labelled:
-                raise
-            targets = None  # rows to answer need no labels; the datasets library writes -1 into their column
+        targets = self._targets(table, label, bool(names)) if labelled else None
         return LabelledTexts(str(path), columns[0], columns[1] if len(columns) > 1 else None, targets)
 
     def _targets(self, table: Table, label: str, headless: bool) -> np.ndarray:

@@ -6,6 +6,7 @@ The score of a choice is a vector's product with [CLS].
 import csv
 import dataclasses
 import os
+from typing import Annotated
 
 import numpy as np
 import scipy.special
@@ -17,6 +18,7 @@ from official_bert.data.choice_answers import AnswerAs, right_ones
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.tables import Source, Table, TableOptions
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
+from official_bert.fields import Constraint
 from official_bert.files import written_whole
 from official_bert.models.classifier import ChoiceClassifier
 from official_bert.tasks.texts.base import TextClassification, TextOptions
@@ -32,13 +34,22 @@ class Options(TextOptions, TableOptions):
     """The columns of the files: by default SWAG's, a sentence, the beginning of the next one, and its possible endings."""
 
     text_column: str = "sent1"
-    begin_column: str = "sent2"  # of every choice, as a question; "" with choices_column: choices stand alone
-    choice_columns: tuple[str, ...] = ENDINGS
-    choices_column: str = ""  # instead of choice_columns: lists in JSON or Parquet, of any lengths
-    label_column: str = "label"  # the number of the right choice, its letter, its text, or its key
-    keys_column: str = ""  # lists of the choices' keys, one of which is the answer (ARC's choices.label)
-    answer_as: AnswerAs = "auto"  # by all answers of a file
-    first_choice: int = 0  # the number of the first choice, in answers that are numbers
+    """Column of the first text."""
+    begin_column: str = "sent2"
+    """Column of the beginning of every choice, as a question; empty with choices_column: choices stand alone."""
+    choice_columns: Annotated[tuple[str, ...], Constraint(
+        "every column once", lambda columns: len({*columns}) == len(columns))] = ENDINGS
+    """Columns of the choices."""
+    choices_column: str = ""
+    """Column of lists of choices, of any lengths, in JSON or Parquet, instead of choice_columns."""
+    label_column: str = "label"
+    """Column of the right choice: its number, its letter, its text, or its key."""
+    keys_column: str = ""
+    """Column of lists of the choices' keys, one of which is the answer (ARC's choices.label)."""
+    answer_as: AnswerAs = "auto"
+    """What an answer is; auto: all answers of a file decide."""
+    first_choice: Annotated[int, Constraint("0 or 1", lambda number: number in (0, 1))] = 0
+    """Number of the first choice, in answers that are numbers."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -46,10 +57,6 @@ class Options(TextOptions, TableOptions):
             raise ValueError(f"config.options.truncate: a task of choices expects head, got {self.truncate}")
         if self.choices_column and self.choice_columns != ENDINGS:
             raise ValueError("config.options.choice_columns: expected none beside choices_column, whose lists hold the choices")
-        if len({*self.choice_columns}) < len(self.choice_columns):
-            raise ValueError(f"config.options.choice_columns: expected every column once, got {list(self.choice_columns)}")
-        if self.first_choice not in (0, 1):
-            raise ValueError(f"config.options.first_choice: expected 0 or 1, got {self.first_choice}")
         if self.answer_as == "key" and not self.keys_column:
             raise ValueError("config.options.keys_column: expected the column of the choices' keys beside answer_as: key")
         if not (self.choices_column or (len(self.choice_columns) > 1 and (self.begin_column or self.choice_columns != ENDINGS))):

@@ -23,27 +23,27 @@ def vocab(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("units", "line", "wanted"), [
-    ({"separator": "/"}, "使用/语言/模型//", [("使用", 1), ("语言", 1), ("模型", 1)]),
-    ({"separator": " "}, "使用 语言 ", [("使用", 1), ("语言", 1)]),
+    ({"word_separator": "/"}, "使用/语言/模型//", [("使用", 1), ("语言", 1), ("模型", 1)]),
+    ({"word_separator": " "}, "使用 语言 ", [("使用", 1), ("语言", 1)]),
     ({"phrase_marks": ("[[", "]]")}, "in [[new york]] 使", [("in ", 0), ("new york", 1), (" 使", 0)]),
-    ({"separator": "_", "phrase_marks": ("<", ">")}, "使用_<语言_模型>来", [("使用", 1), ("语言 模型", 1), ("来", 1)]),
-    ({"separator": "/"}, "使用语言", [("使用语言", 0)]), ({"phrase_marks": ("<", ">")}, "", [])])
+    ({"word_separator": "_", "phrase_marks": ("<", ">")}, "使用_<语言_模型>来", [("使用", 1), ("语言 模型", 1), ("来", 1)]),
+    ({"word_separator": "/"}, "使用语言", [("使用语言", 0)]), ({"phrase_marks": ("<", ">")}, "", [])])
 def test_lines_are_divided_as_their_marks_say(units, line, wanted):
     assert list(TextUnits(**units).parts(line)) == [(text, bool(unit)) for text, unit in wanted]
 
 
 @pytest.mark.parametrize(("changes", "told"), [
-    ({"separator": "--"}, "--word_separator: expected one character, got '--'"),
-    ({"separator": "/", "segmenter": "jieba"}, "--segmenter=jieba: expected no --word_separator beside it"),
+    ({"word_separator": "--"}, "--word_separator: expected one character, got '--'"),
+    ({"word_separator": "/", "segmenter": "jieba"}, "--segmenter=jieba: expected no --word_separator beside it"),
     ({"phrase_marks": ("[[",)}, r"--phrase_marks: expected two different marks .* got '\[\['"),
-    ({"phrase_marks": ("/", "|"), "separator": "/"}, "none of them the separator, got '/,|'")])
+    ({"phrase_marks": ("/", "|"), "word_separator": "/"}, "none of them the separator, got '/,|'")])
 def test_marks_that_cannot_be_are_refused(changes, told):
     with pytest.raises(ValueError, match=told.replace("|", r"\|")):
         TextUnits(**changes)
 
 
 def test_tokens_that_continue_a_unit_are_told_apart_and_lines_stay_what_they_are(vocab):
-    tokenizer = UnitTokenizer(loading.load_lines(vocab, True), TextUnits(separator="/", phrase_marks=("<", ">")))
+    tokenizer = UnitTokenizer(loading.load_lines(vocab, True), TextUnits(word_separator="/", phrase_marks=("<", ">")))
     encoded = tokenizer.encode_bytes("使用/语/playing\n\n/ \n的<New york>bert\n".encode())
     ids = [VOCAB.index(token) for token in ("使", "用", "语", "play", "##ing", "的", "new", "york", "bert")]
     continues = np.array([0, 1, 0, 0, 1, 0, 0, 1, 0])

@@ -73,8 +73,8 @@ def test_negatives_come_from_a_window_of_ranks_below_the_positive():
     assert in_window(ranking, scores, answers, 0.8, MiningRules(margin=0.25)) == [9, 2]
     assert in_window(ranking, scores, answers, 0.8, MiningRules(relative_margin=0.25)) == [1, 9, 2]
     assert in_window(ranking, scores, answers, -math.inf, MiningRules(margin=0.0)) == []
-    assert choose([5, 1, 9], MiningRules(count=2), np.random.default_rng(0)) == [5, 1]
-    drawn = [tuple(choose([5, 1, 9], MiningRules(count=2, sample=True), np.random.default_rng(seed))) for seed in range(30)]
+    assert choose([5, 1, 9], MiningRules(negatives=2), np.random.default_rng(0)) == [5, 1]
+    drawn = [tuple(choose([5, 1, 9], MiningRules(negatives=2, sample=True), np.random.default_rng(seed))) for seed in range(30)]
     assert set(drawn) == {(5, 1), (5, 9), (1, 9)}
 
 
@@ -85,7 +85,8 @@ def test_words_rank_passages():
 
 
 @pytest.mark.parametrize(("rules", "told"), [
-    ({"first_rank": 5, "last_rank": 4}, "--first_rank, --last_rank"), ({"count": 0}, "--negatives: expected at least 1"),
+    ({"first_rank": 5, "last_rank": 4}, "--first_rank, --last_rank"), ({"first_rank": 0}, "--first_rank: expected at least 1"),
+    ({"negatives": 0}, "--negatives: expected at least 1"),
     ({"relative_margin": 1.0}, "--relative_margin"), ({"margin": 0.1, "relative_margin": 0.1}, "expected one of them")])
 def test_rules_that_cannot_hold_are_refused(rules, told):
     with pytest.raises(ValueError, match=told):

@@ -47,10 +47,11 @@ def test_the_objective_has_defaults_of_its_own_that_a_user_may_change():
     ({"sentence_loss": True}, {}, "sentence_loss false or sentence_task none .* got sentence_task nsp and sentence_loss true"),
     ({}, {"attention": "left_to_right"}, "model.attention bidirectional and model.bilstm_layers 0 .* got left_to_right and 0"),
     ({"adds_first": True, "pack": True}, {}, "adds_first false beside pack"),
-    ({"generator_width": 1.5}, {}, "generator_width: expected more than 0 and at most 1, got 1.5"),
-    ({"generator_layers": 0.0}, {}, "generator_layers: expected more than 0 and at most 1, got 0.0"),
-    ({"replaced_weight": -1.0}, {}, "replaced_weight: expected more than 0, got -1.0"),
-    ({"objective": "masked_lm"}, {}, "generator_width: expected objective replaced_tokens beside it, got 0.5 without"),
+    ({"generator_width": 1.5}, {}, "generator_width: expected a share above 0, at most 1, got 1.5"),
+    ({"generator_layers": 0.0}, {}, "generator_layers: expected a share above 0, at most 1, got 0.0"),
+    ({"replaced_weight": -1.0}, {}, "replaced_weight: expected a number above 0, got -1.0"),
+    ({"objective": "masked_lm"}, {},
+     r"generator_width: expected options.objective: replaced_tokens \(not masked_lm\) beside it, got 0.5 without"),
     ({"max_predictions_per_seq": 0}, {}, "max_predictions_per_seq: expected at least 1"),
     ({}, {"pooler_norm": True, "embedding_size": 0}, "generator_width 0.5 and generator_layers 1.0: no generator can be made of this")])
 def test_what_does_not_go_with_it_is_refused(options, model, told):

@@ -13,7 +13,7 @@ from commands import printed_metrics, run_here
 from made_finetuning import ROOT, make_config, resolve
 
 from official_bert.config import load_config, to_dict
-from official_bert.interface.input_files import read_file
+from official_bert.interface.model_inputs import ModelInputs
 from official_bert.interface.predictor import Predictor
 from official_bert.models.encoder import INPUTS
 from official_bert.serving.served_model import ServedEmbeddings, ServingOptions, make_served_model
@@ -76,7 +76,7 @@ def test_the_vectors_of_training_are_those_that_are_served(pooling, tmp_path, gr
     ({"batch_size": 8, "accumulation_steps": 4}, {}, r"batch_size: .* got 2 rows there \(8 in the batch\)"),
     ({"eval_batch_size": 6}, {}, r"training\.eval_batch_size: expected whole groups"),
     ({}, {"group_size": 1}, "group_size: expected at least 2 rows, got 1"),
-    ({}, {"temperature": 0.0}, "temperature: expected a positive number"),
+    ({}, {"temperature": 0.0}, "temperature: expected a number above 0"),
     ({}, {"train_on": "scores"}, "expected options.score_column and score_range"),
     ({}, {"train_on": "scores", "score_column": "score"}, "expected options.score_column and score_range"),
     ({}, {"train_on": "scores", "score_column": "score", "score_range": [0, 5], "temperature": 0.1},
@@ -109,7 +109,7 @@ def test_texts_of_both_columns_can_be_asked(tmp_path):
     (tmp_path / "answers.csv").write_text("id,answer\n7,water\n")
     config = config_of(text_column="question", text_pair_column="answer")
     for keep, more in (((), {}), (("id",), {"id": "7"})):
-        found = read_file(str(tmp_path / "answers.csv"), ("text",), config, ["options.text_column=answer"], keep)
+        found = ModelInputs.of_model(("text",), config, ["options.text_column=answer"], keep=keep).read_file(str(tmp_path / "answers.csv"))
         assert found == [more | {"text": "water"}]
 
 

@@ -149,7 +149,7 @@ def test_a_collection_trains_and_is_searched_whole(tmp_path):
     ({"negative_columns": ["no", "no"]}, "expected different columns"), ({"matryoshka": [4, 4]}, "expected different numbers"),
     ({"matryoshka": [32]}, r"matryoshka: expected at most model\.hidden_size = 16, got 32"),
     ({"train_on": "texts", "loss": "triplet"}, "expected contrastive beside options.train_on: texts"),
-    ({"train_on": "texts", "negative_columns": ["no"]}, "negative_columns: expected options.train_on: pairs beside it"),
+    ({"train_on": "texts", "negative_columns": ["no"]}, r"negative_columns: expected options.train_on: pairs \(not texts\) beside it"),
     ({"loss": "triplet", "group_size": 32}, r"row 1: expected a negative, which options\.loss: triplet compares .* \(4 such rows\)")])
 def test_options_without_a_meaning_are_refused(tmp_path, options, told):
     path = write(tmp_path / "train.jsonl", [{name: row[name] for name in ("text", "text_pair")} for row in ROWS])

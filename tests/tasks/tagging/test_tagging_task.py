@@ -258,7 +258,7 @@ def test_mistakes_are_named_with_their_place(golden, files, tmp_path):
     with pytest.raises(ValueError, match="lstm_size: expected an even number"):
         make_task(golden, labels=["O"], features="last", lstm_size=7).build_model()
     for unused, wanted in (({"crf_rate": 10.0}, "crf: true"), ({"boundary_scores": False}, "crf: true"), ({"lstm_layers": 1}, "features"),
-                           ({"features": "last", "feature_layers": 2}, "features: weighted_sum, sum or concat")):
+                           ({"features": "last", "feature_layers": 2}, r"features: weighted_sum or sum or concat \(not last\)")):
         with pytest.raises(ValueError, match=f"options.{list(unused)[-1]}: expected options.{wanted} beside it, got .*it would do nothing"):
             make_task(golden, **unused)
 

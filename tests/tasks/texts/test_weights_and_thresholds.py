@@ -79,11 +79,14 @@ def test_a_weighted_batch_cut_into_micro_batches_is_the_same_step(tmp_path, one_
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    ({"kind": "regression", "class_weights": "balanced"}, "class_weights: has no meaning for kind: regression"),
-    ({"kind": "regression", "label_smoothing": 0.1}, "label_smoothing: has no meaning for kind: regression"),
-    ({"kind": "multi_label", "class_weights": "balanced"}, "kind: multi_label; several labels have positive_weights"),
-    ({"positive_weights": "balanced"}, "positive_weights: has no meaning for kind: classifier"),
-    ({"threshold": "tuned"}, "threshold: has no meaning for kind: classifier"),
+    ({"kind": "regression", "class_weights": "balanced"},
+     r"class_weights: expected options.kind: classifier \(not regression; .* beside it, got balanced without"),
+    ({"kind": "regression", "label_smoothing": 0.1},
+     r"label_smoothing: expected options.kind: classifier or multi_label \(not regression\) beside it"),
+    ({"kind": "multi_label", "class_weights": "balanced"},
+     r"classifier \(not multi_label; several labels have positive_weights\) beside it"),
+    ({"positive_weights": "balanced"}, r"positive_weights: expected options.kind: multi_label \(not classifier\) beside it"),
+    ({"threshold": "tuned"}, r"threshold: expected options.kind: multi_label \(not classifier\) beside it"),
     ({"kind": "multi_label", "threshold": 1.5}, "threshold: expected probabilities from 0 to 1, got 1.5"),
     ({"kind": "multi_label", "threshold": [0.5, 0.4, 0.3]},
      r"config\.options\.threshold: expected a number for each of the 2 labels, got 3"),

@@ -9,10 +9,14 @@ import pytest
 import zstandard
 
 from official_bert.data import tables
-from official_bert.data.tables import column_names, format_of, read_table
+from official_bert.data.tables import TableOptions
 
 BOTH = {"text": ["so good", "bad, bad"], "label": ["pos", "neg"]}
 CSV = 'label,text\npos,so good\nneg,"bad, bad"\n'
+
+
+def column_names(path, **options):
+    return list(TableOptions(**options).open_rows(path).names)
 
 
 def write(tmp_path, name, content):
@@ -32,36 +36,37 @@ def write(tmp_path, name, content):
     ("a.jsonl.gz", gzip.compress(b'{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n', mtime=0)),
     ("fast.txt", "__label__pos so good\n__label__neg bad, bad\n"), ("fast.train.tsv", "__label__pos\tso good\n\n__label__neg bad, bad")])
 def test_content_decides_whatever_the_name(tmp_path, name, content):
-    assert read_table(write(tmp_path, name, content), ["text", "label"]).columns == BOTH
+    assert TableOptions().read_table(write(tmp_path, name, content), ["text", "label"]).columns == BOTH
 
 
 def test_texts_and_labels_stand_in_two_files(tmp_path):
     path, labels = write(tmp_path, "val_text.txt", "so good\n\nbad, bad\n\n"), tmp_path / "val_labels.txt"
     labels.write_text("1\n0\n2\n")
-    table = read_table(path, ["text", "label"])
+    table = TableOptions().read_table(path, ["text", "label"])
     assert table.columns == {"text": ["so good", "", "bad, bad"], "label": ["1", "0", "2"]} and table.lines == [1, 2, 3]
     labels.write_text("1\n0\n")
     with pytest.raises(ValueError, match=r"val_labels\.txt: expected as many lines, got 2 in .*val_labels\.txt and more in the other"):
-        read_table(path, ["text", "label"])
+        TableOptions().read_table(path, ["text", "label"])
     (tmp_path / "val_text.txt").write_text("text\tlabel\na\tx\n")  # a table of this name is one
-    assert read_table(path, ["text", "label"]).columns == {"text": ["a"], "label": ["x"]}
+    assert TableOptions().read_table(path, ["text", "label"]).columns == {"text": ["a"], "label": ["x"]}
 
 
 def test_fasttext_may_have_several_labels_and_lines_without_are_refused(tmp_path):
     path = write(tmp_path, "a.txt", "__label__a __label__b two\n__label__c\n")
-    assert read_table(path, ["text", "label"], form="fasttext").columns == {"text": ["two", ""], "label": [["a", "b"], "c"]}
+    table = TableOptions(file_format="fasttext").read_table(path, ["text", "label"])
+    assert table.columns == {"text": ["two", ""], "label": [["a", "b"], "c"]}
     with pytest.raises(ValueError, match=r"a\.txt:2: expected a line that begins with __label__NAME, .* got 'no label'"):
-        read_table(write(tmp_path, "a.txt", "__label__a one\nno label\n"), ["text", "label"])
+        TableOptions().read_table(write(tmp_path, "a.txt", "__label__a one\nno label\n"), ["text", "label"])
 
 
 def test_a_file_without_names_has_numbered_columns_and_the_error_says_so(tmp_path):
     path = write(tmp_path, "ag_news.csv", '"3","Wall St.","Reuters, short"\n"4","Chip","x"\n')
-    assert read_table(path, ["c2", "c1"], header=False).columns == {"c2": ["Wall St.", "Chip"], "c1": ["3", "4"]}
-    assert column_names(path, "csv", header=False) == ["c1", "c2", "c3"]
+    assert TableOptions(header=False).read_table(path, ["c2", "c1"]).columns == {"c2": ["Wall St.", "Chip"], "c1": ["3", "4"]}
+    assert column_names(path, file_format="csv", header=False) == ["c1", "c2", "c3"]
     with pytest.raises(ValueError, match=r"ag_news\.csv: expected a column 'text', found '3'.* options\.header=false, its columns are c1"):
-        read_table(path, ["text"])
+        TableOptions().read_table(path, ["text"])
     with pytest.raises(ValueError, match="expected a column 'c9', found 'c1', 'c2', 'c3'$"):
-        read_table(path, ["c9"], header=False)
+        TableOptions(header=False).read_table(path, ["c9"])
 
 
 @pytest.mark.parametrize(("encoding", "hint"), [
@@ -70,22 +75,22 @@ def test_a_file_without_names_has_numbered_columns_and_the_error_says_so(tmp_pat
 def test_other_encodings_are_read_by_name_and_the_error_names_them(tmp_path, encoding, hint):
     text = "text,label\n„schön“ ja,1\n" if encoding != "gb18030" else "text,label\n好,1\n"
     path = write(tmp_path, "a.csv", text.encode(encoding))
-    assert read_table(path, ["label", "text"], encoding=encoding).columns["text"] == [text.split("\n")[1].split(",")[0]]
+    assert TableOptions(encoding=encoding).read_table(path, ["label", "text"]).columns["text"] == [text.split("\n")[1].split(",")[0]]
     with pytest.raises(ValueError, match=hint):
-        read_table(path, ["text"])
+        TableOptions().read_table(path, ["text"])
     with pytest.raises(ValueError, match=r"--encoding=latin-99: expected an encoding that Python knows"):
-        read_table(path, ["text"], encoding="latin-99")
+        TableOptions(encoding="latin-99").read_table(path, ["text"])
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("text", ["text,label\nso good,1\n", "text,label\n一好,1\n" + "一些中文没有字母,0\n" * 40])
 def test_utf_16_without_a_mark_is_named_and_zero_bytes_in_texts_are_no_sign_of_it(tmp_path, encoding, text):
     path = write(tmp_path, "a.csv", text.encode(encoding))
-    assert read_table(path, ["label"], encoding=encoding).columns["label"][0] == "1"
+    assert TableOptions(encoding=encoding).read_table(path, ["label"]).columns["label"][0] == "1"
     for name, content in (("a.csv", text.encode(encoding)), ("a.csv.gz", gzip.compress(text.encode(encoding), mtime=0))):
         with pytest.raises(ValueError, match=rf"not UTF-8, but UTF-16 without a byte-order mark: --encoding={encoding} reads it"):
-            read_table(write(tmp_path, name, content), ["text"])
-    assert read_table(write(tmp_path, "b.csv", "text,label\na\0b,1\n"), ["text"]).columns["text"] == ["a\0b"]
+            TableOptions().read_table(write(tmp_path, name, content), ["text"])
+    assert TableOptions().read_table(write(tmp_path, "b.csv", "text,label\na\0b,1\n"), ["text"]).columns["text"] == ["a\0b"]
 
 
 def test_a_workbook_is_read_with_its_cells_as_text(tmp_path):
@@ -94,19 +99,19 @@ def test_a_workbook_is_read_with_its_cells_as_text(tmp_path):
     for row in (["text", "label", None], ["so good", 1], [None, None], ["  ", 2.0], ["x", True]):
         book.active.append(row)
     book.save(tmp_path / "a.xlsx")
-    table = read_table(str(tmp_path / "a.xlsx"), ["text", "label"])
+    table = TableOptions().read_table(str(tmp_path / "a.xlsx"), ["text", "label"])
     assert table.columns == {"text": ["so good", "  ", "x"], "label": ["1", "2", "true"]} and table.lines == [2, 4, 5]
     data = (tmp_path / "a.xlsx").read_bytes()
     (tmp_path / "a.xlsx").write_bytes(data[:200])
     with pytest.raises(ValueError, match=r"a\.xlsx: not a readable workbook"):
-        read_table(str(tmp_path / "a.xlsx"), ["text"])
+        TableOptions().read_table(str(tmp_path / "a.xlsx"), ["text"])
 
 
 def test_a_key_may_be_within_another(tmp_path):
     path = write(tmp_path, "a.json", '[{"t": "a", "labels": {"label": 1}, "x.y": 2}, {"t": "b", "labels": {"label": 0}, "x.y": 3}]')
-    assert read_table(path, ["t", "labels.label", "x.y"]).columns == {"t": ["a", "b"], "labels.label": [1, 0], "x.y": [2, 3]}
+    assert TableOptions().read_table(path, ["t", "labels.label", "x.y"]).columns == {"t": ["a", "b"], "labels.label": [1, 0], "x.y": [2, 3]}
     with pytest.raises(ValueError, match=r"a\.json\[row 0\]: expected a key 'labels\.binary', found 't', 'labels', 'x\.y'"):
-        read_table(path, ["labels.binary"])
+        TableOptions().read_table(path, ["labels.binary"])
 
 
 @pytest.mark.parametrize(("name", "content", "message"), [
@@ -117,20 +122,20 @@ def test_a_key_may_be_within_another(tmp_path):
     ("a.csv", "text,label\ra,1\r", "a carriage return alone ends no line"), ("a.csv", b"PK\x03\x04x", r"a\.csv: not a readable workbook")])
 def test_the_name_or_the_separator_that_is_meant_is_named(tmp_path, name, content, message):
     with pytest.raises(ValueError, match=message):
-        read_table(write(tmp_path, name, content), ["text", "label"])
+        TableOptions().read_table(write(tmp_path, name, content), ["text", "label"])
     with pytest.raises(ValueError, match="expected a file, got a folder"):
-        read_table(str(tmp_path), ["text", "label"])
+        TableOptions().read_table(str(tmp_path), ["text", "label"])
 
 
 def test_damaged_packed_files_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"a\.csv\.gz:\d+: the compressed file is damaged or cut off here"):
-        read_table(write(tmp_path, "a.csv.gz", gzip.compress(CSV.encode() * 99)[:-20]), ["text"])
+        TableOptions().read_table(write(tmp_path, "a.csv.gz", gzip.compress(CSV.encode() * 99)[:-20]), ["text"])
     with pytest.raises(ValueError, match=r"a\.csv\.gz:1: not valid UTF-8"):
-        read_table(write(tmp_path, "a.csv.gz", gzip.compress(CSV.encode("utf-16"))), ["text"])
+        TableOptions().read_table(write(tmp_path, "a.csv.gz", gzip.compress(CSV.encode("utf-16"))), ["text"])
 
 
 @pytest.mark.parametrize(("name", "content"), [
     ("a.tsv", "text\tlabel\n__label__x\t1\n"), ("a.tsv", '{"a"}\ttext\tlabel\nx\ty\tz\n'), ("a.csv", "[text,text,label\na,b,c\n"),
     ("a_text.txt", "text\tlabel\nx\ty\n")])
 def test_a_table_whose_first_line_names_the_columns_is_one(tmp_path, name, content):
-    assert format_of(write(tmp_path, name, content), ["text", "label"]) == tables.SUFFIXES["." + name.rpartition(".")[2]]
+    assert TableOptions().format_of(write(tmp_path, name, content), ["text", "label"]) == tables.SUFFIXES["." + name.rpartition(".")[2]]

@@ -1,4 +1,4 @@
-"""Tables in memory, of pandas or of the `datasets` library, as the rows that files give."""
+"""Tables in memory, of pandas or of the `datasets` library, as rows of dictionaries."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.data.table_files import check_names_once
 from official_bert.data.tables import Rows, Source
+from official_bert.data.tabular.formats import check_names_once
 
 
 def is_frame(data: Any) -> bool:

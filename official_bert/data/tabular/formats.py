@@ -1,9 +1,10 @@
-"""Tables of other forms than TSV and CSV: workbooks, fastText, texts beside labels, Parquet; and how the form of a file is told.
+"""The formats of tables: TSV, CSV, workbooks, fastText, texts beside labels, Parquet; and how first bytes tell them.
 
-The bytes of a file decide whether it is packed, a workbook, JSON or Parquet; its name decides only between TSV and CSV.
+Each reader yields (line, cells) of a row; only the rows of Parquet have keys.
 """
 
 import codecs
+import csv
 import io
 import itertools
 import os
@@ -12,12 +13,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from official_bert.archives import opened_zip
+from official_bert.data.tabular.companions import labels_beside
 from official_bert.data.tabular.encodings import head_of, text_lines
 from official_bert.files import folder_of, is_folder, list_names, open_bytes
 
 PACKED = (".gz", ".bz2", ".xz", ".zst")
 MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "xlsx"}
 FASTTEXT = "__label__"
+LARGEST_CELL = 2**31 - 1  # characters; the csv module stops at 131,072 by itself
 JSON_STARTS = (b'{"', b"[{", b"[[", b"[\n", b"[\r", b"{\n", b"{ ", b"[ ", b"{\r")
 
 
@@ -45,6 +48,55 @@ def kind_by_content(path: str, encoding: str = "") -> str:
             return ""  # the error comes when the file is read
     text = start.removeprefix(codecs.BOM_UTF8).lstrip()
     return "json" if text.startswith(JSON_STARTS) else ""
+
+
+def cells_of(path: str, form: str, delimiter: str, encoding: str) -> Iterator[tuple[int, Sequence[Any]]]:
+    """Yields (line, cells) of each row of a table whose rows have no keys; a blank line has no cells.
+
+    Raises ValueError, naming file and line, for what is not in the format, and for a delimiter that cannot be one.
+    """
+    delimiter = checked_delimiter(delimiter, form)
+    if form == "xlsx":
+        return sheet_cells(path)
+    if form == "two_files":
+        return texts_and_labels(path, labels_beside(path), encoding)
+    lines = text_lines(path, encoding)
+    if form == "fasttext":
+        return fasttext_rows(enumerate(lines, 1), path)
+    if form == "csv":
+        return csv_rows(lines, delimiter or ",", path)
+    texts = (line.rstrip("\r\n") for line in lines)
+    return ((number, text.split(delimiter or "\t") if text else []) for number, text in enumerate(texts, 1))
+
+
+def csv_rows(lines: Iterator[str], delimiter: str, where: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields (first line, cells) of each row of CSV. Raises ValueError, naming the line, for broken quotation marks."""
+    csv.field_size_limit(LARGEST_CELL)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    begins = 1
+    try:
+        for cells in reader:
+            yield begins, cells
+            begins = reader.line_num + 1
+    except csv.Error as error:
+        reason: object = error
+        if "new-line character" in str(error):
+            reason = "a carriage return alone ends no line; expected line feeds"
+        raise ValueError(f"{where}:{begins}: not valid CSV: {reason}") from None
+
+
+def spelled(separator: str) -> str:
+    r"""Returns a separator, in which `\t` may stand for a tab."""
+    return separator.replace("\\t", "\t")
+
+
+def checked_delimiter(delimiter: str, form: str = "tsv") -> str:
+    r"""Returns a delimiter, in which `\t` may stand for a tab. Raises ValueError for one that cannot divide columns."""
+    delimiter = spelled(delimiter)
+    if any(char in "\r\n" for char in delimiter) or (form == "csv" and (len(delimiter) > 1 or delimiter == '"')):
+        raise ValueError(f"options.delimiter: expected {'one character' if form == 'csv' else 'text'} other than a line end"
+                         f"{' or quotation mark' if form == 'csv' else ''}, got {delimiter!r}")
+    return delimiter
 
 
 def sheet_cells(path: str) -> Iterator[tuple[int, list[str]]]:

@@ -1,0 +1,29 @@
+"""Errors for callers of Python functions: they name keywords instead of flags and keys of the configuration."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+OPTION = re.compile(r"--set options\.|(?<![\w.])options\.(?=[a-z])|(?<![\w-])--([a-z]\w+)")
+# Flags and their keywords; other flags are those of commands that a message names. `eval` is `data` of functions that
+# only evaluate.
+KEYWORDS = {"train_file": "train", "eval_file": "eval", "predict_file": "predict",
+            "do_train": "train", "do_eval": "eval", "do_predict": "predict"} | {
+    name: name for name in ("data_dir", "output_dir", "cache_dir", "init_checkpoint", "config", "vocab_file", "encoding",
+                            "allow_same_data")}
+
+
+@contextlib.contextmanager
+def keyword_errors(**keywords: str) -> Iterator[None]:
+    """Makes errors that are raised within, or in a function that it decorates, name keywords.
+
+    So `--encoding=` and `options.encoding=` become `encoding=`. `keywords` are names of flags with those of their
+    keywords, beside `KEYWORDS`.
+    """
+    names = KEYWORDS | keywords
+    try:
+        yield
+    except ValueError as error:
+        if type(error) is ValueError:
+            error.args = (OPTION.sub(lambda option: names.get(option[1], option[0]) if option[1] else "", str(error)),)
+        raise
