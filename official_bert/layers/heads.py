@@ -77,7 +77,8 @@ class MaskedLMHead(Configured):
 class SpanBoundaryHead(Configured):
     """Logits of the words of a span from the rows on both of its sides and the place of the word in it (SpanBERT 3.2).
 
-    B batch, P predictions, D hidden size, E width of the word embeddings, V words. Fields: those of `MaskedLMHead` but `transforms`.
+    B batch, P predictions, D hidden size, E width of the word embeddings, V words.
+    Fields: `vocab_size`, `hidden_size`, `hidden_act`, `initializer_range`, `layer_norm_epsilon`, `embedding_size`.
     """
 
     FIELDS: ClassVar = {name: key for name, key in MaskedLMHead.FIELDS.items() if name != "transforms"}
