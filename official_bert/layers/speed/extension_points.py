@@ -28,13 +28,13 @@ def extension_point(method: Callable) -> Callable:
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         override = current().overrides.get((id(self), name))
         return method(self, *args, **kwargs) if override is None else override(*args, **kwargs)
-    run.is_extension_point = True  # type: ignore[attr-defined]
+    run.original = method  # type: ignore[attr-defined]
     return run
 
 
 def original(owner: Any, name: str) -> Callable:
     """Returns an extension point as its class computes it, for an override that calls it."""
-    return functools.partial(_declared(owner, name).__wrapped__, owner)
+    return functools.partial(_declared(owner, name).original, owner)
 
 
 def overridden(overrides: Mapping[tuple[Any, str], Callable]) -> contextlib.AbstractContextManager[None]:
@@ -49,6 +49,6 @@ def overridden(overrides: Mapping[tuple[Any, str], Callable]) -> contextlib.Abst
 
 def _declared(owner: Any, name: str) -> Any:
     method = getattr(type(owner), name, None)
-    if not getattr(method, "is_extension_point", False):
+    if not hasattr(method, "original"):
         raise TypeError(f"{type(owner).__name__}.{name} is no extension point")
     return method
