@@ -16,7 +16,7 @@ import numpy as np
 from official_bert.copies import local_copy
 from official_bert.files import exists, folder_of, is_remote
 from official_bert.runtimes.engines import FILE, PortableModel, load_engine
-from official_bert.runtimes.halves import FINISH, LENGTHS, ORDER, OUTPUT, PREPARE, ROWS, SIZES, WHOLE, half_name
+from official_bert.runtimes.split_signature import FINISH, LENGTHS, ORDER, OUTPUT, PREPARE, ROWS, SIZES, WHOLE, half_name
 from official_bert.server.batching import join
 from official_bert.server.reading.tensors import Arrays, TensorSpec
 from official_bert.server.servable import Servable, Signature

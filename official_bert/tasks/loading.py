@@ -15,9 +15,9 @@ from absl import logging
 from official_bert.config import Config, TokenizerConfig
 from official_bert.models import checkpoints
 from official_bert.models.interchange import casing, formats
+from official_bert.models.interchange.hub import OTHER_READING
 from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.interchange.projects import ours
-from official_bert.models.interchange.published import OTHER_READING
 from official_bert.models.interchange.stored_models import StoredModel, require_finite
 from official_bert.models.replaced_tokens import GENERATOR
 from official_bert.models.run_folder import CONFIG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, tuned_for

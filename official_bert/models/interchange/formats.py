@@ -18,7 +18,7 @@ from official_bert.data.long_work.preflight import check_disk
 from official_bert.files import written_folder
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import ENCODER_PREFIXES, BertEncoder, encoder_settings, encoder_within, weights_by_name
-from official_bert.models.interchange import prefixes, published, stored_models
+from official_bert.models.interchange import hub, prefixes, stored_models
 from official_bert.models.interchange.names import matrix_shape
 from official_bert.models.interchange.projects import ours, tf_models
 from official_bert.models.interchange.stored_models import Head, StoredModel
@@ -95,7 +95,7 @@ def find_format(path: str) -> tuple[str, str]:
     if os.path.exists(os.path.join(folder, stored_models.BERT_CONFIG_FILE)) and _has_weights(folder):
         return "hugging_face", folder  # as the Chinese models of 2019 are published; beside a TF 1 checkpoint, that one is read
     if not os.path.exists(path):
-        raise ValueError(f"{path}: no checkpoint found there: no such file or folder, {published.OTHER_READING}")
+        raise ValueError(f"{path}: no checkpoint found there: no such file or folder, {hub.OTHER_READING}")
     contents = ", ".join(sorted(os.listdir(path))[:8]) or "an empty folder" if os.path.isdir(path) else "another file"
     raise ValueError(f"{path}: no checkpoint found there: expected a TensorFlow checkpoint, config.json with "
                      f"model.safetensors, a keras-hub preset or a .keras file, got {contents}")

@@ -1,4 +1,4 @@
-"""Checkpoints by name or in an archive: repositories of the Hugging Face hub, keras-hub's presets, zip files of 2018.
+"""Hub download: checkpoints by name (repositories of the Hugging Face hub, keras-hub's presets), and in zip files of 2018.
 
 Each becomes a folder on this machine, which the formats read. `huggingface_hub` fetches, caches, locks and resumes; it alone reads
 `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE`, and sends the token to that host alone. No Python file is ever fetched.
@@ -48,12 +48,12 @@ def local_folder(path: str) -> str:
     if path.endswith(".zip") and os.path.isfile(path):
         return _unpacked(path, os.stat(path).st_mtime_ns)
     if is_name(path):
-        return _fetched(path)
+        return _downloaded(path)
     return _saved_preset(path) if PRESET.fullmatch(path) and not exists(path) else path
 
 
 @functools.cache
-def _fetched(name: str) -> str:
+def _downloaded(name: str) -> str:
     """Returns the folder of a repository in the cache of `huggingface_hub`, and fetches what it lacks."""
     import huggingface_hub
     from huggingface_hub import errors
@@ -63,7 +63,7 @@ def _fetched(name: str) -> str:
     try:
         about = huggingface_hub.HfApi().model_info(repository, revision=revision)  # asks once; the listing of files would try for a minute
         files = [file.rfilename for file in about.siblings or ()]
-        return huggingface_hub.snapshot_download(repository, revision=revision, allow_patterns=wanted_files(files, name))
+        return huggingface_hub.snapshot_download(repository, revision=revision, allow_patterns=files_to_download(files, name))
     except errors.GatedRepoError:
         raise ValueError(f"{name}: the Hugging Face hub wants a token of somebody whom its owner admits; HF_TOKEN gives it") from None
     except errors.RevisionNotFoundError:
@@ -83,7 +83,7 @@ def _fetched(name: str) -> str:
         return folder
 
 
-def wanted_files(files: Iterable[str], name: str) -> list[str]:
+def files_to_download(files: Iterable[str], name: str) -> list[str]:
     """Returns those files of a repository that are read here. Raises ValueError if it has no weights among them."""
     files = list(files)
     weights = next((kept for kind in WEIGHTS if (kept := [file for file in files if kind.fullmatch(file)])), [])
