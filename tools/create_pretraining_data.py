@@ -250,7 +250,7 @@ def create_on_beam(settings: Settings, config: InstanceConfig, outputs: list[str
 
 def create_here(settings: Settings, config: InstanceConfig, outputs: list[str]) -> Account:
     """Makes the records on this machine; returns the counts."""
-    facts, units = VocabularyFacts.of_tokenizer(loading.load(settings.vocab_file)), units_of(settings)
+    facts, units = VocabularyFacts.of(loading.load(settings.vocab_file)), units_of(settings)
     facts = facts.with_units() if units else facts
     inputs = find_files(settings.input_file, "--input_file", repeats=True)
     check_prepared_files(inputs)

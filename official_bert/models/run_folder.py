@@ -164,8 +164,7 @@ class RunFolder:
 
     def _read(self, name: str) -> dict[str, Any]:
         """The values in one of the run's JSON files, {} if it is not there."""
-        path = self.file(name)
-        return read_json(path) if self.path and exists(path) else {}
+        return read_json(self.file(name), missing={}) if self.path else {}
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from official_bert.files import exists, open_bytes
+from official_bert.files import exists, read_bytes
 from official_bert.text.subwords import tokenizer_files
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.tokenizer import Tokenizer
@@ -55,8 +55,7 @@ def content_of(vocab_file: str) -> bytes:
     """Returns what a run keeps of a tokenizer: the content of its file, or its files in one."""
     if tokenizer_files.is_subwords(vocab_file) and not vocab_file.endswith(".zip"):
         return tokenizer_files.pack(tokenizer_files.read(vocab_file))
-    with open_bytes(vocab_file) as file:
-        return file.read()
+    return read_bytes(vocab_file)
 
 
 def digest(vocab_file: str) -> str:

@@ -63,22 +63,6 @@ def forget_rare_words(counts: Mapping[str, collections.Counter], most: int = MOS
     return forgotten
 
 
-def smooth_languages(counts: Mapping[str, Mapping[str, int]], exponent: float = 0.7) -> collections.Counter:
-    """Merges the word counts of languages, under-sampling large languages and over-sampling small ones.
-
-    Each language's share p becomes p ** exponent, renormalised (the 2018 multilingual model: S = 0.7).
-    """
-    sizes = {language: sum(words.values()) for language, words in counts.items()}
-    total = sum(sizes.values())
-    powers = {language: (size / total) ** exponent for language, size in sizes.items() if size}
-    merged: collections.Counter = collections.Counter()
-    for language, power in powers.items():
-        factor = power / sum(powers.values()) * total / sizes[language]
-        for word, count in counts[language].items():
-            merged[word] += count * factor
-    return merged
-
-
 def choose_characters(counts: Mapping[str, float], coverage: float = COVERAGE, most: int | None = None) -> list[str]:
     """Returns the most frequent characters with which the share `coverage` of all words can be spelled, at most `most`.
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from official_bert.data.raw_text import mixing
 from official_bert.text import vocab_learning
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab import SPECIAL_TOKENS
@@ -82,9 +83,9 @@ def test_rare_words_go_by_their_true_counts_before_counts_are_scaled(monkeypatch
 
 def test_languages_are_smoothed_as_worked_out_by_hand():
     # Shares 0.9 and 0.1 become 0.9**0.5 and 0.1**0.5 renormalised: 0.75 and 0.25 of the 100 words.
-    merged = vocab_learning.smooth_languages({"en": {"a": 60, "b": 30}, "sw": {"c": 10}}, exponent=0.5)
+    merged = mixing.smooth_languages({"en": {"a": 60, "b": 30}, "sw": {"c": 10}}, exponent=0.5)
     assert merged == pytest.approx({"a": 50.0, "b": 25.0, "c": 25.0})
-    kept = vocab_learning.smooth_languages({"en": {"a": 60, "b": 30}, "sw": {"b": 10}}, exponent=1.0)
+    kept = mixing.smooth_languages({"en": {"a": 60, "b": 30}, "sw": {"b": 10}}, exponent=1.0)
     assert kept == pytest.approx({"a": 60, "b": 40})
 
 

@@ -195,7 +195,7 @@ def generate(input_files: Sequence[str], output_files: Sequence[str], vocab_file
 
     Raises ValueError if no file has a token.
     """
-    facts = VocabularyFacts.of_tokenizer(loading.load(vocab_file, do_lower_case))
+    facts = VocabularyFacts.of(loading.load(vocab_file, do_lower_case))
     text = Text(loading.content_of(vocab_file), loading.stored_name(vocab_file), do_lower_case, on_bad_text)
     shards = len(output_files)
     pipeline = beam.Pipeline(options=PipelineOptions(list(options)))

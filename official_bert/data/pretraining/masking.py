@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import numpy as np
@@ -97,17 +96,7 @@ class VocabularyFacts:
     unk_id: int = -1
 
     @classmethod
-    def of(cls, vocab: Mapping[str, int]) -> "VocabularyFacts":
-        """Returns the facts of {token: id}."""
-        size = max(vocab.values()) + 1
-        continues_word = np.zeros(size, np.bool_)
-        continues_word[[index for token, index in vocab.items() if token.startswith("##")]] = True
-        return cls(size, vocab["[CLS]"], vocab["[SEP]"], vocab["[MASK]"], continues_word,
-                   np.fromiter(vocab.values(), np.int64, len(vocab)), text_digest(f"{index} {token}" for token, index in vocab.items()),
-                   vocab.get("[UNK]", -1))
-
-    @classmethod
-    def of_tokenizer(cls, tokenizer: Tokenizer) -> "VocabularyFacts":
+    def of(cls, tokenizer: Tokenizer) -> "VocabularyFacts":
         """Returns the facts of any tokenizer."""
         vocab, template, mask_id = tokenizer.vocab, tokenizer.template, tokenizer.special_id("[MASK]")
         return cls(tokenizer.size, template.cls_id, template.sep_id, mask_id, tokenizer.continues_word,

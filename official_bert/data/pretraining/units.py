@@ -14,7 +14,7 @@ import numpy as np
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.fields import Constraint, check_fields
 from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
-from official_bert.text.subwords.lines import LineTokenizer
+from official_bert.text.subwords.lines import LineTokenizer, split_lines
 
 SHOWN = 40  # characters of a line in an error
 
@@ -113,9 +113,7 @@ class UnitTokenizer:
 
     def encode_bytes(self, buffer: bytes) -> EncodedLines:
         """Encodes the lines of a UTF-8 buffer. Raises UnicodeDecodeError for other bytes, WrongMarksError for a line's marks."""
-        lines = buffer.decode("utf-8").split("\n")
-        if buffer.endswith(b"\n") or not buffer:
-            lines.pop()
+        lines = split_lines(buffer)
         counts, texts, are_units = [], [], []
         for number, line in enumerate(lines):
             try:
@@ -141,5 +139,5 @@ class UnitTokenizer:
 
 def facts_of(tokenizer: FastTokenizer | LineTokenizer | UnitTokenizer) -> VocabularyFacts:
     """Returns the facts of a tokenizer's vocabulary, with those of ids that continue a unit if it gives such."""
-    facts = VocabularyFacts.of_tokenizer(tokenizer.tokenizer)
+    facts = VocabularyFacts.of(tokenizer.tokenizer)
     return facts.with_units() if isinstance(tokenizer, UnitTokenizer) else facts

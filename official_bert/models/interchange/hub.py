@@ -16,7 +16,6 @@ from typing import Any
 from absl import logging
 
 from official_bert.archives import opened_zip
-from official_bert.files import exists, is_remote
 
 NAME = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
 PRESET = re.compile(r"bert_[a-z0-9_]+")  # of keras-hub
@@ -34,22 +33,20 @@ OTHER_READING = "nor is it the name of a repository of the Hugging Face hub (own
 
 def is_name(path: str) -> bool:
     """Whether a path that does not exist can be the name of a repository: one slash, no leading dot, and no folder of its first part."""
-    return bool(NAME.fullmatch(path)) and not exists(path) and not os.path.isdir(path.partition("/")[0])
+    return bool(NAME.fullmatch(path)) and not os.path.isdir(path.partition("/")[0])
 
 
 def local_folder(path: str) -> str:
-    """Returns the folder on this machine that a name or a zip file stands for; any other path unchanged.
+    """Returns the folder that a name or a zip file of this machine stands for; any other path unchanged.
 
     A path that exists is never a name. Raises ValueError if a repository cannot be fetched, with the way out, or if a zip file is not one
     of 2018.
     """
-    if is_remote(path):
-        return path
-    if path.endswith(".zip") and os.path.isfile(path):
-        return _unpacked(path, os.stat(path).st_mtime_ns)
+    if os.path.exists(path):
+        return _unpacked(path, os.stat(path).st_mtime_ns) if path.endswith(".zip") and os.path.isfile(path) else path
     if is_name(path):
         return _downloaded(path)
-    return _saved_preset(path) if PRESET.fullmatch(path) and not exists(path) else path
+    return _saved_preset(path) if PRESET.fullmatch(path) else path
 
 
 @functools.cache
@@ -57,9 +54,9 @@ def _downloaded(name: str) -> str:
     """Returns the folder of a repository in the cache of `huggingface_hub`, and fetches what it lacks."""
     import huggingface_hub
     from huggingface_hub import errors
-    parts = NAME.fullmatch(name)
-    assert parts
-    repository, revision = parts["repository"], parts["revision"]
+    match = NAME.fullmatch(name)
+    assert match
+    repository, revision = match["repository"], match["revision"]
     try:
         about = huggingface_hub.HfApi().model_info(repository, revision=revision)  # asks once; the listing of files would try for a minute
         files = [file.rfilename for file in about.siblings or ()]

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from official_bert import files
 from official_bert.config import ModelConfig, build, read_bert_config
 from official_bert.model_config import BERT_BASE, OF_RELATIVES
 from official_bert.models.interchange.names import NameTable
@@ -55,6 +54,7 @@ class StoredModel:
     longest_text: int = 0  # tokens of a text of which a vector is made; 0: the files do not say
     unknown: Sequence[str] = ()  # their weights that have no row in the table
     notes: Sequence[str] = ()  # assumptions made when reading the files
+    folder: str = ""  # on this machine, in which its files lie; "" if it was not read from files
     warnings: Sequence[str] = ()  # what the files say and is not done here: answers differ from those of the model's own library
 
 
@@ -144,14 +144,6 @@ def write_vocab(stored: StoredModel, folder: str) -> None:
     if stored.vocab is not None:
         with open(os.path.join(folder, VOCAB_FILE), "w", encoding="utf-8", newline="") as file:
             file.write("\n".join(stored.vocab) + "\n")
-
-
-def read_mapping(path: str) -> dict:
-    """Reads a mapping from a JSON file. Raises ValueError if there is none."""
-    values = files.read_json(path)
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: expected a mapping, got {str(values)[:80]}")
-    return values
 
 
 def write_mapping(values: Mapping[str, Any] | Sequence[Any], path: str) -> None:

@@ -99,7 +99,7 @@ def test_records_without_masks_say_where_units_begin(tmp_path, vocab, task):
         second = ids.index(3) + 1
         assert starts[1] and (starts[second] or ids[second] in (0, 3))  # what is left of a unit that was cut begins anew
     assert found > 20
-    facts = VocabularyFacts.of_tokenizer(loading.load(vocab))
+    facts = VocabularyFacts.of(loading.load(vocab))
     masked = DynamicMasking(MaskingConfig(strategy="whole_word", rate=0.3), facts, 32, 8, 1)(
         {name: tf.constant(value) for name, value in batch.items()}, tf.range(len(batch["input_ids"]), dtype=tf.int64))
     check_whole(batch["input_ids"], batch["word_starts"], masked)

@@ -13,6 +13,7 @@ import safetensors
 from safetensors.numpy import save_file
 
 from official_bert.config import ModelConfig, build
+from official_bert.files import read_mapping
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.members.family import member_for, member_of
 from official_bert.models.interchange.members.member import Member
@@ -34,9 +35,9 @@ USUAL_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # posi
 
 def read(folder: str) -> StoredModel:
     """Reads the model of a folder. Raises ValueError for another architecture, damaged files, untied output embeddings."""
-    path = next((path for name in (CONFIG_FILE, stored_models.BERT_CONFIG_FILE) if os.path.exists(path := os.path.join(folder, name))),
-                os.path.join(folder, CONFIG_FILE))
-    values = stored_models.read_mapping(path)
+    there = os.listdir(folder)
+    path = os.path.join(folder, next((name for name in (CONFIG_FILE, stored_models.BERT_CONFIG_FILE) if name in there), CONFIG_FILE))
+    values = read_mapping(path)
     member, model_type = member_of(values, path)
     architecture = _check_architecture(values, member, model_type, path)
     config = build(ModelConfig, member.read_config(values, path), path)
@@ -118,7 +119,7 @@ def read_tensors(folder: str) -> dict[str, np.ndarray]:
         if os.path.exists(path):
             return load(path)
         if os.path.exists(index):
-            parts = sorted(set(stored_models.read_mapping(index).get("weight_map", {}).values()))
+            parts = sorted(set(read_mapping(index).get("weight_map", {}).values()))
             if missing := [part for part in parts if not os.path.exists(os.path.join(folder, part))]:
                 raise ValueError(f"{index}: names {missing[0]}, which is not there")
             return {key: tensor for part in parts for key, tensor in load(os.path.join(folder, part)).items()}

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from official_bert.config import ModelConfig
+from official_bert.files import read_mapping
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.names import DENSE, NORM, NameTable, rows
 from official_bert.models.interchange.stored_models import Kind, StoredModel
@@ -43,7 +44,7 @@ TABLE = NameTable([
 
 def read(folder: str) -> StoredModel:
     """Reads the model of a preset folder. Raises ValueError for another architecture or a damaged preset."""
-    kind = stored_models.read_mapping(os.path.join(folder, CONFIG_FILE)).get("class_name")
+    kind = read_mapping(os.path.join(folder, CONFIG_FILE)).get("class_name")
     if kind != "BertBackbone":
         raise ValueError(f"{folder}: expected a keras-hub preset of BertBackbone, got {kind}")
     try:

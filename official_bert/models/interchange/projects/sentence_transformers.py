@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from official_bert import files
+from official_bert.files import read_json, read_mapping
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.stored_models import StoredModel, StoredPooling
 
@@ -27,7 +27,7 @@ def read_pooling(folder: str) -> StoredPooling:
     kinds = _modules(folder)
     if "Pooling" not in kinds:
         return ""
-    values = stored_models.read_mapping(os.path.join(folder, kinds["Pooling"], CONFIG_FILE))
+    values = read_mapping(os.path.join(folder, kinds["Pooling"], CONFIG_FILE))
     modes: list[Any] = [mode for key, mode in MODES.items() if values.get(key)] or [values.get("pooling_mode")]
     if not set(kinds) <= set(COMPUTED):
         return "other"
@@ -37,9 +37,7 @@ def read_pooling(folder: str) -> StoredPooling:
 def _modules(folder: str) -> dict[str, str]:
     """The folder of each module by its class; {} without `modules.json`."""
     path = os.path.join(folder, MODULES_FILE)
-    if not os.path.exists(path):
-        return {}
-    modules = files.read_json(path)
+    modules = read_json(path, missing=[])
     if not isinstance(modules, list) or not all(isinstance(module, dict) and {"type", "path"} <= module.keys() for module in modules):
         raise ValueError(f"{path}: expected a list of modules with type and path, got {str(modules)[:80]}")
     return {str(module["type"]).rpartition(".")[2]: str(module["path"]) for module in modules}
@@ -53,8 +51,7 @@ def read_settings(folder: str) -> dict[str, Any]:
     if not (kinds := _modules(folder)):
         return {}
     path, length_path, tokenizer_path = (os.path.join(folder, name) for name in (SETTINGS_FILE, LENGTH_FILE, TOKENIZER_FILE))
-    settings, lengths, tokenizer = (stored_models.read_mapping(name) if os.path.exists(name) else {}
-                                    for name in (path, length_path, tokenizer_path))
+    settings, lengths, tokenizer = (read_mapping(name, missing={}) for name in (path, length_path, tokenizer_path))
     prompts = settings.get("prompts") or {}
     longest = lengths.get("max_seq_length") or tokenizer.get("model_max_length") or 0  # the latter alone since its version 6
     longest = 0 if isinstance(longest, (int, float)) and longest > NO_LENGTH else longest

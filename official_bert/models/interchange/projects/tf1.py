@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.config import build
+from official_bert.files import read_mapping
 from official_bert.model_config import OF_2018, ModelConfig
 from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.members import albert, electra
@@ -80,7 +81,7 @@ def _read_albert(prefix: str, reader: Any, names: Sequence[str]) -> StoredModel:
     if not path:
         raise ValueError(f"{prefix}: expected an albert_config.json beside it, got none: attention heads and layers cannot be told from "
                          "the weights")
-    config = build(ModelConfig, albert.tf1_config(stored_models.read_mapping(path), path), path)
+    config = build(ModelConfig, albert.tf1_config(read_mapping(path), path), path)
     weights, unknown = _weights_of(prefix, reader, names, albert.TF1_TABLE, lambda name: albert.tf1_layer(name, config))
     model = next((name for name in sorted(os.listdir(folder)) if name.endswith(".model")), "")
     tokenizer = tokenizer_files.read(os.path.join(folder, model)) | {tokenizer_files.CLASS_FILE: b"AlbertTokenizer"} if model else {}

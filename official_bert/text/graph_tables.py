@@ -1,0 +1,29 @@
+"""Tables by character in TensorFlow, and which characters are the first of their texts. N characters of the whole batch."""
+
+import numpy as np
+import tensorflow as tf
+
+PAGE_BITS = 8
+CODES = 0x110000
+
+
+class CharacterTable:
+    """A value of each code point, looked up by pages of 256, of which many are alike."""
+
+    def __init__(self, values: np.ndarray):
+        """`values` [CODES]."""
+        pages, page_of = np.unique(values.reshape(-1, 1 << PAGE_BITS), axis=0, return_inverse=True)
+        with tf.init_scope():
+            self._values = tf.constant(pages.reshape(-1))
+            self._page_starts = tf.constant(page_of.reshape(-1).astype(np.int32) << PAGE_BITS)
+
+    def __call__(self, codes: tf.Tensor) -> tf.Tensor:
+        """Returns the values of characters [N]."""
+        page_starts = tf.gather(self._page_starts, tf.bitwise.right_shift(codes, PAGE_BITS))
+        return tf.gather(self._values, page_starts + tf.bitwise.bitwise_and(codes, (1 << PAGE_BITS) - 1))
+
+
+def begins_row(row_splits: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """Returns whether each of `count` characters is the first of its text: bool [N+1], with an entry behind the last one."""
+    nowhere = tf.zeros([count + 1], tf.bool)
+    return tf.tensor_scatter_nd_update(nowhere, row_splits[:, None], tf.ones_like(row_splits, tf.bool))
