@@ -43,6 +43,12 @@ def is_remote(path: str) -> bool:
     return bool(scheme_of(path))
 
 
+def require_here(path: str, flag: str, reason: str) -> None:
+    """Raises ValueError, naming the flag and the reason, for a path elsewhere than on this machine."""
+    if is_remote(path):
+        raise ValueError(f"--{flag}={path}: expected a path on this machine: {reason}")
+
+
 def exists(path: str) -> bool:
     """Whether there is a file or a folder."""
     return bool(store_of(path).kind(path))

@@ -184,8 +184,8 @@ class GraphTokenizer(tf.Module):
     def _in_canonical_order(self, items: _Items) -> _Items:
         """Sorts each run of combining characters by class, as NFD does (Unicode 3.11, D109)."""
         place = tf.searchsorted(self._combining, items.codes)
-        found = tf.equal(tf.gather(self._combining, place), items.codes)
-        classes = tf.where(found, tf.gather(self._combining_class, place), 0)
+        is_combining = tf.equal(tf.gather(self._combining, place), items.codes)
+        classes = tf.where(is_combining, tf.gather(self._combining_class, place), 0)
         # Controls are deleted before decomposition, so they do not end a run.
         first = begins_row(items.row_splits, tf.size(items.codes))[:-1]
         starts = tf.equal(classes, 0) & tf.not_equal(items.kinds, characters.CONTROL) | first

@@ -135,8 +135,8 @@ class GraphSubwords(tf.Module, abc.ABC):
         """Splits texts at added tokens, see `AddedTokens`."""
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         codes, row_starts = decoded.values, tf.cast(decoded.row_splits, tf.int32)
-        found = self._found(codes, row_starts)                                              # [K,3] first, end, id; in order
-        first, end, token = tf.unstack(found, num=3, axis=1)
+        spans = self._found(codes, row_starts)                                              # [K,3] first, end, id; in order
+        first, end, token = tf.unstack(spans, num=3, axis=1)
         # Where parts begin: at a text's start, at added tokens and behind them.
         cuts = tf.unique(tf.sort(tf.concat([row_starts, first, end], 0)))[0]
         starts, ends = cuts[:-1], cuts[1:]

@@ -45,10 +45,10 @@ def _load_subwords(vocab_file: str, content: bytes) -> Tokenizer:
     from official_bert.text.subwords import host, japanese, word_pieces
     from official_bert.text.subwords.definition import read_definition
     definition = read_definition(tokenizer_files.unpack(content, vocab_file), vocab_file)
-    kinds: dict[str, type[host.SubwordTokenizer]] = {
+    classes: dict[str, type[host.SubwordTokenizer]] = {
         "wordpiece": word_pieces.WordPieceTokenizer, "japanese": japanese.JapaneseTokenizer, "byte_bpe": host.LibraryTokenizer,
         "unigram": host.SentencePieceTokenizer if definition.model is not None else host.LibraryTokenizer}
-    return kinds[definition.family.kind](vocab_file, definition)  # type: ignore[call-arg]
+    return classes[definition.family.kind](vocab_file, definition)  # type: ignore[call-arg]
 
 
 def content_of(vocab_file: str) -> bytes:

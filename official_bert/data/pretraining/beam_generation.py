@@ -177,8 +177,8 @@ def match_files(patterns: str) -> list[str]:
         if not is_remote(name):
             paths += find_files(name, "--input_file", repeats=True)
             continue
-        wanted = shard_names(name)
-        for pattern, result in zip(wanted, FileSystems.match(wanted)):
+        shards = shard_names(name)
+        for pattern, result in zip(shards, FileSystems.match(shards)):
             if not result.metadata_list:
                 raise ValueError(f"--input_file: no file matches {pattern!r}")
             paths += sorted(metadata.path for metadata in result.metadata_list)

@@ -128,8 +128,8 @@ class InstanceSampler:
         """Fills `rows` again and again and yields the filled part; the next block overwrites it."""
         count = 0
         while self.position[kernels.PASS] < self.plan.dupe_factor:
-            made = kernels.make_rows(self.plan, self._tables, self.corpus, self._stream.words, self.position, rows[count:])
-            count += made
+            new_rows = kernels.make_rows(self.plan, self._tables, self.corpus, self._stream.words, self.position, rows[count:])
+            count += new_rows
             if count == len(rows):
                 yield rows
                 count = 0

@@ -20,7 +20,7 @@ from official_bert.data.long_work.preflight import check_folder
 from official_bert.data.long_work.work_folder import SUFFIX, WorkFolder, write_json
 from official_bert.data.pretraining.parallel import in_order
 from official_bert.data.pretraining.units import TextUnits, UnitTokenizer, WrongMarksError, facts_of
-from official_bert.files import BadText, absolute, is_remote, modified, open_bytes, size_of
+from official_bert.files import BadText, absolute, modified, open_bytes, require_here, size_of
 from official_bert.text import loading
 from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
 from official_bert.text.subwords.lines import LineTokenizer
@@ -119,8 +119,7 @@ def _damaged(folder: str) -> ValueError:
 
 def check_store_folder(folder: str) -> None:
     """Requires that `folder` holds a store, is empty, or does not exist."""
-    if is_remote(folder):
-        raise ValueError(f"--token_store={folder}: expected a folder of this machine: its files are mapped into memory")
+    require_here(folder, "token_store", "its files are mapped into memory")
     if os.path.isdir(folder) and os.listdir(folder) and not os.path.exists(os.path.join(folder, "store.json")):
         raise ValueError(f"{folder}: expected a token store or an empty folder, got one with other files")
     if os.path.lexists(folder) and not os.path.isdir(folder):
@@ -148,8 +147,8 @@ def build_store(folder: str, description: dict, tokenizer: AnyTokenizer, num_wor
     """
     work = WorkFolder(f"{folder.rstrip('/')}{SUFFIX}", {DESCRIBED[key]: value for key, value in description.items()}, discard)
     with work:
-        if made := open_store(folder, description):  # by another process, between the look for a store and the lock
-            return made
+        if finished_store := open_store(folder, description):  # by another process, between the look for a store and the lock
+            return finished_store
         facts = facts_of(tokenizer)
         with StoreWriter(work, facts.token_type, description) as writer:
             replace = description["on_bad_text"] == "replace"

@@ -55,14 +55,14 @@ class TextUnits:
     @property
     def described(self) -> str:
         """The flags that give units."""
-        given = {"--word_separator": self.word_separator, "--phrase_marks": ",".join(self.phrase_marks), "--segmenter": self.segmenter}
-        return " ".join(f"{name}={value}" for name, value in given.items() if value)
+        flags = {"--word_separator": self.word_separator, "--phrase_marks": ",".join(self.phrase_marks), "--segmenter": self.segmenter}
+        return " ".join(f"{name}={value}" for name, value in flags.items() if value)
 
     def reading(self, tokenizer: FastTokenizer) -> "FastTokenizer | UnitTokenizer":
         """Returns the tokenizer, or one that reads units too if the text gives any."""
         return UnitTokenizer(tokenizer, self) if self else tokenizer
 
-    def parts(self, line: str) -> Iterator[tuple[str, bool]]:
+    def split_line(self, line: str) -> Iterator[tuple[str, bool]]:
         """Yields the parts of a line in order, and whether each is a unit. Raises ValueError for a mark without its other one.
 
         A line without a separator has no words that it tells apart: it is no unit.
@@ -117,13 +117,13 @@ class UnitTokenizer:
         counts, texts, are_units = [], [], []
         for number, line in enumerate(lines):
             try:
-                parts = list(self._units.parts(line))
+                line_parts = list(self._units.split_line(line))
             except ValueError as error:
-                shown = line if len(line) <= SHOWN else f"{line[:SHOWN]}..."
-                raise WrongMarksError(f"{error}: {shown!r}", len("\n".join(lines[:number] + [""]).encode())) from None
-            counts.append(len(parts))
-            texts += [text for text, _ in parts]
-            are_units += [is_unit for _, is_unit in parts]
+                excerpt = line if len(line) <= SHOWN else f"{line[:SHOWN]}..."
+                raise WrongMarksError(f"{error}: {excerpt!r}", len("\n".join(lines[:number] + [""]).encode())) from None
+            counts.append(len(line_parts))
+            texts += [text for text, _ in line_parts]
+            are_units += [is_unit for _, is_unit in line_parts]
         ids, sizes = self._lines.encode_lines(texts)
         starts = np.cumsum(sizes) - sizes
         continues = np.repeat(np.array(are_units, np.bool_), sizes)

@@ -62,9 +62,9 @@ def check_prepared(path: str, head: bytes) -> None:
         raise ValueError(f"{path}: expected text in UTF-8 with a sentence on each line, got {content}")
 
 
-def _first_match(kinds: Iterable[tuple[bytes, str]], head: bytes) -> str:
+def _first_match(patterns: Iterable[tuple[bytes, str]], head: bytes) -> str:
     """Returns the kind of content whose pattern a file's first bytes match, "" for none."""
-    return next((name for pattern, name in kinds if re.match(pattern, head)), "")
+    return next((name for pattern, name in patterns if re.match(pattern, head)), "")
 
 
 def check_prepared_files(paths: Iterable[str]) -> None:
@@ -234,13 +234,6 @@ class Cleaner:
         self.limits = limits or QualityLimits()
         self._filters = {headings: running_text.ParagraphFilter(headings, language) for headings in (False, True)}
         self._count_words = WordCounter()
-
-    def clean(self, document: Document, report: YieldReport) -> list[str]:
-        """Returns the sentences of a document, none if it is dropped; counts both cases in `report`."""
-        paragraphs = self.clean_paragraphs(document, report)
-        if paragraphs:
-            report.keep(**self.amounts(paragraphs))
-        return [sentence for sentences in paragraphs for sentence in sentences]
 
     def clean_paragraphs(self, document: Document, report: YieldReport) -> list[list[str]]:
         """Returns the sentences of each paragraph of a document, none if it is dropped; counts only dropped text in `report`."""

@@ -52,6 +52,13 @@ def rows(ours: str, theirs: str, parts: Sequence[str] = ("",), their_parts: Sequ
     return [(f"{ours}{part}", f"{theirs}{other}") for part, other in zip(parts, their_parts or parts)]
 
 
+def layer_rows(theirs: str, parts: Mapping[str, str], separator: str = "/",
+               variables: Sequence[str] | None = None) -> list[tuple[str, str]]:
+    """Makes the rows of a layer from {our part: their module}; `variables` are their names of kernel and bias, or of gamma and beta."""
+    return [row for part, module in parts.items() for row in rows(
+        f"layer_{{i}}/{part}/", f"{theirs}{module}{separator}", NORM if part.endswith("LayerNorm") else DENSE, variables)]
+
+
 def as_matrix(name: str, weight: np.ndarray) -> np.ndarray:
     """Joins the dimensions of heads and head size of our weight, as most formats store it: the same numbers."""
     return weight.reshape(matrix_shape(name, weight.shape))
@@ -81,8 +88,7 @@ def googles_encoder(prefix: str, layer: str = "encoder/layer_{i}/", parts: Mappi
     """Makes the rows of embeddings and layers under the names of BERT's variables of 2018, behind a prefix such as `bert/`."""
     return [*rows("embeddings/", f"{prefix}embeddings/", ("word_embeddings", "token_type_embeddings", "position_embeddings")),
             *rows("embeddings/LayerNorm/", f"{prefix}embeddings/LayerNorm/", NORM),
-            *(row for part, name in parts.items()
-              for row in rows(f"layer_{{i}}/{part}/", f"{prefix}{layer}{name}/", NORM if part.endswith("LayerNorm") else DENSE))]
+            *layer_rows(f"{prefix}{layer}", parts)]
 
 
 def googles_heads() -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import safetensors
 
 from official_bert.config import ModelConfig, build, read_bert_config
 from official_bert.model_config import BERT_BASE, OF_RELATIVES
@@ -146,6 +147,15 @@ def write_vocab(stored: StoredModel, folder: str) -> None:
             file.write("\n".join(stored.vocab) + "\n")
 
 
+def read_safetensors(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Reads the tensors of a file and the texts beside them. Raises ValueError for a damaged file."""
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (safetensors.SafetensorError, TypeError, KeyError) as error:
+        raise ValueError(f"{path}: damaged safetensors file: {error}") from None
+
+
 def write_mapping(values: Mapping[str, Any] | Sequence[Any], path: str) -> None:
     """Writes a mapping, or a list, as JSON."""
     with open(path, "w", encoding="utf-8") as file:
@@ -172,8 +182,8 @@ def refuse_architecture(config: ModelConfig, what: str) -> None:
 
 def refuse_numerics(config: ModelConfig, what: str, hidden_acts: Sequence[str]) -> None:
     """Raises ValueError for an activation, an epsilon or a part of a relative of BERT that another implementation lacks."""
-    if parts := [f"{key} {getattr(config, key)!r}" for key in OF_RELATIVES if getattr(config, key) != getattr(BERT_BASE, key)]:
-        raise ValueError(f"{what} computes BERT alone, the model has {', '.join(parts)}: only --to=ours or --to=hugging_face can hold it")
+    if others := [f"{key} {getattr(config, key)!r}" for key in OF_RELATIVES if getattr(config, key) != getattr(BERT_BASE, key)]:
+        raise ValueError(f"{what} computes BERT alone, the model has {', '.join(others)}: only --to=ours or --to=hugging_face can hold it")
     if not config.type_vocab_size:
         raise ValueError(f"{what} has segments, the model none (type_vocab_size 0): only --to=ours or --to=hugging_face can hold it")
     refuse_acts(config, what, hidden_acts)

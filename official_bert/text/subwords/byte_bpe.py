@@ -48,16 +48,16 @@ def merges(vocab: Mapping[str, int], pairs: Sequence[Sequence[str] | str], where
     if len(pairs) >= NEVER:
         raise ValueError(f"{where}: expected fewer than {NEVER} merges, got {len(pairs)}")
     letters = byte_letters()
-    parts = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in pairs]
-    if unknown := [token for token in [*letters, *(token for pair in parts for token in (*pair, "".join(pair)))] if token not in vocab]:
+    merged = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in pairs]
+    if unknown := [token for token in [*letters, *(token for pair in merged for token in (*pair, "".join(pair)))] if token not in vocab]:
         raise ValueError(f"{where}: {unknown[0]!r} is joined by a merge, or is a byte, and has no id in the vocabulary")
-    joins = [(vocab[first], vocab[second], vocab[first + second]) for first, second in parts]
+    joins = [(vocab[first], vocab[second], vocab[first + second]) for first, second in merged]
     last_merges = dict.fromkeys((vocab[letter] for letter in letters), -1)  # the last merge that makes a symbol
     last_merges |= {product: rank for rank, (_, _, product) in enumerate(joins)}
     for rank, (first, second, _) in enumerate(joins):
         if max(last_merges.get(first, NEVER), last_merges.get(second, NEVER)) >= rank:
-            raise ValueError(f"{where}: merge {rank + 1}, {' '.join(parts[rank])}: one of its symbols is made by a later merge or by none; "
-                             "such a list has no form in TensorFlow here")
+            raise ValueError(f"{where}: merge {rank + 1}, {' '.join(merged[rank])}: one of its symbols is made by a later merge or by "
+                             "none; such a list has no form in TensorFlow here")
     values = _lowest_ranks(joins, last_merges)
     return Merges(np.array([first << 32 | second for first, second in values], np.int64),
                   np.array([rank << 40 | left << 20 | right for rank, left, right in values.values()], np.int64),

@@ -31,8 +31,8 @@ def tokens_to_keep(tokenizer: Tokenizer, used_tokens: Collection[str], character
     if characters:
         tokens |= {token for token in tokenizer.vocab if len(token.removeprefix("##").removeprefix(WORD_START)) <= 1}
     if tokenizer.kind == "byte_bpe":
-        parts = {token[start:end] for token in tokens for start in range(len(token)) for end in range(start + 1, len(token) + 1)}
-        tokens |= {*byte_letters(), *parts} & set(tokenizer.vocab)
+        subwords = {token[start:end] for token in tokens for start in range(len(token)) for end in range(start + 1, len(token) + 1)}
+        tokens |= {*byte_letters(), *subwords} & set(tokenizer.vocab)
     return tokens
 
 

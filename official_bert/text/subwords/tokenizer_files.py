@@ -35,10 +35,6 @@ def read(path: str) -> dict[str, bytes]:
 
     Raises ValueError if there are none.
     """
-    if path.endswith(".zip"):
-        if not exists(path):
-            raise ValueError(f"{path}: no such tokenizer file")
-        return unpack(read_bytes(path), path)
     if is_folder(path):
         return _read_folder(path)
     name = os.path.basename(path)
@@ -46,7 +42,8 @@ def read(path: str) -> dict[str, bytes]:
         return _read_folder(os.path.dirname(path) or ".")
     if not exists(path):
         raise ValueError(f"{path}: no such tokenizer file")
-    return {JSON_FILE if name.endswith(".json") else MODEL_FILES[1]: read_bytes(path)}
+    content = read_bytes(path)
+    return unpack(content, path) if name.endswith(".zip") else {JSON_FILE if name.endswith(".json") else MODEL_FILES[1]: content}
 
 
 def _read_folder(folder: str) -> dict[str, bytes]:

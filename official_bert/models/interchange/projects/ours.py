@@ -110,17 +110,17 @@ def load_keras(path: str) -> keras.Model:
 
     Raises ValueError for a file that is missing, damaged or holds an unknown class, and for weights that are no numbers.
     """
-    model = _load_keras(path)
+    model = _load_keras(local_copy(path))
     stored_models.require_finite({variable.path: variable for variable in model.variables}, path)
     return model
 
 
 def _load_keras(path: str) -> keras.Model:
     try:
-        return keras.saving.load_model(local_copy(path), compile=False)
+        return keras.saving.load_model(path, compile=False)
     except (OSError, KeyError, TypeError, ValueError) as error:
-        told = UNKNOWN_CLASS.search(str(error))
-        reason = f"it holds a class {told[1]}, which is not registered with Keras: import its module first" if told \
+        unknown_class = UNKNOWN_CLASS.search(str(error))
+        reason = f"it holds a class {unknown_class[1]}, which is not registered with Keras: import its module first" if unknown_class \
             else str(error).strip().splitlines()[0]
         raise ValueError(f"{path}: cannot be read as a Keras model: {reason}") from None
 

@@ -24,12 +24,12 @@ def read_pooling(folder: str) -> StoredPooling:
 
     Raises ValueError for damaged files.
     """
-    kinds = _modules(folder)
-    if "Pooling" not in kinds:
+    modules = _modules(folder)
+    if "Pooling" not in modules:
         return ""
-    values = read_mapping(os.path.join(folder, kinds["Pooling"], CONFIG_FILE))
+    values = read_mapping(os.path.join(folder, modules["Pooling"], CONFIG_FILE))
     modes: list[Any] = [mode for key, mode in MODES.items() if values.get(key)] or [values.get("pooling_mode")]
-    if not set(kinds) <= set(COMPUTED):
+    if not set(modules) <= set(COMPUTED):
         return "other"
     return "cls" if modes == ["cls"] else "mean" if modes == ["mean"] else "other"
 
@@ -48,7 +48,7 @@ def read_settings(folder: str) -> dict[str, Any]:
 
     {} for a folder without `modules.json`. Raises ValueError for damaged files.
     """
-    if not (kinds := _modules(folder)):
+    if not (modules := _modules(folder)):
         return {}
     path, length_path, tokenizer_path = (os.path.join(folder, name) for name in (SETTINGS_FILE, LENGTH_FILE, TOKENIZER_FILE))
     settings, lengths, tokenizer = (read_mapping(name, missing={}) for name in (path, length_path, tokenizer_path))
@@ -61,7 +61,7 @@ def read_settings(folder: str) -> dict[str, Any]:
         raise ValueError(f"{length_path}: max_seq_length: expected a number of tokens, got {str(longest)[:40]}")
     our_prompts = {ours: next((prompts[name] for name in theirs if prompts.get(name)), "") for ours, theirs in PROMPTS.items()}
     our_prompts = {name: prompt for name, prompt in our_prompts.items() if prompt}
-    return {"normalize": "Normalize" in kinds, "prompts": our_prompts, "longest_text": longest}
+    return {"normalize": "Normalize" in modules, "prompts": our_prompts, "longest_text": longest}
 
 
 def remarks(pooling: StoredPooling) -> list[str]:
