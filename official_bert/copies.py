@@ -22,7 +22,7 @@ from official_bert.files import (
     upload,
     written_beside,
 )
-from official_bert.stores import TENSORFLOW_SCHEMES, scheme_of, store_of
+from official_bert.stores import scheme_of, store_of
 
 
 @functools.cache
@@ -75,11 +75,6 @@ def _refresh(path: str, target: str) -> None:
         shutil.copyfileobj(source, file, 1 << 20)
     if when:
         os.utime(target, ns=(when, when))
-
-
-def for_tensorflow(path: str) -> str:
-    """A path that TensorFlow itself can read: the same, or that of a copy."""
-    return path if scheme_of(path) in ("", *TENSORFLOW_SCHEMES) else local_copy(path)
 
 
 class WorkingFolder:

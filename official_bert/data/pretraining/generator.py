@@ -1,4 +1,4 @@
-"""Generates pre-training data on one machine: documents to instances to record files, in 2018's order or shard by shard.
+"""Makes pre-training data on one machine (`create_pretraining_data`): documents to instances to record files, in 2018's order or by shards.
 
 2018's order is one random stream over the whole corpus, with a shuffle of all instances at the end. Here the instances are
 rows of fixed width in a scratch file and are read back in the shuffled order (`external_shuffle`). In the sharded order each

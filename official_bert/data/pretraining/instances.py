@@ -1,4 +1,4 @@
-"""Samples training instances from documents: next sentence prediction (NSP), sentence order (SOP), or single segments.
+"""Next-sentence sampling: training instances from documents, for next-sentence prediction (NSP), sentence order (SOP), or single segments.
 
 `nsp` is 2018's task: segment B follows A or comes from another document. `sop` (ALBERT) swaps two segments that follow
 each other. `none` (RoBERTa, full sentences) packs sentences that follow each other, across documents, into one segment.

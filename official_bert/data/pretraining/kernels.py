@@ -1,4 +1,4 @@
-"""Compiled sampling of next sentence prediction (NSP) pairs and 80/10/10 masking over token ids, with CPython's random stream.
+"""Next-sentence sampling and 80/10/10 masking over token ids, compiled, with CPython's random stream.
 
 2018's `create_pretraining_data.py` draws everything from one `random.Random`. The kernels draw the same numbers in the same
 order, so they give the same instances. They work on a corpus of contiguous token ids (`instances.Corpus`): a segment is a slice of

@@ -1,4 +1,4 @@
-"""Settings of masked-LM corruption: the model predicts 15 % of the tokens, 80/10/10 replaced by [MASK], kept, random.
+"""80/10/10 masking, its settings: the model predicts 15 % of the tokens, of which 80 % become [MASK], 10 % stay, 10 % become random ones.
 
 `kernels` masks the instances of records; `dynamic_masking` masks records without masks during training.
 """
