@@ -33,6 +33,12 @@ def temporary_folder() -> str:
     return folder
 
 
+def require_here(path: str, flag: str, reason: str) -> None:
+    """Raises ValueError, naming the flag and the reason, for a path elsewhere than on this machine."""
+    if is_remote(path):
+        raise ValueError(f"--{flag}={path}: expected a path on this machine: {reason}")
+
+
 def _copy_of(path: str) -> str:
     """Where the copy of a path that lies elsewhere lies here: folders are the same, so what lies beside it lies beside its copy."""
     return os.path.join(temporary_folder(), scheme_of(path), normal(path)[len(scheme_of(path)) + 3:].lstrip("/"))

@@ -43,12 +43,6 @@ def is_remote(path: str) -> bool:
     return bool(scheme_of(path))
 
 
-def require_here(path: str, flag: str, reason: str) -> None:
-    """Raises ValueError, naming the flag and the reason, for a path elsewhere than on this machine."""
-    if is_remote(path):
-        raise ValueError(f"--{flag}={path}: expected a path on this machine: {reason}")
-
-
 def exists(path: str) -> bool:
     """Whether there is a file or a folder."""
     return bool(store_of(path).kind(path))
@@ -163,22 +157,15 @@ def upload(names: Sequence[str], folder: str, target: str) -> None:
         store_of(target).upload(os.path.join(folder, name), os.path.join(target, name))
 
 
-def publish_folder(folder: str, target: str) -> None:
-    """Gives a whole folder of this machine its final name, on this machine or elsewhere."""
-    make_folder(folder_of(target))
-    if is_remote(target):
-        upload([os.path.relpath(path, folder) for path in files_below(folder)], folder, target)
-    else:
-        os.replace(folder, target)
-
-
 def publish(path: str, target: str) -> None:
-    """Gives a whole file of this machine its final name, on this machine or elsewhere."""
+    """Gives a whole file or folder of this machine its final name, on this machine or elsewhere."""
     make_folder(folder_of(target))
-    if is_remote(target):
+    if is_remote(target) and os.path.isdir(path):
+        upload([os.path.relpath(file, path) for file in files_below(path)], path, target)
+    elif is_remote(target):
         store_of(target).upload(path, target)
         os.unlink(path)
-    elif os.stat(path).st_dev == os.stat(os.path.dirname(target) or ".").st_dev:
+    elif os.path.isdir(path) or os.stat(path).st_dev == os.stat(os.path.dirname(target) or ".").st_dev:
         os.replace(path, target)
     else:  # a file cannot be renamed to another disk
         with written_beside(target) as temporary:
@@ -332,10 +319,9 @@ def read_log(path: str) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _temporary_for(path: str) -> Iterator[str]:
-    """Gives a temporary path on this machine for a file or folder that will be at `path`; removes what is still there at the end.
+    """Gives a temporary path on this machine for what will be at `path`, and removes what is left there at the end.
 
-    It lies beside `path` under a name that nobody else takes: processes of other machines, and of other containers, may have this one's
-    number. For a `path` elsewhere it lies in a folder of its own.
+    It lies beside `path`, with a name that nobody else takes: processes in other containers may have this one's number.
     """
     if is_remote(path):
         with tempfile.TemporaryDirectory(prefix="official_bert_") as folder:
@@ -410,4 +396,4 @@ def written_folder(folder: str) -> Iterator[str]:
     with _temporary_for(folder) as temporary:
         os.makedirs(temporary)
         yield temporary
-        publish_folder(temporary, folder)
+        publish(temporary, folder)

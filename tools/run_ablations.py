@@ -31,7 +31,8 @@ import yaml
 from absl import flags
 
 from official_bert.config import merge
-from official_bert.files import absolute, read_json, require_here, written_whole
+from official_bert.copies import require_here
+from official_bert.files import absolute, read_json, written_whole
 from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, VOCAB_FILE
 from official_bert.tasks.pretraining.ablation_results import best_of, curve_of, printed_metrics, remove_weights, values_of
 from official_bert.tasks.pretraining.ablations import COMMON, Plan, TaskEntry, generator_flags, half_of, some_rows, steps_of, usually_masked

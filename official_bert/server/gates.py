@@ -18,8 +18,7 @@ import grpc
 from aiohttp import web
 from google.protobuf.message import DecodeError
 
-from official_bert.copies import local_copy
-from official_bert.files import require_here
+from official_bert.copies import local_copy, require_here
 from official_bert.server.access import AccessRules, accepts
 from official_bert.server.protocols.error_forms import error_body
 from official_bert.server.protocols.kserve.messages import SERVICE

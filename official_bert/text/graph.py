@@ -16,10 +16,8 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from official_bert.text import graph_characters as characters
-from official_bert.text.graph_tables import CharacterTable, begins_row
-from official_bert.text.packing import Template
-from official_bert.text.tokenization import MAX_WORD_LENGTH, UNKNOWN
-from official_bert.text.vocab import load_vocab
+from official_bert.text.graph_base import CharacterTable, HostFacts, begins_row
+from official_bert.text.tokenization import MAX_WORD_LENGTH, UNKNOWN, FullTokenizer
 
 # The WordPiece op counts bytes; a UTF-8 character has at most 4. A longer word is one [UNK].
 MAX_WORD_BYTES = 4 * MAX_WORD_LENGTH
@@ -49,17 +47,14 @@ class _Words(NamedTuple):
     text_starts: tf.Tensor  # [B+1] first character of each text
 
 
-class GraphTokenizer(tf.Module):
+class GraphTokenizer(HostFacts):
     """`FullTokenizer` as a graph: strings `[B]` to ragged ids `[B, (T)]`, with or without offsets.
 
     Text is UTF-8; invalid bytes count as U+FFFD, which cleaning deletes. Raises ValueError as `load_vocab` does.
     """
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True, vocab: Mapping[str, int] | None = None):
-        super().__init__()
-        self.vocab_file = vocab_file
-        self.do_lower_case = do_lower_case
-        self.vocab = load_vocab(vocab_file) if vocab is None else vocab
+        super().__init__(FullTokenizer(vocab_file, do_lower_case, vocab))
         tables = characters.character_tables(do_lower_case)
         self._entries_of = CharacterTable(tables.entries)
         with tf.init_scope():
@@ -72,20 +67,6 @@ class GraphTokenizer(tf.Module):
         settings = {"vocab": list(self.vocab), "token_out_type": tf.int32, "unknown_token": UNKNOWN}
         self._wordpiece = tf_text.FastWordpieceTokenizer(**settings, no_pretokenization=True, max_bytes_per_word=MAX_WORD_BYTES)
         self._ascii_wordpiece = tf_text.FastWordpieceTokenizer(**settings, max_bytes_per_word=MAX_WORD_LENGTH)
-
-    @property
-    def tokens(self) -> list[str]:
-        """The tokens in the order of their ids."""
-        return list(self.vocab)
-
-    @property
-    def template(self) -> Template:
-        """The form of rows."""
-        return Template(*(self.special_id(token) for token in ("[CLS]", "[SEP]", "[PAD]")))
-
-    def special_id(self, token: str) -> int:
-        """The id of a special token such as [MASK]."""
-        return self.vocab[token]
 
     def stands_alone(self, codes: tf.Tensor) -> tf.Tensor:
         """Whether each character [N] is always a word of its own: punctuation or an ideograph."""

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text
 
+from official_bert.text.graph_base import CODES, CharacterTable, begins_row
 from official_bert.text.graph_subwords import GraphSubwords, Tokens
-from official_bert.text.graph_tables import CODES, CharacterTable, begins_row
 from official_bert.text.subwords import byte_bpe, composition
 from official_bert.text.subwords.byte_bpe import NEVER, SPACE
 from official_bert.text.subwords.host import LibraryTokenizer

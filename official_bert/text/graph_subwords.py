@@ -11,8 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.text import graph_characters
-from official_bert.text.graph_tables import CODES, CharacterTable, begins_row
-from official_bert.text.packing import Template
+from official_bert.text.graph_base import CODES, CharacterTable, HostFacts, begins_row
 from official_bert.text.subwords.added_tokens import is_letter
 from official_bert.text.subwords.host import SPACES, SubwordTokenizer
 
@@ -38,7 +37,7 @@ class Parts(NamedTuple):
     row_splits: tf.Tensor  # [B+1] int64
 
 
-class GraphSubwords(tf.Module, abc.ABC):
+class GraphSubwords(HostFacts, abc.ABC):
     """A `SubwordTokenizer` as a graph: strings `[B]` to ragged ids `[B, (T)]`, with or without offsets.
 
     Text is UTF-8; invalid bytes count as one U+FFFD each.
@@ -47,8 +46,7 @@ class GraphSubwords(tf.Module, abc.ABC):
     resources: Sequence[Any] = ()  # what a SavedModel must hold besides constants
 
     def __init__(self, host: SubwordTokenizer):
-        super().__init__()
-        self.host, self.vocab, self.vocab_file, self.do_lower_case = host, host.vocab, host.vocab_file, host.do_lower_case
+        super().__init__(host)
         self.added = [token for token in host.added if token.content]
         trims = {"byte_bpe": " ", "wordpiece": WHITE_SPACE}.get(host.kind, SPACES)
         self._is_space, self._is_trimmed = (CharacterTable(np.isin(np.arange(CODES), [ord(char) for char in few]))
@@ -60,20 +58,6 @@ class GraphSubwords(tf.Module, abc.ABC):
         blank[[index for token, index in host.vocab.items() if not token.strip(host.space + " ")]] = True
         with tf.init_scope():
             self._blank = tf.constant(blank)
-
-    @property
-    def tokens(self) -> list[str]:
-        """The tokens in the order of their ids, "" for ids without one."""
-        return [self.host.inv_vocab.get(index, "") for index in range(self.host.size)]
-
-    @property
-    def template(self) -> Template:
-        """The form of rows."""
-        return self.host.template
-
-    def special_id(self, role: str) -> int:
-        """The id of the special token in the role of BERT's [MASK], ..."""
-        return self.host.special_id(role)
 
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """text [B] string -> ids [B, (T)] int32."""

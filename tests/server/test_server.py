@@ -77,7 +77,7 @@ def test_a_model_on_another_store_is_watched_like_one_on_this_machine(scheme, de
 
     def publish(version):
         folder = shutil.copytree(demo_root / "demo" / str(version), tmp_path / str(version))
-        files.publish_folder(str(folder), f"{base}/{version}")
+        files.publish(str(folder), f"{base}/{version}")
 
     publish(1)
     with made_serving.embedded(options_for(base)) as running, RestClient(running.url, "demo") as client:

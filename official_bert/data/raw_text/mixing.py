@@ -73,11 +73,11 @@ def copy_factors(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[
     return {name: shares.get(name, 0.0) * total / size for name, size in sizes.items() if size}
 
 
-def smooth_languages(counts: Mapping[str, Mapping[str, int]], exponent: float = 0.7) -> collections.Counter:
+def smooth_languages(counts: Mapping[str, Mapping[str, int]], exponent: float = 0.7) -> dict[str, float]:
     """Merges the word counts of languages, under-sampling large languages and over-sampling small ones as `smoothed_shares` says."""
     sizes = {language: sum(words.values()) for language, words in counts.items()}
     factors = copy_factors(sizes, smoothed_shares(sizes, exponent))
-    merged: collections.Counter = collections.Counter()
+    merged: dict[str, float] = collections.defaultdict(float)
     for language, factor in factors.items():
         for word, count in counts[language].items():
             merged[word] += count * factor

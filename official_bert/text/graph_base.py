@@ -1,10 +1,35 @@
-"""Tables by character in TensorFlow, and which characters are the first of their texts. N characters of the whole batch."""
+"""What all tokenizers in TensorFlow have: the facts of the one on the host, and tables by character. N characters of the whole batch."""
 
 import numpy as np
 import tensorflow as tf
 
+from official_bert.text.packing import Template
+from official_bert.text.tokenizer import Tokenizer
+
 PAGE_BITS = 8
 CODES = 0x110000
+
+
+class HostFacts(tf.Module):
+    """A tokenizer's facts that its form in TensorFlow gives, too."""
+
+    def __init__(self, host: Tokenizer):
+        super().__init__()
+        self.host, self.vocab, self.vocab_file, self.do_lower_case = host, host.vocab, host.vocab_file, host.do_lower_case
+
+    @property
+    def tokens(self) -> list[str]:
+        """The tokens in the order of their ids, "" for ids without one."""
+        return [self.host.inv_vocab.get(index, "") for index in range(self.host.size)]
+
+    @property
+    def template(self) -> Template:
+        """The form of rows."""
+        return self.host.template
+
+    def special_id(self, role: str) -> int:
+        """The id of the special token in the role of BERT's [MASK], ..."""
+        return self.host.special_id(role)
 
 
 class CharacterTable:
