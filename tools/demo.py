@@ -29,7 +29,7 @@ from official_bert.data.raw_text import scripts
 from official_bert.files import absolute, exists, find_files, read_log
 from official_bert.models.run_folder import LOG_FILE, VOCAB_FILE
 from official_bert.text.tokenization import FullTokenizer
-from official_bert.text.vocab_learning import DELETED, count_characters
+from official_bert.text.vocab_learning import deleted_share
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("corpus", "", "Text files (globs with commas) to use instead of Python's language reference.")
@@ -135,8 +135,7 @@ def _is_word(text: str) -> bool:
 def deletes_letters(text: pathlib.Path) -> bool:
     """Tells whether lower-casing deletes more than 5 % of a text's characters, as the vowel signs of Thai and Hindi."""
     with text.open(encoding="utf-8") as lines:
-        counts = count_characters(lines)
-    return counts[DELETED[0]] > MOST_LOST * sum(counts.values())
+        return deleted_share(lines) > MOST_LOST
 
 
 def _blank_between_spaces(sentence: str, tokenizer: FullTokenizer) -> tuple[str, str] | None:

@@ -48,6 +48,12 @@ def count_characters(lines: Iterable[str], do_lower_case: bool = True) -> collec
     return counts
 
 
+def deleted_share(lines: Iterable[str]) -> float:
+    """Returns the share of the characters of `lines` that lower-casing deletes: accents and vowel signs."""
+    counts = count_characters(lines)
+    return counts[DELETED[0]] / max(1, sum(counts.values()))
+
+
 def forget_rare_words(counts: Mapping[str, collections.Counter], most: int = MOST_DIFFERENT_WORDS) -> int:
     """Takes the rarest words out of the largest tables until there are at most `most` words; returns their occurrences.
 

@@ -132,10 +132,6 @@ class UnitTokenizer:
         blank = np.array([not line or line.isspace() for line in lines], np.bool_)
         return EncodedLines((ids + self.tokenizer.size * continues).astype(np.int32), np.diff(ends).astype(np.int32), blank)
 
-    def count_accents(self, buffer: bytes) -> tuple[int, int]:
-        """As the tokenizer counts them; marks are characters here."""
-        return self._lines.count_accents(buffer)
-
 
 def facts_of(tokenizer: FastTokenizer | LineTokenizer | UnitTokenizer) -> VocabularyFacts:
     """Returns the facts of a tokenizer's vocabulary, with those of ids that continue a unit if it gives such."""

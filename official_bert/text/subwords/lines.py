@@ -33,7 +33,3 @@ class LineTokenizer:
         lines = [line.strip() for line in split_lines(buffer)]
         ids, lengths = self.encode_lines(lines)
         return EncodedLines(ids, lengths, np.array([not line for line in lines], np.bool_))
-
-    def count_accents(self, buffer: bytes) -> tuple[int, int]:
-        """Returns 0 accents that lower-casing deletes, as such a tokenizer was learned so, and the number of characters."""
-        return 0, len("".join(buffer.decode("utf-8").split()))
