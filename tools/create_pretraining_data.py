@@ -291,7 +291,7 @@ def create_here(settings: Settings, config: InstanceConfig, outputs: list[str]) 
         warn_of_deleted_accents(settings, inputs)
         if units and not store.count_within(np.arange(2 * facts.size) >= facts.size):
             raise ValueError(f"{settings.input_file}: expected units of several tokens, {units.described}, and the text has none")
-        unknown = store.count(facts.unk_id) + (store.count(facts.unk_id + facts.size) if units else 0)
+        unknown = store.count_within(facts.is_unknown)
         warn_of_unknown_words(settings, unknown, len(store.tokens))
         if config.masking and len(store.tokens):
             warn(single_token_doubts(config.masking.strategy, float(facts.continues_word[store.tokens[:TOKENS_LOOKED_AT]].mean())))

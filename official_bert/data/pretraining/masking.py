@@ -109,6 +109,11 @@ class VocabularyFacts:
         return dataclasses.replace(self, continues_word=np.concatenate([self.continues_word, np.ones(self.size, np.bool_)]))
 
     @property
+    def is_unknown(self) -> np.ndarray:
+        """Whether each id is [UNK], also as the rest of a unit: bool [2V]."""
+        return np.arange(2 * self.size) % self.size == self.unk_id
+
+    @property
     def token_type(self) -> type:
         """The smallest unsigned type that holds every id."""
         return np.uint16 if len(self.continues_word) <= 1 << 16 else np.uint32

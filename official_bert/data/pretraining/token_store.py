@@ -68,11 +68,6 @@ class TokenStore:
         """Sentences with at least one token."""
         return len(self.sentence_starts) - 1
 
-    def count(self, token_id: int) -> int:
-        """Returns how often a token occurs."""
-        return sum(int(np.count_nonzero(self.tokens[start:start + CHUNK_BYTES] == token_id))
-                   for start in range(0, len(self.tokens), CHUNK_BYTES))
-
     def count_within(self, counted_ids: np.ndarray) -> int:
         """Returns how many of the tokens are `counted_ids`, bool [V]."""
         return sum(int(np.count_nonzero(counted_ids[self.tokens[start:start + CHUNK_BYTES]]))
