@@ -297,9 +297,9 @@ def read_json(path: str, what: str = "file", missing: Any = None) -> Any:
         raise ValueError(f"{path}: not valid JSON: {error}") from None  # also a number of 5,000 digits
 
 
-def read_mapping(path: str, what: str = "file", missing: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def read_mapping(path: str, missing: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Returns the mapping in a JSON file, as `read_json` does. Raises ValueError for another value."""
-    values = read_json(path, what, missing)
+    values = read_json(path, missing=missing)
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a mapping, got {str(values)[:80]}")
     return values

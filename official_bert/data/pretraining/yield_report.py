@@ -92,9 +92,9 @@ class YieldReport:
         lost = sum(reason.amounts.get(unit, 0) for reason in self.dropped.values() if not reason.expected)
         return lost / max(1, lost + self.kept.get(unit, 0))
 
-    def warnings(self, most: float = MOST_LOST) -> list[str]:
-        """Returns a line for each unit of `WARNED_UNITS` that lost more than the share `most`, with the main reasons."""
-        return [self._warning(unit) for unit in WARNED_UNITS if self.lost_share(unit) > most]
+    def warnings(self) -> list[str]:
+        """Returns a line for each unit of `WARNED_UNITS` that lost more than MOST_LOST, with the main reasons."""
+        return [self._warning(unit) for unit in WARNED_UNITS if self.lost_share(unit) > MOST_LOST]
 
     def _warning(self, unit: str) -> str:
         total = self.balance(unit)["in"] + self.balance(unit)["repeated"]

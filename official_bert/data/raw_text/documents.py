@@ -260,11 +260,11 @@ class Cleaner:
         words = sum(map(self._count_words, sentences)) if self.limits.min_words else 0
         return self.limits.reason_to_drop(sentences, words, self.language)
 
-    def amounts(self, paragraphs: list[list[str]], documents: int = 1) -> dict[str, int]:
+    def amounts(self, paragraphs: list[list[str]]) -> dict[str, int]:
         """Returns the amounts of a document, or of paragraphs of one, for the report."""
         sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
         text = " ".join(sentences)  # the only white space in it are these spaces and those within the sentences
-        return {"documents": documents, "sentences": len(sentences), "characters": len(text) - text.count(" "),
+        return {"documents": 1, "sentences": len(sentences), "characters": len(text) - text.count(" "),
                 "words": self._count_words(text)}
 
     def _running_text(self, document: Document, report: YieldReport) -> list[str]:

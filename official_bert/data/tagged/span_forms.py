@@ -12,7 +12,7 @@ from typing import Any, Literal
 from official_bert.data.tables import Rows, Source, collected, format_of_objects, json_values, place
 from official_bert.data.tabular.companions import annotations_of
 from official_bert.data.tagged import brat
-from official_bert.data.tagged.chunk_tags import Chunk, Scheme, write_tags
+from official_bert.data.tagged.chunk_tags import Chunk, write_tags
 from official_bert.files import is_file, is_folder
 from official_bert.text.tokenization import BasicTokenizer
 
@@ -333,7 +333,7 @@ def split_words(text: str) -> list[tuple[int, int]]:
     return [(word[0][1], word[-1][2]) for word in BasicTokenizer(do_lower_case=False).tokenize_with_offsets(text)]
 
 
-def tags_of(text: str, spans: Sequence[Span], where: str, reading: Reading, scheme: Scheme = "iob2") -> tuple[list[str], list[str]]:
-    """Returns the words of a text and their tags."""
+def tags_of(text: str, spans: Sequence[Span], where: str, reading: Reading) -> tuple[list[str], list[str]]:
+    """Returns the words of a text and their tags, in IOB2."""
     words, chunks = to_words(text, spans, where, reading)
-    return words, write_tags(chunks, len(words), scheme)
+    return words, write_tags(chunks, len(words), "iob2")

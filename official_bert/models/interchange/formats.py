@@ -259,9 +259,9 @@ def misfits(model: StoredModel, variables: Mapping[str, keras.Variable]) -> list
             for name, shape in shapes.items() if model.weights[name].shape not in (shape, matrix_shape(name, shape))]
 
 
-def _some(names: Any, separator: str = ", ", most: int = 6) -> str:
-    """The first few of many names."""
-    return separator.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _some(names: Any, separator: str = ", ") -> str:
+    """The first six of many names."""
+    return separator.join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
 def outputs(model: keras.Model, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
