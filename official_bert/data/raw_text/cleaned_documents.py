@@ -71,8 +71,11 @@ def _document(language: str, paragraphs: list[list[str]], amounts: list[dict[str
     same = len(paragraphs) == len(amounts) == len(hashes) and len(signature) in (0, PERMUTATIONS)
     if not (paragraphs and all(paragraphs) and same and all({*UNITS} <= {*units} for units in amounts)):
         raise ValueError("these are no cleaned documents")
-    try:
-        return Cleaned(language, paragraphs, amounts, Fingerprint(
-            np.array(hashes, np.uint64), hash_of_all, np.array(signature, np.uint32) if signature else None))
-    except OverflowError:
-        raise ValueError("these are no cleaned documents") from None
+    return Cleaned(language, paragraphs, amounts, Fingerprint(
+        _array(hashes, np.uint64), hash_of_all, _array(signature, np.uint32) if signature else None))
+
+
+def _array(numbers: list[int], kind: type[np.unsignedinteger]) -> np.ndarray:
+    if not all(0 <= number <= np.iinfo(kind).max for number in numbers):
+        raise ValueError("these are no cleaned documents")
+    return np.array(numbers, kind)
