@@ -37,10 +37,11 @@ class CharacterTable:
 
     def __init__(self, values: np.ndarray):
         """`values` [CODES]."""
-        pages, page_of = np.unique(values.reshape(-1, 1 << PAGE_BITS), axis=0, return_inverse=True)
+        numbers: dict[bytes, int] = {}  # of different pages; `np.unique` would take a second
+        page_of = [numbers.setdefault(page.tobytes(), len(numbers)) for page in values.reshape(-1, 1 << PAGE_BITS)]
         with tf.init_scope():
-            self._values = tf.constant(pages.reshape(-1))
-            self._page_starts = tf.constant(page_of.reshape(-1).astype(np.int32) << PAGE_BITS)
+            self._values = tf.constant(np.frombuffer(b"".join(numbers), values.dtype))
+            self._page_starts = tf.constant(np.array(page_of, np.int32) << PAGE_BITS)
 
     def __call__(self, codes: tf.Tensor) -> tf.Tensor:
         """Returns the values of characters [N]."""

@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -47,19 +47,13 @@ class Misfit:
         return f"{self.theirs}: expected {self.expected_shape}, got {self.shape}"
 
 
-class Format(Protocol):
-    """The functions of the module of a format that can be written."""
+def module_of(name: str) -> Any:
+    """The module of a format, imported when it is needed: that of keras_hub takes seconds.
 
-    def read(self, path: str, *more: Head) -> StoredModel:
-        """The model at a path."""
-
-    def write(self, model: StoredModel, folder: str) -> list[str]:
-        """Writes a model; gives the names of the weights that have no place there."""
-
-
-def module_of(name: str) -> Format:
-    """The module of a format, imported when it is needed: that of keras_hub takes seconds."""
-    return importlib.import_module(f"official_bert.models.interchange.projects.{name}")  # type: ignore[return-value]
+    Its `read(path)` gives the model at a path. If the format can be written, `write(model, folder)` writes one and gives the names of the
+    weights that have no place there.
+    """
+    return importlib.import_module(f"official_bert.models.interchange.projects.{name}")
 
 
 def find_prefix(path: str) -> str | None:

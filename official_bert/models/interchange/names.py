@@ -30,10 +30,10 @@ class NameTable:
 
     def all_theirs(self, ours: Iterable[str], what: str) -> dict[str, str]:
         """The other format's name of each of our weights. Raises ValueError, naming them, if some have none."""
-        names = {name: self.theirs(name) for name in ours}
-        if without := [name for name, theirs in names.items() if theirs is None]:
+        names = {name: self.theirs(name) or "" for name in ours}
+        if without := [name for name, theirs in names.items() if not theirs]:
             raise ValueError(f"{what} has no place for {', '.join(without)}")
-        return {name: theirs for name, theirs in names.items() if theirs is not None}
+        return names
 
     def all_ours(self, theirs: Iterable[str]) -> tuple[dict[str, str], list[str]]:
         """Returns {our name: their name}, and their names that we have none for."""
