@@ -33,7 +33,7 @@ from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFact
 from official_bert.data.pretraining.units import TextUnits
 from official_bert.data.pretraining.yield_report import MOST_LOST, YieldReport, present
 from official_bert.data.raw_text.documents import check_prepared_files
-from official_bert.files import BadText, absolute, find_files, is_remote, open_bytes, shard_names
+from official_bert.files import BadText, absolute, find_files, is_remote, shard_names
 from official_bert.text import loading
 from official_bert.text.subwords.tokenizer_files import is_subwords
 from official_bert.text.vocab import check_casing, has_capitals, load_vocab
@@ -84,7 +84,6 @@ flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "How to treat te
 flags.DEFINE_bool("discard", False, "Remove the work of a stopped run (OUTPUT.work) and start again.")
 flags.DEFINE_string("report_file", "", "Where to write the account of the tokens as JSON, besides printing it.")
 
-FILES_LOOKED_AT, BYTES_LOOKED_AT = 32, 1 << 20  # for the share of characters that lower-casing deletes
 TOKENS_LOOKED_AT = 10_000_000  # for the share of tokens that continue a word
 BYTES_A_TOKEN = 6  # of text, at least: for the estimate of disk space before the text is tokenized
 USUAL_BYTES_A_TOKEN = 4.7  # of English
@@ -221,13 +220,7 @@ def warn(lines: Iterable[str]) -> None:
 
 def warn_of_deleted_accents(settings: Settings, inputs: Sequence[str]) -> None:
     """Warns if lower-casing deletes much of the text, by the beginnings of the first files."""
-    if not settings.do_lower_case or is_subwords(settings.vocab_file):
-        return
-    beginnings = []
-    for path in inputs[:FILES_LOOKED_AT]:
-        with open_bytes(path) as file:
-            beginnings.append(file.read(BYTES_LOOKED_AT).decode("utf-8", "replace"))
-    if (deleted := deleted_share(beginnings)) > MOST_LOST:
+    if settings.do_lower_case and not is_subwords(settings.vocab_file) and (deleted := deleted_share(inputs)) > MOST_LOST:
         warn([f"lower-casing deletes {deleted:.1%} of the text's characters: accents and vowel signs. "
               "Use --do_lower_case=False, with a vocabulary that was made so"])
 

@@ -134,8 +134,7 @@ def _is_word(text: str) -> bool:
 
 def deletes_letters(text: pathlib.Path) -> bool:
     """Tells whether lower-casing deletes more than 5 % of a text's characters, as the vowel signs of Thai and Hindi."""
-    with text.open(encoding="utf-8") as lines:
-        return deleted_share(lines) > MOST_LOST
+    return deleted_share([str(text)]) > MOST_LOST
 
 
 def _blank_between_spaces(sentence: str, tokenizer: FullTokenizer) -> tuple[str, str] | None:

@@ -7,10 +7,11 @@ first becomes a code point of its own, in a fixed order: the same text gives the
 
 import collections
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from official_bert.files import open_bytes
 from official_bert.text.tokenization import MAX_WORD_LENGTH, BasicTokenizer, FullTokenizer
 from official_bert.text.vocab import SPECIAL_TOKENS
 
@@ -21,6 +22,7 @@ MOST_DIFFERENT_WORDS = 5_000_000  # of all languages, while they are counted: ab
 COVERAGE = 0.9995  # share of the words that can be spelled: fewer than 0.1 % become [UNK]
 DELETED = ("accents and vowel signs that lower-casing deletes", "control characters")
 WORDS_AT_ONCE = 10_000
+FILES_LOOKED_AT, BYTES_LOOKED_AT = 32, 1 << 20  # for the share of characters that lower-casing deletes
 
 
 def count_words(lines: Iterable[str], do_lower_case: bool = True) -> collections.Counter:
@@ -48,9 +50,13 @@ def count_characters(lines: Iterable[str], do_lower_case: bool = True) -> collec
     return counts
 
 
-def deleted_share(lines: Iterable[str]) -> float:
-    """Returns the share of the characters of `lines` that lower-casing deletes: accents and vowel signs."""
-    counts = count_characters(lines)
+def deleted_share(paths: Sequence[str]) -> float:
+    """Returns the share of the characters of files that lower-casing deletes, accents and vowel signs, by the beginnings of the first."""
+    beginnings = []
+    for path in paths[:FILES_LOOKED_AT]:
+        with open_bytes(path) as file:
+            beginnings.append(file.read(BYTES_LOOKED_AT).decode("utf-8", "replace"))
+    counts = count_characters(beginnings)
     return counts[DELETED[0]] / max(1, sum(counts.values()))
 
 

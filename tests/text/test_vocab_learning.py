@@ -145,8 +145,9 @@ def test_the_command_accounts_for_words_and_warns_of_stripped_vowels(root, tmp_p
     assert "no other pair of pieces occurs 2 times" in done.stdout
 
 
-def test_accents_that_are_characters_of_their_own_are_deleted():
+def test_accents_that_are_characters_of_their_own_are_deleted(tmp_path):
     text = "Se\u00f1ora e\u0301, \u0e17\u0e35\u0e48\u0e19\u0e35\u0e48 \u0939\u093f\u0928\u094d\u0926\u0940\u200b \U0001d165 \u4e2d\u6587\n"
     marks = sum(unicodedata.category(char) == "Mn" for char in text)  # one, four, one
-    assert marks == 6 and vocab_learning.deleted_share([text]) == pytest.approx(6 / len("".join(text.split())))
+    (tmp_path / "a").write_text(text, encoding="utf-8")
+    assert marks == 6 and vocab_learning.deleted_share([str(tmp_path / "a")]) == pytest.approx(6 / len("".join(text.split())))
     assert vocab_learning.deleted_share([]) == 0.0
