@@ -336,7 +336,7 @@ def _temporary_for(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def written_beside(path: str) -> Iterator[str]:
-    """Gives a temporary path on this machine to write; its file is flushed and becomes `path` at the end, or is removed after an error."""
+    """Gives a temporary path to write; its file is flushed and becomes `path` at the end, or goes after an error."""
     with _temporary_for(path) as temporary:
         yield temporary
         with open(temporary, "rb") as file:
@@ -388,7 +388,7 @@ def require_new_folder(folder: str, flag: str = "") -> None:
 
 @contextlib.contextmanager
 def written_folder(folder: str) -> Iterator[str]:
-    """Gives a temporary folder on this machine to fill; publishes it as `folder` at the end, or removes it after an error.
+    """Gives a temporary folder to fill; publishes it as `folder` at the end, or removes it after an error.
 
     Raises ValueError if `folder` exists and is not empty.
     """

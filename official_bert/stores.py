@@ -39,7 +39,10 @@ def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 class Store:
-    """The files of this machine, by their whole paths; other stores do the same for theirs. Failures are OSErrors that name the path."""
+    """The files of this machine, by their whole paths; other stores do the same for theirs.
+
+    Failures are OSErrors that name the path.
+    """
 
     def kind(self, path: str) -> Kind:
         """Whether a path is a file or a folder; "" if there is neither."""

@@ -220,7 +220,8 @@ def warn(lines: Iterable[str]) -> None:
 
 def warn_of_deleted_accents(settings: Settings, inputs: Sequence[str]) -> None:
     """Warns if lower-casing deletes much of the text, by the beginnings of the first files."""
-    if settings.do_lower_case and not is_subwords(settings.vocab_file) and (deleted := deleted_share(inputs)) > MOST_LOST:
+    lower_cases = settings.do_lower_case and not is_subwords(settings.vocab_file)
+    if lower_cases and (deleted := deleted_share(inputs)) > MOST_LOST:
         warn([f"lower-casing deletes {deleted:.1%} of the text's characters: accents and vowel signs. "
               "Use --do_lower_case=False, with a vocabulary that was made so"])
 

@@ -54,7 +54,8 @@ def load_portable(folder: str) -> ModelFunction:
 
 
 def portable_config(folder: str) -> Config:
-    """Returns the configuration that travels with a model in a folder of this machine, with the vocabulary beside it."""
+    """Returns the configuration that travels with a model on this machine, with the vocabulary beside it."""
     assets = os.path.join(folder, "assets")
     config = RunFolder(assets).recorded_config()
-    return dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=RunFolder(assets).vocab_file))
+    tokenizer = dataclasses.replace(config.tokenizer, vocab_file=RunFolder(assets).vocab_file)
+    return dataclasses.replace(config, tokenizer=tokenizer)

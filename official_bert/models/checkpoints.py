@@ -40,7 +40,8 @@ class Initialization:
         facts = [f"{self.origin}: {self.taken} of {self.taken + len(self.new)} variables taken"]
         facts += [f"{what}: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}"
                   for what, names in (("new", self.new), ("not used", self.unused)) if names]
-        return "; ".join([*facts, *self.notes, *(f"{one.key} is {one.before} there and {one.after} here" for one in self.differences)])
+        changed = [f"{setting.key} is {setting.before} there and {setting.after} here" for setting in self.differences]
+        return "; ".join([*facts, *self.notes, *changed])
 
 
 def trained_weights(run: RunFolder, init_checkpoint: str = "", best: bool = False) -> str:

@@ -168,11 +168,11 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Locks the folder for this process, which makes it; one to which nothing was written goes again. Other stores know no locks.
+        """Locks the folder for this process, which makes it; one to which nothing was written goes again.
 
         Raises ValueError if another run holds it.
         """
-        if is_remote(self.path):
+        if is_remote(self.path):  # other stores know no locks
             yield
             return
         is_new = not os.path.isdir(self.path)
@@ -340,7 +340,8 @@ class RunFolder:
         stem = os.path.splitext(unpacked)[0] if ending.lower() in PACKED else unpacked
         if evaluated.get(stem, digest) != digest:
             other_results = self.file(_named(RESULTS_FILE, stem))
-            raise ValueError(f"--eval_file={data_file}: {other_results} has the results of another file of this name; rename the file")
+            raise ValueError(f"--eval_file={data_file}: {other_results} has the results of another file of this name; "
+                             "rename the file")
         return stem
 
     @property

@@ -1,4 +1,4 @@
-"""Names in a signature of a SavedModel that is split in two, before and behind the model that another runtime computes (`serving/halves`).
+"""Names in a signature that is split in two around the model, which another runtime computes (`serving/halves`).
 
 NAME is that of an input or output of the model; B texts, R rows, G groups of rows.
 """

@@ -123,7 +123,8 @@ class GraphTokenizer(HostFacts):
         items = self._normalise(decoded.flat_values, text_starts)
         # A word begins at an isolated character, after one, after a space, and at the start of a text.
         isolated = tf.equal(items.kinds, characters.ISOLATED)
-        behind = tf.concat([[True], tf.not_equal(items.kinds, characters.LETTER)], 0) | begins_row(items.row_splits, tf.size(items.codes))
+        behind = tf.concat([[True], tf.not_equal(items.kinds, characters.LETTER)], 0)
+        behind |= begins_row(items.row_splits, tf.size(items.codes))
         places = tf.cast(tf.where(tf.not_equal(items.kinds, characters.SPACE))[:, 0], tf.int32)
         begins = tf.cast(tf.where(tf.gather(isolated | behind[:-1], places))[:, 0], tf.int32)
         codes, splits = tf.gather(items.codes, places), tf.concat([begins, [tf.size(places)]], 0)

@@ -1,4 +1,7 @@
-"""What all tokenizers in TensorFlow have: the facts of the one on the host, and tables by character. N characters of the whole batch."""
+"""What all tokenizers in TensorFlow have: the facts of the one on the host, and tables by character.
+
+N characters of the whole batch.
+"""
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +18,8 @@ class HostFacts(tf.Module):
 
     def __init__(self, host: Tokenizer):
         super().__init__()
-        self.host, self.vocab, self.vocab_file, self.do_lower_case = host, host.vocab, host.vocab_file, host.do_lower_case
+        self.host, self.vocab = host, host.vocab
+        self.vocab_file, self.do_lower_case = host.vocab_file, host.do_lower_case
 
     @property
     def tokens(self) -> list[str]:
@@ -50,6 +54,6 @@ class CharacterTable:
 
 
 def begins_row(row_splits: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Returns whether each of `count` characters is the first of its text: bool [N+1], with an entry behind the last one."""
+    """Returns whether each of `count` characters is the first of its text: bool [N+1], one behind the last included."""
     nowhere = tf.zeros([count + 1], tf.bool)
     return tf.tensor_scatter_nd_update(nowhere, row_splits[:, None], tf.ones_like(row_splits, tf.bool))

@@ -52,7 +52,8 @@ class GraphSubwords(HostFacts, abc.ABC):
         self._is_space, self._is_trimmed = (CharacterTable(np.isin(np.arange(CODES), [ord(char) for char in few]))
                                             for few in (WHITE_SPACE, trims))
         alone = any(token.single_word for token in self.added)
-        self._is_letter = CharacterTable(np.array([is_letter(chr(code)) for code in range(CODES)] if alone else [False] * CODES))
+        letters = [is_letter(chr(code)) for code in range(CODES)] if alone else [False] * CODES
+        self._is_letter = CharacterTable(np.array(letters))
         # A token of nothing but the letter of a space may lie nowhere.
         blank = np.zeros(host.size, np.bool_)
         blank[[index for token, index in host.vocab.items() if not token.strip(host.space + " ")]] = True
@@ -119,7 +120,7 @@ class GraphSubwords(HostFacts, abc.ABC):
         """Splits texts at added tokens, see `AddedTokens`."""
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         codes, row_starts = decoded.values, tf.cast(decoded.row_splits, tf.int32)
-        spans = self._found(codes, row_starts)                                              # [K,3] first, end, id; in order
+        spans = self._found(codes, row_starts)  # [K,3] first, end, id; in order
         first, end, token = tf.unstack(spans, num=3, axis=1)
         # Where parts begin: at a text's start, at added tokens and behind them.
         cuts = tf.unique(tf.sort(tf.concat([row_starts, first, end], 0)))[0]

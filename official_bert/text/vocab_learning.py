@@ -51,7 +51,7 @@ def count_characters(lines: Iterable[str], do_lower_case: bool = True) -> collec
 
 
 def deleted_share(paths: Sequence[str]) -> float:
-    """Returns the share of the characters of files that lower-casing deletes, accents and vowel signs, by the beginnings of the first."""
+    """Returns the share of files' characters that lower-casing deletes (accents, vowel signs), by their beginnings."""
     beginnings = []
     for path in paths[:FILES_LOOKED_AT]:
         with open_bytes(path) as file:

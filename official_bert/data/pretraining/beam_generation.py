@@ -122,7 +122,8 @@ class WriteShard(beam.DoFn):
                 file.write(record_origins.to_text(os.path.getsize(path), generator.origin))
             publish(origin, record_origins.origin_file(self.output_files[shard]))
         values = {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens),
-                  "unknown": store.count_within(self.facts.is_unknown), "continuing": store.count_within(self.facts.continues_word)}
+                  "unknown": store.count_within(self.facts.is_unknown),
+                  "continuing": store.count_within(self.facts.continues_word)}
         values |= {f"records.{name}": getattr(counts, name) for name in RECORDS}
         if kind := poverty(store.num_documents, store.num_sentences):
             values[f"{POOR_SHARD}{shard}:{kind}"] = 1

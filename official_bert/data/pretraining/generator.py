@@ -1,4 +1,4 @@
-"""Makes pre-training data on one machine (`create_pretraining_data`): documents to instances to record files, in 2018's order or by shards.
+"""Makes pre-training data on one machine: documents to instances to record files, in 2018's order or shard by shard.
 
 2018's order is one random stream over the whole corpus, with a shuffle of all instances at the end. Here the instances are
 rows of fixed width in a scratch file and are read back in the shuffled order (`external_shuffle`). In the sharded order each
@@ -54,7 +54,8 @@ class Counts:
     unpaired_examples: list[list[int]] = dataclasses.field(default_factory=list)
 
     def __add__(self, other: "Counts") -> "Counts":
-        sums: dict[str, Any] = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in dataclasses.fields(self)}
+        names = [field.name for field in dataclasses.fields(self)]
+        sums: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in names}
         for name in ("truncated_examples", "unpaired_examples"):
             sums[name] = sums[name][:kernels.MOST_EXAMPLES]
         return Counts(**sums)

@@ -387,7 +387,8 @@ def make_rows(plan, tables, corpus, words, state, rows):
             if is_whole:
                 _put_pair(plan, tokens, pair[0], pair[1], pair[2], pair[3], whole[4], row)
         if is_whole and plan.strategy != UNMASKED:
-            _mask_row(plan, budgets, continues_word, replacements, span_lengths, words, row, turns, places, begins, originals)
+            _mask_row(plan, budgets, continues_word, replacements, span_lengths, words, row, turns, places, begins,
+                      originals)
         if words[0] > len(words) - 2:
             words[0] = used
             state[PASS], state[DOCUMENT], state[SENTENCE], state[TARGET] = before

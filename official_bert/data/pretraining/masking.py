@@ -1,4 +1,4 @@
-"""80/10/10 masking, its settings: the model predicts 15 % of the tokens, of which 80 % become [MASK], 10 % stay, 10 % become random ones.
+"""Settings of 80/10/10 masking: of 15 % of the tokens, which the model predicts, 80 % become [MASK], 10 % another one.
 
 `kernels` masks the instances of records; `dynamic_masking` masks records without masks during training.
 """

@@ -27,7 +27,8 @@ def record_lengths(indexed: IndexedRecords, features: tuple[records.Feature, ...
     `features` is the table that the records follow; without masks there are 0 predictions. Raises ValueError for broken records.
     """
     measured = tuple(feature for feature in features if feature.name in ("input_mask", "masked_lm_weights"))
-    lengths_of_files = {number: part for number, index in enumerate(indexed.indices) if (part := _known(index)) is not None}
+    lengths_of_files = {number: lengths for number, index in enumerate(indexed.indices)
+                        if (lengths := _known(index)) is not None}
     missing = [number for number in range(len(indexed.counts)) if number not in lengths_of_files]
     total, done = sum(indexed.counts[number] for number in missing), 0
     with contextlib.ExitStack() as stack:

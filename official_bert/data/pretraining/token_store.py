@@ -140,7 +140,7 @@ def build_store(folder: str, description: dict, tokenizer: AnyTokenizer, num_wor
     """
     work = WorkFolder(f"{folder.rstrip('/')}{SUFFIX}", {DESCRIBED[key]: value for key, value in description.items()}, discard)
     with work:
-        if finished_store := open_store(folder, description):  # by another process, between the look for a store and the lock
+        if finished_store := open_store(folder, description):  # by another process, before the lock
             return finished_store
         facts = facts_of(tokenizer)
         with StoreWriter(work, facts.token_type, description) as writer:
@@ -339,4 +339,5 @@ class StoreWriter:
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
-        write_json(os.path.join(self._folder, "store.json"), meta | {"file_starts": starts, "made_of": self.description})
+        write_json(os.path.join(self._folder, "store.json"),
+                   meta | {"file_starts": starts, "made_of": self.description})

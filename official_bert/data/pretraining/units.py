@@ -55,7 +55,8 @@ class TextUnits:
     @property
     def described(self) -> str:
         """The flags that give units."""
-        flags = {"--word_separator": self.word_separator, "--phrase_marks": ",".join(self.phrase_marks), "--segmenter": self.segmenter}
+        flags = {"--word_separator": self.word_separator, "--phrase_marks": ",".join(self.phrase_marks),
+                 "--segmenter": self.segmenter}
         return " ".join(f"{name}={value}" for name, value in flags.items() if value)
 
     def reading(self, tokenizer: FastTokenizer) -> "FastTokenizer | UnitTokenizer":

@@ -40,7 +40,8 @@ class Reason:
             self.amounts[unit] = self.amounts.get(unit, 0) + amount
         if len(self.examples) < EXAMPLES:
             squeezed = (" ".join(example[:4 * EXAMPLE_LENGTH].split()) for example in examples)
-            cut = (text if len(text) <= EXAMPLE_LENGTH else text[:EXAMPLE_LENGTH - 1] + "…" for text in squeezed if text)
+            cut = (text if len(text) <= EXAMPLE_LENGTH else text[:EXAMPLE_LENGTH - 1] + "…"
+                   for text in squeezed if text)
             self.examples = list(dict.fromkeys([*self.examples, *cut]))[:EXAMPLES]
 
 

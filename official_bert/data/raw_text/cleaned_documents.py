@@ -36,11 +36,17 @@ PIECE_FORM = ([DOCUMENT_FORM], (AMOUNTS, *[{"": REASON_FORM}] * len(REASONS)), i
 def to_data(piece: CleanedPiece) -> list[Any]:
     """Returns a piece as JSON values."""
     documents, report, read = piece
-    return [[[document.language, document.paragraphs, document.amounts, document.fingerprint.paragraphs.tolist(),
-              document.fingerprint.document, [] if (signature := document.fingerprint.signature) is None else signature.tolist()]
-             for document in documents],
-            [report.kept, *({reason: [facts.amounts, facts.examples, facts.expected] for reason, facts in getattr(report, name).items()}
-                            for name in REASONS)], read]
+    reasons = [{reason: [facts.amounts, facts.examples, facts.expected] for reason, facts in getattr(report, name).items()}
+               for name in REASONS]
+    return [list(map(_values_of, documents)), [report.kept, *reasons], read]
+
+
+def _values_of(document: Cleaned) -> list[Any]:
+    """Returns a document as JSON values."""
+    fingerprint = document.fingerprint
+    signature = [] if fingerprint.signature is None else fingerprint.signature.tolist()
+    return [document.language, document.paragraphs, document.amounts, fingerprint.paragraphs.tolist(), fingerprint.document,
+            signature]
 
 
 def from_data(values: Any) -> CleanedPiece:
@@ -66,8 +72,8 @@ def _fits(value: Any, form: Any) -> bool:
     return type(value) is form
 
 
-def _document(language: str, paragraphs: list[list[str]], amounts: list[dict[str, int]], hashes: list[int], hash_of_all: int,
-              signature: list[int]) -> Cleaned:
+def _document(language: str, paragraphs: list[list[str]], amounts: list[dict[str, int]], hashes: list[int],
+              hash_of_all: int, signature: list[int]) -> Cleaned:
     same = len(paragraphs) == len(amounts) == len(hashes) and len(signature) in (0, PERMUTATIONS)
     if not (paragraphs and all(paragraphs) and same and all({*UNITS} <= {*units} for units in amounts)):
         raise ValueError("these are no cleaned documents")

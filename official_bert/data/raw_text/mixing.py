@@ -74,7 +74,7 @@ def copy_factors(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[
 
 
 def smooth_languages(counts: Mapping[str, Mapping[str, int]], exponent: float = 0.7) -> dict[str, float]:
-    """Merges the word counts of languages, under-sampling large languages and over-sampling small ones as `smoothed_shares` says."""
+    """Merges the word counts of languages: large ones count less, small ones more, as `smoothed_shares` says."""
     sizes = {language: sum(words.values()) for language, words in counts.items()}
     factors = copy_factors(sizes, smoothed_shares(sizes, exponent))
     merged: dict[str, float] = collections.defaultdict(float)

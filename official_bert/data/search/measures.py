@@ -16,12 +16,12 @@ def measure(rankings: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, i
 
     A ranking counts as it stands: there are no ties. `ndcg_at_10` has linear gains, as in trec_eval.
     """
-    return [_measures(np.array([grades.get(passage, 0) for passage in ranking[:DEPTH]]), np.array(sorted(grades.values(), reverse=True)))
-            for ranking, grades in zip(rankings, relevant)]
+    return [_measures(np.array([grades.get(passage, 0) for passage in ranking[:DEPTH]]),
+                      np.array(sorted(grades.values(), reverse=True))) for ranking, grades in zip(rankings, relevant)]
 
 
 def _measures(gains: np.ndarray, best_gains: np.ndarray) -> dict[str, float]:
-    """Returns the measures of one query from the grades in its ranking, and from all grades of its answers, the highest first."""
+    """Returns the measures of a query from the grades in its ranking, and from those of its answers, highest first."""
     ranks, count = 1 + np.flatnonzero(gains), max(1, len(best_gains))  # of the answers
     precisions = (1 + np.arange(len(ranks))) / ranks
     return {f"ndcg_at_{FIRST}": _gain(gains) / (_gain(best_gains) or 1.0),

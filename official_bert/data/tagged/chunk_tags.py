@@ -201,7 +201,8 @@ def describe_scheme(sentences: Iterable[Sequence[str]]) -> str:
         name = "IO" if letters <= {"I"} else "IOB2" if same["iob2"] else "IOB1" if same["iob1"] else "IOB"
     else:
         name = next((scheme.upper() for scheme, known in LETTERS.items() if letters <= {*known}), f"{''.join(sorted(letters))}O")
-    return f"{name} tags: " + (", ".join(f"{kind} {count}" for kind, count in sorted(type_counts.items())) or "no entity")
+    counted = ", ".join(f"{kind} {count}" for kind, count in sorted(type_counts.items()))
+    return f"{name} tags: {counted or 'no entity'}"
 
 
 def legal_transitions(labels: Sequence[str], scheme: Scheme) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -50,8 +50,8 @@ class Misfit:
 def module_of(name: str) -> Any:
     """The module of a format, imported when it is needed: that of keras_hub takes seconds.
 
-    Its `read(path)` gives the model at a path. If the format can be written, `write(model, folder)` writes one and gives the names of the
-    weights that have no place there.
+    Its `read(path)` gives the model at a path. If the format can be written, `write(model, folder)` writes one and gives
+    the names of the weights that have no place there.
     """
     return importlib.import_module(f"official_bert.models.interchange.projects.{name}")
 
@@ -108,7 +108,8 @@ def holds_model(path: str) -> bool:
 def _folder_format(folder: str) -> str:
     """The format of a folder with a config.json, from that alone: no slow imports. "" for none."""
     keys = set(read_mapping(os.path.join(folder, "config.json"), missing={}))
-    if keys & {"model_type", "architectures"} or ("hidden_size" in keys and _has_weights(folder)):  # neither key until 2020
+    # Until 2020 there was neither of the two keys.
+    if keys & {"model_type", "architectures"} or ("hidden_size" in keys and _has_weights(folder)):
         return "hugging_face"
     return "keras_hub" if "class_name" in keys else ""
 
@@ -146,7 +147,8 @@ def read(path: str, head: Head = "") -> StoredModel:
         raise ValueError(f"{model.origin}: holds no weight of a BERT model; it has {', '.join(model.unknown[:5]) or 'none'}")
     stored_models.require_finite(model.weights, model.origin, lambda ours: model.table.theirs(ours) or ours)
     folder = where if os.path.isdir(where) else os.path.dirname(where)
-    if model.head == "replaced" and model.generator is None and os.path.isdir(generator := os.path.join(folder, GENERATOR)):
+    generator = os.path.join(folder, GENERATOR)
+    if model.head == "replaced" and model.generator is None and os.path.isdir(generator):
         model = dataclasses.replace(model, generator=read(generator))
     return dataclasses.replace(model, folder=folder)
 

@@ -1,4 +1,4 @@
-"""Hub download: checkpoints by name (repositories of the Hugging Face hub, keras-hub's presets), and in zip files of 2018.
+"""Hub download: checkpoints by name (the Hugging Face hub, keras-hub's presets), and in zip files of 2018.
 
 Each becomes a folder on this machine, which the formats read. `huggingface_hub` fetches, caches, locks and resumes; it alone reads
 `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE`, and sends the token to that host alone. No Python file is ever fetched.
@@ -60,7 +60,8 @@ def _downloaded(name: str) -> str:
     try:
         about = huggingface_hub.HfApi().model_info(repository, revision=revision)  # asks once; the listing of files would try for a minute
         files = [file.rfilename for file in about.siblings or ()]
-        return huggingface_hub.snapshot_download(repository, revision=revision, allow_patterns=files_to_download(files, name))
+        return huggingface_hub.snapshot_download(
+            repository, revision=revision, allow_patterns=files_to_download(files, name))
     except errors.GatedRepoError:
         raise ValueError(f"{name}: the Hugging Face hub wants a token of somebody whom its owner admits; HF_TOKEN gives it") from None
     except errors.RevisionNotFoundError:

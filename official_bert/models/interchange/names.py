@@ -54,9 +54,10 @@ def rows(ours: str, theirs: str, parts: Sequence[str] = ("",), their_parts: Sequ
 
 def layer_rows(theirs: str, parts: Mapping[str, str], separator: str = "/",
                variables: Sequence[str] | None = None) -> list[tuple[str, str]]:
-    """Makes the rows of a layer from {our part: their module}; `variables` are their names of kernel and bias, or of gamma and beta."""
-    return [row for part, module in parts.items() for row in rows(
-        f"layer_{{i}}/{part}/", f"{theirs}{module}{separator}", NORM if part.endswith("LayerNorm") else DENSE, variables)]
+    """Makes the rows of a layer from {our part: their module}; `variables` are their names of kernel and bias, if others."""
+    return [row for part, module in parts.items()
+            for row in rows(f"layer_{{i}}/{part}/", f"{theirs}{module}{separator}",
+                            NORM if part.endswith("LayerNorm") else DENSE, variables)]
 
 
 def as_matrix(name: str, weight: np.ndarray) -> np.ndarray:

@@ -182,8 +182,11 @@ def refuse_architecture(config: ModelConfig, what: str) -> None:
 
 def refuse_numerics(config: ModelConfig, what: str, hidden_acts: Sequence[str]) -> None:
     """Raises ValueError for an activation, an epsilon or a part of a relative of BERT that another implementation lacks."""
-    if others := [f"{key} {getattr(config, key)!r}" for key in OF_RELATIVES if getattr(config, key) != getattr(BERT_BASE, key)]:
-        raise ValueError(f"{what} computes BERT alone, the model has {', '.join(others)}: only --to=ours or --to=hugging_face can hold it")
+    others = [key for key in OF_RELATIVES if getattr(config, key) != getattr(BERT_BASE, key)]
+    if others:
+        values = ", ".join(f"{key} {getattr(config, key)!r}" for key in others)
+        raise ValueError(f"{what} computes BERT alone, the model has {values}: only --to=ours or --to=hugging_face can "
+                         "hold it")
     if not config.type_vocab_size:
         raise ValueError(f"{what} has segments, the model none (type_vocab_size 0): only --to=ours or --to=hugging_face can hold it")
     refuse_acts(config, what, hidden_acts)

@@ -9,7 +9,7 @@ from official_bert.text.subwords.host import SubwordTokenizer
 
 
 def split_lines(buffer: bytes) -> list[str]:
-    """Returns the lines of a UTF-8 buffer; the last one may lack its newline byte. Raises UnicodeDecodeError for other bytes."""
+    """Returns the lines of a UTF-8 buffer, whose last one may lack its newline. Raises UnicodeDecodeError."""
     lines = buffer.decode("utf-8").split("\n")
     return lines if lines[-1] else lines[:-1]
 

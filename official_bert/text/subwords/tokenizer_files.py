@@ -43,7 +43,9 @@ def read(path: str) -> dict[str, bytes]:
     if not exists(path):
         raise ValueError(f"{path}: no such tokenizer file")
     content = read_bytes(path)
-    return unpack(content, path) if name.endswith(".zip") else {JSON_FILE if name.endswith(".json") else MODEL_FILES[1]: content}
+    if name.endswith(".zip"):
+        return unpack(content, path)
+    return {JSON_FILE if name.endswith(".json") else MODEL_FILES[1]: content}
 
 
 def _read_folder(folder: str) -> dict[str, bytes]:

@@ -58,7 +58,9 @@ def check(values: Mapping[str, Any], switches: Mapping[str, tuple], read: frozen
     """Raises ValueError for a key with a value that is not computed; `switches` are a member's own, `read` the keys that it reads."""
     for key, usual in {**SWITCHES, **switches}.items():
         if values.get(key) not in usual:
-            expected = "none: no quantised weights, but float32, float16 or bfloat16" if key.endswith("_config") else repr(usual[0])
+            expected = repr(usual[0])
+            if key.endswith("_config"):
+                expected = "none: no quantised weights, but float32, float16 or bfloat16"
             raise ValueError(f"{key}: {values[key]!r} is not computed here; expected {expected}")
     usual_values = {"embedding_size": values.get("hidden_size")} | dict.fromkeys(("head_dim", "attention_head_size"), _head_size(values))
     for key in OF_OTHERS:

@@ -35,7 +35,8 @@ USUAL_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # posi
 def read(folder: str) -> StoredModel:
     """Reads the model of a folder. Raises ValueError for another architecture, damaged files, untied output embeddings."""
     there = os.listdir(folder)
-    path = os.path.join(folder, next((name for name in (CONFIG_FILE, stored_models.BERT_CONFIG_FILE) if name in there), CONFIG_FILE))
+    names = (CONFIG_FILE, stored_models.BERT_CONFIG_FILE)
+    path = os.path.join(folder, next((name for name in names if name in there), CONFIG_FILE))
     values = read_mapping(path)
     member, model_type = member_of(values, path)
     architecture = _check_architecture(values, member, model_type, path)
@@ -113,7 +114,8 @@ def _check_architecture(values: Mapping[str, Any], member: Member, model_type: s
 
 def read_tensors(folder: str) -> dict[str, np.ndarray]:
     """Reads all tensors of a folder, from one file or several; prefers safetensors."""
-    for name, load in ((WEIGHTS_FILE, lambda path: stored_models.read_safetensors(path)[0]), (TORCH_FILE, torch_pickle.load_tensors)):
+    for name, load in ((WEIGHTS_FILE, lambda path: stored_models.read_safetensors(path)[0]),
+                       (TORCH_FILE, torch_pickle.load_tensors)):
         path, index = os.path.join(folder, name), os.path.join(folder, f"{name}.index.json")
         if os.path.exists(path):
             return load(path)

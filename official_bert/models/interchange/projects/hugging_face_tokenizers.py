@@ -72,9 +72,11 @@ def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
     """Returns a warning about tokens that were added to the tokenizer and that no text is given here."""
     if vocab is None:
         return []
-    added, library = (read_mapping(os.path.join(folder, name), missing={}) for name in (ADDED_FILE, FAST_TOKENIZER_FILE))
-    tokens = [*added, *(str(entry.get("content")) for entry in library.get("added_tokens") or () if isinstance(entry, dict))]
-    lost = [token for token in dict.fromkeys(tokens) if token not in SPECIAL_TOKENS and not (token in vocab and token.isalnum())]
+    added, library = (read_mapping(os.path.join(folder, name), missing={})
+                      for name in (ADDED_FILE, FAST_TOKENIZER_FILE))
+    entries = [entry for entry in library.get("added_tokens") or () if isinstance(entry, dict)]
+    lost = [token for token in dict.fromkeys([*added, *(str(entry.get("content")) for entry in entries)])
+            if token not in SPECIAL_TOKENS and not (token in vocab and token.isalnum())]
     if not lost:
         return []
     return [f"its added tokens ({', '.join(lost[:4])}{', ...' if len(lost) > 4 else ''}) are cut into pieces here, as other text"]
@@ -85,14 +87,16 @@ def _read_do_lower_case(folder: str) -> bool | None:
 
     Raises ValueError for another tokenizer than BERT's, and for unsupported switches.
     """
-    path, library_path, model_path = (os.path.join(folder, name) for name in (TOKENIZER_FILE, FAST_TOKENIZER_FILE, MODEL_FILE))
+    path, library_path, model_path = (os.path.join(folder, name)
+                                      for name in (TOKENIZER_FILE, FAST_TOKENIZER_FILE, MODEL_FILE))
     config, library, model = (read_mapping(name, missing={}) for name in (path, library_path, model_path))
     for key, kind in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer"), ("model", "WordPiece")):
         if (step := (library.get(key) or {}).get("type", kind)) != kind:
             raise ValueError(f"{library_path}: {key}: expected {kind}, got {step}")
     # As in Hugging Face, the model's own file names the class if the tokenizer's names none.
-    where, class_name = next(((name, values["tokenizer_class"]) for name, values in ((path, config), (model_path, model))
-                              if values.get("tokenizer_class") is not None), ("", None))
+    named = [(name, values["tokenizer_class"]) for name, values in ((path, config), (model_path, model))
+             if values.get("tokenizer_class") is not None]
+    where, class_name = next(iter(named), ("", None))
     if class_name is not None and class_name not in GENERIC and str(class_name).removesuffix("Fast") not in CLASSES:
         raise ValueError(f"{where}: tokenizer_class: expected {CLASSES[0]}, got {class_name!r}")
     if class_name in GENERIC and library:  # has tokenizer.json's switches alone

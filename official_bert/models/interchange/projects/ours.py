@@ -67,8 +67,8 @@ def read(prefix: str) -> StoredModel:
     run = RunFolder.around(prefix)
     config, vocab = run.recorded_config() if run.has_begun else None, stored_models.read_vocab(run.path)
     tokenizer = stored_models.read_tokenizer(run.path)
-    stored = StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, head=stored_models.head_of(weights, prefix), vocab=vocab,
-                         tokenizer=tokenizer)
+    stored = StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, vocab=vocab, tokenizer=tokenizer,
+                         head=stored_models.head_of(weights, prefix))
     return generators.told_apart(stored if config is None else _as_run_says(stored, config, prefix), config)
 
 
@@ -123,8 +123,9 @@ def _load_keras(path: str) -> keras.Model:
         return keras.saving.load_model(path, compile=False)
     except (OSError, KeyError, TypeError, ValueError) as error:
         unknown_class = UNKNOWN_CLASS.search(str(error))
-        reason = f"it holds a class {unknown_class[1]}, which is not registered with Keras: import its module first" if unknown_class \
-            else str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0]
+        if unknown_class:
+            reason = f"it holds a class {unknown_class[1]}, which is not registered with Keras: import its module first"
         raise ValueError(f"{path}: cannot be read as a Keras model: {reason}") from None
 
 

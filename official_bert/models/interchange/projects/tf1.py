@@ -52,8 +52,8 @@ def read(prefix: str, head: Head = "") -> StoredModel:
         return _read_albert(prefix, reader, names)
     if any(name.startswith(("electra/", *electra.TF1_GENERATOR)) for name in names):
         return _read_electra(prefix, reader, names, head == "pretraining")
-    return _stored(prefix, "", TABLE, *_weights_of(prefix, reader, names, TABLE), config=stored_models.read_config(folder),
-                   **_vocabulary(prefix))
+    return _stored(prefix, "", TABLE, *_weights_of(prefix, reader, names, TABLE),
+                   config=stored_models.read_config(folder), **_vocabulary(prefix))
 
 
 def _vocabulary(prefix: str) -> dict[str, Any]:
@@ -121,8 +121,8 @@ def _read_electra(prefix: str, reader: Any, names: Sequence[str], wants_generato
         notes.append("attention heads are taken to have 64 numbers each")
     if both and not is_generator:
         notes.append("the generator beside it is not read; convert_checkpoint --head=pretraining reads it")
-    return _stored(prefix, " (ELECTRA)", electra.TF1_TABLE, weights, unknown, config=config, model_type="electra", notes=notes,
-                   **_vocabulary(prefix))
+    return _stored(prefix, " (ELECTRA)", electra.TF1_TABLE, weights, unknown, config=config, model_type="electra",
+                   notes=notes, **_vocabulary(prefix))
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:

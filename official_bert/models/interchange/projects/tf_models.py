@@ -24,8 +24,8 @@ TABLE = NameTable([
     *layer_rows("_transformer_layers/{i}/", {
         "attention/query": "_attention_layer/_query_dense", "attention/key": "_attention_layer/_key_dense",
         "attention/value": "_attention_layer/_value_dense", "attention/output": "_attention_layer/_output_dense",
-        "attention_LayerNorm": "_attention_layer_norm", "intermediate": "_intermediate_dense", "output": "_output_dense",
-        "output_LayerNorm": "_output_layer_norm"}),
+        "attention_LayerNorm": "_attention_layer_norm", "intermediate": "_intermediate_dense",
+        "output": "_output_dense", "output_LayerNorm": "_output_layer_norm"}),
     *rows("pooler/", "_pooler_layer/", DENSE),
     *rows("masked_lm/transform/", "masked_lm/dense/", DENSE),
     *rows("masked_lm/LayerNorm/", "masked_lm/layer_norm/", NORM),
