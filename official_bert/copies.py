@@ -22,7 +22,7 @@ from official_bert.files import (
     upload,
     written_beside,
 )
-from official_bert.stores import TENSORFLOW_SCHEMES, scheme_of, store_of
+from official_bert.stores import scheme_of, store_of
 
 
 @functools.cache
@@ -31,6 +31,12 @@ def temporary_folder() -> str:
     folder = tempfile.mkdtemp(prefix="official_bert_")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def require_here(path: str, flag: str, reason: str) -> None:
+    """Raises ValueError, naming the flag and the reason, for a path elsewhere than on this machine."""
+    if is_remote(path):
+        raise ValueError(f"--{flag}={path}: expected a path on this machine: {reason}")
 
 
 def _copy_of(path: str) -> str:
@@ -75,11 +81,6 @@ def _refresh(path: str, target: str) -> None:
         shutil.copyfileobj(source, file, 1 << 20)
     if when:
         os.utime(target, ns=(when, when))
-
-
-def for_tensorflow(path: str) -> str:
-    """A path that TensorFlow itself can read: the same, or that of a copy."""
-    return path if scheme_of(path) in ("", *TENSORFLOW_SCHEMES) else local_copy(path)
 
 
 class WorkingFolder:

@@ -75,20 +75,20 @@ def modified(path: str) -> int:
 
 def open_bytes(path: str) -> IO[bytes]:
     """Opens a file to read its bytes. Raises OSError if that fails."""
-    return store_of(path).open(path)  # type: ignore[return-value]
+    return store_of(path).open(path)
 
 
 def folder_of(path: str) -> str:
     """The folder of a file, "" for the current one."""
-    if found := SCHEME.match(path):
-        return found[0] + os.path.dirname(path.removeprefix(found[0]).rstrip("/"))
+    if scheme := SCHEME.match(path):
+        return scheme[0] + os.path.dirname(path.removeprefix(scheme[0]).rstrip("/"))
     return os.path.dirname(path)
 
 
 def normal(path: str) -> str:
     """A path without needless dots and slashes."""
-    if found := SCHEME.match(path):
-        return found[0] + os.path.normpath(path.removeprefix(found[0]))
+    if scheme := SCHEME.match(path):
+        return scheme[0] + os.path.normpath(path.removeprefix(scheme[0]))
     return os.path.normpath(path)
 
 
@@ -157,22 +157,15 @@ def upload(names: Sequence[str], folder: str, target: str) -> None:
         store_of(target).upload(os.path.join(folder, name), os.path.join(target, name))
 
 
-def publish_folder(folder: str, target: str) -> None:
-    """Gives a whole folder of this machine its final name, on this machine or elsewhere."""
-    make_folder(folder_of(target))
-    if is_remote(target):
-        upload([os.path.relpath(path, folder) for path in files_below(folder)], folder, target)
-    else:
-        os.replace(folder, target)
-
-
 def publish(path: str, target: str) -> None:
-    """Gives a whole file of this machine its final name, on this machine or elsewhere."""
+    """Gives a whole file or folder of this machine its final name, on this machine or elsewhere."""
     make_folder(folder_of(target))
-    if is_remote(target):
+    if is_remote(target) and os.path.isdir(path):
+        upload([os.path.relpath(file, path) for file in files_below(path)], path, target)
+    elif is_remote(target):
         store_of(target).upload(path, target)
         os.unlink(path)
-    elif os.stat(path).st_dev == os.stat(os.path.dirname(target) or ".").st_dev:
+    elif os.path.isdir(path) or os.stat(path).st_dev == os.stat(os.path.dirname(target) or ".").st_dev:
         os.replace(path, target)
     else:  # a file cannot be renamed to another disk
         with written_beside(target) as temporary:
@@ -231,7 +224,7 @@ def list_versions(folder: str, holding: Sequence[str] = ()) -> Mapping[int, str]
     try:
         return {int(name): name for name in list_names(folder) if re.fullmatch("[0-9]{1,18}", name)
                 and is_folder(path := os.path.join(folder, name))
-                and (not holding or any(exists(os.path.join(path, wanted)) for wanted in holding))}
+                and (not holding or any(exists(os.path.join(path, file)) for file in holding))}
     except OSError:
         return {}
 
@@ -281,8 +274,19 @@ def read_text(path: str, what: str = "file") -> str:
     return "".join(read_lines(path, what, keep_ends=True))
 
 
-def read_json(path: str, what: str = "file") -> Any:
-    """Returns the value in a JSON file. Raises ValueError naming the file and the place that is not JSON."""
+def read_bytes(path: str) -> bytes:
+    """Returns the content of a file. Raises OSError if that fails."""
+    with open_bytes(path) as file:
+        return file.read()
+
+
+def read_json(path: str, what: str = "file", missing: Any = None) -> Any:
+    """Returns the value in a JSON file; `missing`, unless that is None, if there is no such file.
+
+    Raises ValueError naming the file and the place that is not JSON.
+    """
+    if missing is not None and not exists(path):
+        return missing
     try:
         return json.loads(read_text(path, what))
     except RecursionError:
@@ -291,6 +295,14 @@ def read_json(path: str, what: str = "file") -> Any:
         if str(error).startswith(path):  # of the file itself
             raise
         raise ValueError(f"{path}: not valid JSON: {error}") from None  # also a number of 5,000 digits
+
+
+def read_mapping(path: str, missing: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Returns the mapping in a JSON file, as `read_json` does. Raises ValueError for another value."""
+    values = read_json(path, missing=missing)
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: expected a mapping, got {str(values)[:80]}")
+    return values
 
 
 def read_log(path: str) -> Iterator[dict[str, Any]]:
@@ -305,31 +317,31 @@ def read_log(path: str) -> Iterator[dict[str, Any]]:
                 yield row
 
 
-def _temporary(path: str) -> str:
-    """A name beside `path` that nobody else takes: processes of other machines, and of other containers, may have this one's number."""
-    return f"{path}.tmp.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+@contextlib.contextmanager
+def _temporary_for(path: str) -> Iterator[str]:
+    """Gives a temporary path on this machine for what will be at `path`, and removes what is left there at the end.
+
+    It lies beside `path`, with a name that nobody else takes: processes in other containers may have this one's number.
+    """
+    if is_remote(path):
+        with tempfile.TemporaryDirectory(prefix="official_bert_") as folder:
+            yield os.path.join(folder, os.path.basename(path.rstrip("/")))
+        return
+    temporary = f"{path.rstrip('/')}.tmp.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+    try:
+        yield temporary
+    finally:
+        remove(temporary)
 
 
 @contextlib.contextmanager
 def written_beside(path: str) -> Iterator[str]:
-    """Gives a temporary path beside `path`; flushes it to the disk and renames it at the end, or removes it after an error.
-
-    For a `path` elsewhere the temporary one is on this machine, and is copied at the end.
-    """
-    if is_remote(path):
-        with tempfile.TemporaryDirectory(prefix="official_bert_") as folder:
-            yield (temporary := os.path.join(folder, os.path.basename(path)))
-            publish(temporary, path)
-        return
-    temporary = _temporary(path)
-    try:
+    """Gives a temporary path to write; its file is flushed and becomes `path` at the end, or goes after an error."""
+    with _temporary_for(path) as temporary:
         yield temporary
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        publish(temporary, path)
 
 
 @contextlib.contextmanager
@@ -376,21 +388,12 @@ def require_new_folder(folder: str, flag: str = "") -> None:
 
 @contextlib.contextmanager
 def written_folder(folder: str) -> Iterator[str]:
-    """Gives a temporary folder beside `folder` to fill; renames it at the end, or removes it after an error.
+    """Gives a temporary folder to fill; publishes it as `folder` at the end, or removes it after an error.
 
-    For a `folder` elsewhere the temporary one is on this machine, and its files are copied at the end. Raises ValueError if
-    `folder` exists and is not empty.
+    Raises ValueError if `folder` exists and is not empty.
     """
     require_new_folder(folder)
-    if is_remote(folder):
-        with tempfile.TemporaryDirectory(prefix="official_bert_") as temporary:
-            yield temporary
-            publish_folder(temporary, folder)
-        return
-    temporary = _temporary(folder.rstrip("/"))
-    os.makedirs(temporary)
-    try:
+    with _temporary_for(folder) as temporary:
+        os.makedirs(temporary)
         yield temporary
-        os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        publish(temporary, folder)

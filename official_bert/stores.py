@@ -11,54 +11,17 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 Kind = Literal["file", "folder", ""]
 TENSORFLOW_SCHEMES = ("gs", "ram")
 SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
 
 
-class Store(Protocol):
-    """The files of one kind of place, by their whole paths. Failures are OSErrors that name the path."""
-
-    def kind(self, path: str) -> Kind:
-        """Whether a path is a file or a folder; "" if there is neither."""
-
-    def open(self, path: str) -> io.BufferedIOBase:
-        """Opens a file to read its bytes."""
-
-    def names(self, folder: str) -> list[str]:
-        """The names of files and folders in a folder; none if it is no folder."""
-
-    def below(self, folder: str) -> list[str]:
-        """The paths of all files below a folder."""
-
-    def size(self, path: str) -> int:
-        """Bytes of a file."""
-
-    def modified(self, path: str) -> int:
-        """When a file changed, in nanoseconds; 0 if the store does not say it."""
-
-    def upload(self, local: str, path: str) -> None:
-        """Copies a file of this machine to a path, which has its content at once."""
-
-    def remove(self, path: str) -> None:
-        """Removes a file or, with everything in it, a folder; there may be neither."""
-
-    def make_folder(self, path: str) -> None:
-        """Makes a folder and those above it, if the store knows folders."""
-
-
 def scheme_of(path: str) -> str:
     """The part before `://`; "" for a path on this machine."""
-    found = SCHEME.match(path)
-    return found[1] if found else ""
-
-
-def store_of(path: str) -> Store:
-    """The store that a path lies in. Raises ValueError for a scheme that is unknown or whose package is missing."""
-    scheme = scheme_of(path)
-    return LocalStore() if not scheme else TensorFlowStore() if scheme in TENSORFLOW_SCHEMES else FsspecStore(path, scheme)
+    scheme = SCHEME.match(path)
+    return scheme[1] if scheme else ""
 
 
 def matches(path: str, pattern: str) -> bool:
@@ -75,35 +38,47 @@ def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return not hidden and fnmatch.fnmatchcase(parts[0], pattern[0]) and _parts_match(parts[1:], pattern[1:])
 
 
-class LocalStore:
-    """This machine's file system."""
+class Store:
+    """The files of this machine, by their whole paths; other stores do the same for theirs.
+
+    Failures are OSErrors that name the path.
+    """
 
     def kind(self, path: str) -> Kind:
+        """Whether a path is a file or a folder; "" if there is neither."""
         return "folder" if os.path.isdir(path) else "file" if os.path.exists(path) else ""
 
     def open(self, path: str) -> Any:
+        """Opens a file to read its bytes."""
         return open(path, "rb")
 
     def names(self, folder: str) -> list[str]:
+        """The names of files and folders in a folder; none if it is no folder."""
         return os.listdir(folder) if os.path.isdir(folder) else []
 
     def below(self, folder: str) -> list[str]:
+        """The paths of all files below a folder."""
         return [os.path.join(inside, name) for inside, _, names in os.walk(folder) for name in names]
 
     def size(self, path: str) -> int:
+        """Bytes of a file."""
         return os.path.getsize(path)
 
     def modified(self, path: str) -> int:
+        """When a file changed, in nanoseconds; 0 if the store does not say it."""
         return os.stat(path).st_mtime_ns
 
-    def upload(self, local: str, path: str) -> None:
-        shutil.copyfile(local, path)
+    def upload(self, path: str, target: str) -> None:
+        """Copies a file of this machine to the path `target`, which has its content at once."""
+        shutil.copyfile(path, target)
 
     def remove(self, path: str) -> None:
+        """Removes a file or, with everything in it, a folder; there may be neither."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
 
     def make_folder(self, path: str) -> None:
+        """Makes a folder and those above it, if the store knows folders."""
         os.makedirs(path or ".", exist_ok=True)
 
 
@@ -153,7 +128,7 @@ class _TensorFlowFile(io.RawIOBase):
         super().close()
 
 
-class TensorFlowStore:
+class TensorFlowStore(Store):
     """The file systems that TensorFlow reads and writes itself."""
 
     def __init__(self) -> None:
@@ -208,7 +183,7 @@ class TensorFlowStore:
         self._files.makedirs(path)
 
 
-class FsspecStore:
+class FsspecStore(Store):
     """Every other scheme, through fsspec. Listings are never taken from a cache: other processes write too."""
 
     def __init__(self, path: str, scheme: str):
@@ -272,6 +247,12 @@ class FsspecStore:
 
     def make_folder(self, path: str) -> None:
         """Makes nothing: a file makes the folders of its name."""
+
+
+def store_of(path: str) -> Store:
+    """The store that a path lies in. Raises ValueError for a scheme that is unknown or whose package is missing."""
+    scheme = scheme_of(path)
+    return Store() if not scheme else TensorFlowStore() if scheme in TENSORFLOW_SCHEMES else FsspecStore(path, scheme)
 
 
 def _require_file(kind: Kind, path: str) -> None:

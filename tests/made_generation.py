@@ -5,9 +5,17 @@ import pathlib
 import subprocess
 import sys
 
+from official_bert.data.pretraining.masking import VocabularyFacts
+from official_bert.text.tokenization import FullTokenizer
+
 ROOT = pathlib.Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden"
 COMMAND = ROOT / "tools" / "create_pretraining_data.py"
+
+
+def facts_of(vocab):
+    """The facts of {token: id}."""
+    return VocabularyFacts.of(FullTokenizer("vocab.txt", vocab=vocab))
 
 
 def start(*arguments, limits=(), **kwargs):

@@ -13,7 +13,7 @@ from official_bert import archives
 from official_bert.data import record_index
 from official_bert.data.cache import cached
 from official_bert.data.tabular.formats import sheet_cells
-from official_bert.models.interchange import published
+from official_bert.models.interchange import hub
 from official_bert.text.subwords import tokenizer_files
 
 TEXT = " ".join(map(str, range(99)))
@@ -35,14 +35,14 @@ def workbook():
     return content.getvalue()
 
 
-def published_zip():
+def zip_of_2018():
     return zip_of(bert_config__json=TEXT, vocab__txt=TEXT, bert_model__ckpt__index=TEXT)
 
 
 # What reads a zip file at a path, a good one, and an entry that is read.
 READERS = {
     "workbook": (lambda path: list(sheet_cells(path)), workbook(), "xl/worksheets/sheet1.xml"),
-    "published": (lambda path: published._unpacked.__wrapped__(path, 0), published_zip(), "vocab.txt"),
+    "hub": (lambda path: hub._unpacked.__wrapped__(path, 0), zip_of_2018(), "vocab.txt"),
     "tokenizer": (lambda path: tokenizer_files.unpack(pathlib.Path(path).read_bytes(), path),
                   zip_of(tokenizer__json=TEXT), "tokenizer.json"),
 }
@@ -87,7 +87,7 @@ def test_entries_that_unpack_to_far_more_than_the_file_holds_are_refused(tmp_pat
     read, good, _ = READERS[reader]
     monkeypatch.setattr(archives, "MOST_UNPACKED", 1 << 16)
     monkeypatch.setattr(archives, "MOST_TIMES", 2)
-    monkeypatch.setattr(published, "LARGEST", 1 << 16)
+    monkeypatch.setattr(hub, "LARGEST", 1 << 16)
     packed = io.BytesIO(good)
     with zipfile.ZipFile(packed, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("more.txt", bytes(1 << 20))

@@ -87,8 +87,6 @@ FILES = {
     '`[{"text": ..., "label": [{': (json.dumps([{"text": TEXT, "label": [one["value"] for one in STUDIO]}]), "LOC 1, PER 1"),
     '`[["text"': (json.dumps([[TEXT, {"entities": PER}]]), "LOC 1, PER 1"),
     '`{"text": ..., "ents"': (lines({"text": TEXT, "ents": OBJECTS}), "LOC 1, PER 1"),
-    '`[{"paragraphs"': (json.dumps([{"paragraphs": [{"sentences": [{"tokens": [
-        {"orth": "Ada", "ner": "U-PER"}, {"orth": "x", "ner": "O"}]}]}]}]), "PER 1"),
     '`{"text": ..., "spans"': (lines({"text": TEXT, "spans": OBJECTS, "answer": "accept"}, {"text": "x", "spans": [], "answer": "reject"}),
                               "1 rows that people rejected"),
     '`{"text": ..., "label": {': (lines({"text": "彭小军认为", "label": {"name": {"彭小军": [[0, 2]]}}}), "name 1"),

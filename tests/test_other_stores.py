@@ -178,3 +178,9 @@ def test_the_data_tools_import_tensorflow_only_when_a_path_asks_for_it(golden, t
                            f"--vocab_file={golden}/vocab_uncased.txt", "--dupe_factor=1"], check=True, capture_output=True, text=True,
                           cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.stdout.splitlines()[-1] == "False False"
+
+
+def test_a_path_elsewhere_is_refused_where_only_this_machine_will_do():
+    copies.require_here("work", "work_dir", "its files are locked")
+    with pytest.raises(ValueError, match="--work_dir=gs://bucket/work: expected a path on this machine: its files are locked"):
+        copies.require_here("gs://bucket/work", "work_dir", "its files are locked")

@@ -134,7 +134,7 @@ def learn(counts: dict[str, collections.Counter], settings: Settings, characters
         true_counts: collections.Counter = collections.Counter()
         for words in counts.values():
             true_counts.update(words)
-        smoothed = vocab_learning.smooth_languages(counts, settings.smoothing)
+        smoothed = mixing.smooth_languages(counts, settings.smoothing)
         pieces = vocab_learning.learn_pieces(smoothed, size, settings.min_frequency, characters, true_counts)
     return vocab_learning.make_vocab(pieces, settings.num_unused)
 

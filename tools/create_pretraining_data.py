@@ -35,7 +35,9 @@ from official_bert.data.pretraining.yield_report import MOST_LOST, YieldReport, 
 from official_bert.data.raw_text.documents import check_prepared_files
 from official_bert.files import BadText, absolute, find_files, is_remote, shard_names
 from official_bert.text import loading
+from official_bert.text.subwords.tokenizer_files import is_subwords
 from official_bert.text.vocab import check_casing, has_capitals, load_vocab
+from official_bert.text.vocab_learning import deleted_share
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Text files: comma-separated paths and globs.", required=True)
@@ -216,6 +218,14 @@ def warn(lines: Iterable[str]) -> None:
         print(f"warning: {line}", file=sys.stderr)
 
 
+def warn_of_deleted_accents(settings: Settings, inputs: Sequence[str]) -> None:
+    """Warns if lower-casing deletes much of the text, by the beginnings of the first files."""
+    lower_cases = settings.do_lower_case and not is_subwords(settings.vocab_file)
+    if lower_cases and (deleted := deleted_share(inputs)) > MOST_LOST:
+        warn([f"lower-casing deletes {deleted:.1%} of the text's characters: accents and vowel signs. "
+              "Use --do_lower_case=False, with a vocabulary that was made so"])
+
+
 def warn_of_unknown_words(settings: Settings, unknown: int, tokens: int) -> None:
     """Warns if a large share of the tokens is [UNK]."""
     if unknown <= MOST_LOST * tokens:
@@ -250,7 +260,7 @@ def create_on_beam(settings: Settings, config: InstanceConfig, outputs: list[str
 
 def create_here(settings: Settings, config: InstanceConfig, outputs: list[str]) -> Account:
     """Makes the records on this machine; returns the counts."""
-    facts, units = VocabularyFacts.of_tokenizer(loading.load(settings.vocab_file)), units_of(settings)
+    facts, units = VocabularyFacts.of(loading.load(settings.vocab_file)), units_of(settings)
     facts = facts.with_units() if units else facts
     inputs = find_files(settings.input_file, "--input_file", repeats=True)
     check_prepared_files(inputs)
@@ -272,12 +282,10 @@ def create_here(settings: Settings, config: InstanceConfig, outputs: list[str]) 
         work = stack.enter_context(WorkFolder(work_path(outputs[0]), deciding(settings, description, outputs), settings.discard))
         reporter = stack.enter_context(Reporter())
         store = get_store(settings, settings.token_store or work.path_of(TOKENS), description, reporter)
-        if store.accents > MOST_LOST * store.characters:
-            warn([f"lower-casing deletes {store.accents / store.characters:.1%} of the text's characters: accents and vowel signs. "
-                  "Use --do_lower_case=False, with a vocabulary that was made so"])
+        warn_of_deleted_accents(settings, inputs)
         if units and not store.count_within(np.arange(2 * facts.size) >= facts.size):
             raise ValueError(f"{settings.input_file}: expected units of several tokens, {units.described}, and the text has none")
-        unknown = store.count(facts.unk_id) + (store.count(facts.unk_id + facts.size) if units else 0)
+        unknown = store.count_within(facts.is_unknown)
         warn_of_unknown_words(settings, unknown, len(store.tokens))
         if config.masking and len(store.tokens):
             warn(single_token_doubts(config.masking.strategy, float(facts.continues_word[store.tokens[:TOKENS_LOOKED_AT]].mean())))

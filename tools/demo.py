@@ -22,14 +22,14 @@ from collections.abc import Callable
 import numpy as np
 from absl import flags
 
+from official_bert.copies import require_here
 from official_bert.data import records
-from official_bert.data.long_work import preflight
 from official_bert.data.pretraining.yield_report import MOST_LOST
 from official_bert.data.raw_text import scripts
 from official_bert.files import absolute, exists, find_files, read_log
 from official_bert.models.run_folder import LOG_FILE, VOCAB_FILE
 from official_bert.text.tokenization import FullTokenizer
-from official_bert.text.vocab_learning import DELETED, count_characters
+from official_bert.text.vocab_learning import deleted_share
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("corpus", "", "Text files (globs with commas) to use instead of Python's language reference.")
@@ -134,9 +134,7 @@ def _is_word(text: str) -> bool:
 
 def deletes_letters(text: pathlib.Path) -> bool:
     """Tells whether lower-casing deletes more than 5 % of a text's characters, as the vowel signs of Thai and Hindi."""
-    with text.open(encoding="utf-8") as lines:
-        counts = count_characters(lines)
-    return counts[DELETED[0]] > MOST_LOST * sum(counts.values())
+    return deleted_share([str(text)]) > MOST_LOST
 
 
 def _blank_between_spaces(sentence: str, tokenizer: FullTokenizer) -> tuple[str, str] | None:
@@ -165,7 +163,7 @@ def _blank_of_token(sentence: str, tokenizer: FullTokenizer, whole: bool) -> tup
 def main(_) -> None:
     """Runs every step and prints the held-out loss beside that of the unigram distribution."""
     begin = time.monotonic()
-    preflight.check_here("output_dir", FLAGS.output_dir)
+    require_here(FLAGS.output_dir, "output_dir", "the commands that this one calls share its files")
     raw = from_here(FLAGS.corpus) if FLAGS.corpus else ""
     config = absolute(FLAGS.config) if exists(FLAGS.config) else FLAGS.config  # or a name of configs/
     output = pathlib.Path(FLAGS.output_dir).absolute()

@@ -184,7 +184,7 @@ def share_read(path: str, count: int) -> float:
 def inspect(input_file: str, vocab_file: str, every: int = 1, num_examples: int = 3, num_words: int = 20) -> None:
     """Reads all records, or one in `every`, prints their statistics, and fails on bad ones."""
     paths, tokenizer = find_files(input_file, "--input_file"), loading.load(vocab_file)
-    facts, tokens = VocabularyFacts.of_tokenizer(tokenizer), tokenizer.inv_vocab
+    facts, tokens = VocabularyFacts.of(tokenizer), tokenizer.inv_vocab
     counts = dict.fromkeys(paths, 0)
     filled = [path for path in paths if records.holds_records(path)]  # a shard without documents has no record
     if not filled:

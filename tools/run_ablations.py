@@ -31,7 +31,7 @@ import yaml
 from absl import flags
 
 from official_bert.config import merge
-from official_bert.data.long_work import preflight
+from official_bert.copies import require_here
 from official_bert.files import absolute, read_json, written_whole
 from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, VOCAB_FILE
 from official_bert.tasks.pretraining.ablation_results import best_of, curve_of, printed_metrics, remove_weights, values_of
@@ -342,7 +342,7 @@ def locked(work_dir: pathlib.Path) -> Iterator[None]:
 def main(_) -> None:
     """Makes the rows that are not finished, one after another."""
     for flag in ("work_dir", "results", "data"):
-        preflight.check_here(flag, FLAGS[flag].value)
+        require_here(FLAGS[flag].value or "", flag, "the commands that this one calls share its files")
     plan = Plan.read(str(ROOT), FLAGS.scale, FLAGS.suites_file, read_json(FLAGS.step_times)["step"] if FLAGS.step_times else None)
     work_dir = pathlib.Path(FLAGS.work_dir).resolve()
     results = pathlib.Path(FLAGS.results).resolve() if FLAGS.results else work_dir / "results.jsonl"

@@ -10,7 +10,6 @@ again continues a stopped run.
 
 from official_bert.command_line import given_flags, run_main
 
-import contextlib
 import dataclasses
 import gc
 import os
@@ -109,7 +108,7 @@ def _search(values: SearchFlags, config: Config, files, placement, steps, asked_
     import keras
 
     from official_bert.data.cache import file_digest
-    from official_bert.files import is_remote, normal
+    from official_bert.files import normal
     from official_bert.interface import finetuning
     from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.loading import load_task
@@ -144,7 +143,7 @@ def _search(values: SearchFlags, config: Config, files, placement, steps, asked_
         raise ValueError(f"{both[0]}: expected one value (--set, or its flag) or several (--vary, --grid), got both")
     settings = search.draw_settings(grid, values.random, config.seed) if values.random else search.settings_of(grid)
     finetuning.check_settings(config, settings, asked_keys, placement, values.init_checkpoint, steps)
-    with contextlib.nullcontext() if is_remote(values.output_dir) else RunFolder(values.output_dir).locked():
+    with RunFolder(values.output_dir).locked():
         outcomes, best = search.search(config, settings, values.seeds, values.output_dir, metric, train_one, origin=origin,
                                        folds=values.folds)
     print("\n".join(search.describe(outcomes, metric, values.folds)))

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from official_bert.files import exists, folder_of, read_json, remove, size_of, written_whole
+from official_bert.files import folder_of, read_mapping, remove, size_of, written_whole
 
 SUFFIX, SIZE, COPIES, VOCABULARY, CASING = ".made_with.json", "file_bytes", "holds_copies", "vocabulary", "do_lower_case"
 
@@ -35,12 +35,8 @@ def read_origin(path: str) -> Mapping[str, Any]:
 
     Raises ValueError if the settings file is damaged.
     """
-    if not exists(where := origin_file(path)):
-        return {}
-    facts = read_json(where)
-    if not isinstance(facts, dict):
-        raise ValueError(f"{where}: expected a mapping, got {str(facts)[:80]}")
-    return facts if facts.get(SIZE) == size_of(path) else {}
+    facts = read_mapping(origin_file(path), missing={})
+    return facts if facts and facts.get(SIZE) == size_of(path) else {}
 
 
 def check_vocabulary(path: str, origin: Mapping[str, Any], digest: str) -> None:

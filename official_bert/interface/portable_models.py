@@ -41,9 +41,10 @@ def load_portable(folder: str) -> ModelFunction:
 
     Raises ValueError if its runtime is not installed, or if its files cannot be read.
     """
-    engine, described = load_engine(folder)
-    config = portable_config(folder)
-    task = load_task(config, os.path.join(folder, "assets"))
+    folder_here = local_copy(folder)
+    engine, described = load_engine(folder_here)
+    config = portable_config(folder_here)
+    task = load_task(config, os.path.join(folder_here, "assets"))
     stand_in = types.SimpleNamespace(encoder=types.SimpleNamespace(settings=encoder_settings(config.model)))
     served = make_served_model(task, stand_in, description.read_options(described))
     served.engine = as_model(engine, described)
@@ -53,8 +54,8 @@ def load_portable(folder: str) -> ModelFunction:
 
 
 def portable_config(folder: str) -> Config:
-    """Returns the configuration that travels with a model, with the vocabulary beside it."""
+    """Returns the configuration that travels with a model on this machine, with the vocabulary beside it."""
     assets = os.path.join(folder, "assets")
     config = RunFolder(assets).recorded_config()
-    vocabulary = local_copy(RunFolder(assets).vocab_file)
-    return dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=vocabulary))
+    tokenizer = dataclasses.replace(config.tokenizer, vocab_file=RunFolder(assets).vocab_file)
+    return dataclasses.replace(config, tokenizer=tokenizer)

@@ -54,7 +54,7 @@ def _vocabulary(path: str) -> tuple[str, bool | None]:
     path = local_checkpoint(path)
     alone = None if formats.holds_model(path) else hugging_face_tokenizers.read_alone(path)
     model = alone or formats.read(path)
-    if not (vocab_file := formats.vocab_file_of(path, model)):
+    if not (vocab_file := formats.vocab_file_of(model)):
         raise ValueError(f"{path}: no vocabulary found beside it; give the path of vocab.txt")
     for remark in hugging_face_tokenizers.remarks(path, model.vocab) if os.path.isdir(path) else ():
         logging.warning("%s: %s", path, remark)

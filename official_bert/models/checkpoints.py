@@ -37,10 +37,11 @@ class Initialization:
 
     def describe(self) -> str:
         """Says all of it in one sentence, with at most six names of a kind."""
-        parts = [f"{self.origin}: {self.taken} of {self.taken + len(self.new)} variables taken"]
-        parts += [f"{what}: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}"
+        facts = [f"{self.origin}: {self.taken} of {self.taken + len(self.new)} variables taken"]
+        facts += [f"{what}: {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}"
                   for what, names in (("new", self.new), ("not used", self.unused)) if names]
-        return "; ".join([*parts, *self.notes, *(f"{one.key} is {one.before} there and {one.after} here" for one in self.differences)])
+        changed = [f"{setting.key} is {setting.before} there and {setting.after} here" for setting in self.differences]
+        return "; ".join([*facts, *self.notes, *changed])
 
 
 def trained_weights(run: RunFolder, init_checkpoint: str = "", best: bool = False) -> str:

@@ -164,15 +164,17 @@ class RunFolder:
 
     def _read(self, name: str) -> dict[str, Any]:
         """The values in one of the run's JSON files, {} if it is not there."""
-        path = self.file(name)
-        return read_json(path) if self.path and exists(path) else {}
+        return read_json(self.file(name), missing={}) if self.path else {}
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Locks the folder, on this machine, for this process, which makes it; one to which nothing was written goes again.
+        """Locks the folder for this process, which makes it; one to which nothing was written goes again.
 
         Raises ValueError if another run holds it.
         """
+        if is_remote(self.path):  # other stores know no locks
+            yield
+            return
         is_new = not os.path.isdir(self.path)
         os.makedirs(self.path, exist_ok=True)
         with open(self.file(LOCK_FILE), "w", encoding="utf-8") as file:
@@ -337,8 +339,9 @@ class RunFolder:
         unpacked, ending = os.path.splitext(os.path.basename(data_file))
         stem = os.path.splitext(unpacked)[0] if ending.lower() in PACKED else unpacked
         if evaluated.get(stem, digest) != digest:
-            taken = self.file(_named(RESULTS_FILE, stem))
-            raise ValueError(f"--eval_file={data_file}: {taken} has the results of another file of this name; rename the file")
+            other_results = self.file(_named(RESULTS_FILE, stem))
+            raise ValueError(f"--eval_file={data_file}: {other_results} has the results of another file of this name; "
+                             "rename the file")
         return stem
 
     @property

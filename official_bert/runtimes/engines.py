@@ -3,7 +3,6 @@
 An engine takes and gives NumPy arrays by name, for rows of ids. `model.json` beside its file describes them.
 """
 
-import json
 import os
 import threading
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from official_bert.copies import local_copy
+from official_bert.files import read_json
 from official_bert.runtimes.quiet import hidden_output
 
 FILE = "model.json"
@@ -89,18 +88,17 @@ def engine_of(form: str) -> type[PortableModel]:
 
 
 def load_engine(folder: str, threads: int = 0) -> tuple[PortableModel, dict[str, Any]]:
-    """Returns the model in a folder that run_export wrote (models/NAME/onnx/1), and its description.
+    """Returns the model in a folder of this machine that run_export wrote (models/NAME/onnx/1), and its description.
 
     Raises ValueError if the runtime is not installed, or cannot read the file.
     """
+    path = os.path.join(folder, FILE)
     try:
-        with open(local_copy(os.path.join(folder, FILE)), encoding="utf-8") as file:
-            description = json.load(file)
+        description = read_json(path)
         kind = engine_of(description["format"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{os.path.join(folder, FILE)}: expected what run_export writes beside a model: {error}") from None
-    path = local_copy(os.path.join(folder, kind.file))
-    return start(kind, path, threads), description
+        raise ValueError(f"{path}: expected what run_export writes beside a model: {error}") from None
+    return start(kind, os.path.join(folder, kind.file), threads), description
 
 
 def start(kind: type[PortableModel], path: str, threads: int = 0) -> PortableModel:

@@ -12,7 +12,7 @@ import re
 import urllib.parse
 from collections.abc import Sequence
 
-from official_bert.copies import local_copy
+from official_bert.files import read_bytes
 from official_bert.server.statuses import RequestError
 
 ORIGIN = re.compile(r"https?://[^/\s?#@,]+")
@@ -92,10 +92,9 @@ def is_local(host: str) -> bool:
 def read_tokens(path: str) -> list[str]:
     """Reads a file of tokens, one a line, so that an old and a new one hold at the same time. Raises ValueError."""
     try:
-        with open(local_copy(path), encoding="utf-8") as file:
-            lines = file.read().split("\n")
+        lines = read_bytes(path).decode().split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not valid UTF-8"
+        reason = (error.strerror or error) if isinstance(error, OSError) else "not valid UTF-8"
         raise ValueError(f"--api_token_file={path}: {reason}") from None
     tokens = []
     for number, line in enumerate(lines, 1):

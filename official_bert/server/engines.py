@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from official_bert.copies import local_copy
-from official_bert.files import exists, folder_of, is_remote
+from official_bert.files import folder_of
 from official_bert.runtimes.engines import FILE, PortableModel, load_engine
-from official_bert.runtimes.halves import FINISH, LENGTHS, ORDER, OUTPUT, PREPARE, ROWS, SIZES, WHOLE, half_name
+from official_bert.runtimes.split_signature import FINISH, LENGTHS, ORDER, OUTPUT, PREPARE, ROWS, SIZES, WHOLE, half_name
 from official_bert.server.batching import join
 from official_bert.server.reading.tensors import Arrays, TensorSpec
 from official_bert.server.servable import Servable, Signature
@@ -68,15 +68,15 @@ def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0) -
     """
     place = os.path.join(folder_of(folder_of(folder)), engine, os.path.basename(folder))
     where = f"--engine={engine}"
-    if not exists(os.path.join(place, FILE)):
+    if (folder_here := local_copy(place)) != place:
+        servable.copies.append(folder_here)
+    if not os.path.isfile(os.path.join(folder_here, FILE)):
         raise ValueError(f"{where}: expected {place}, which run_export --format=saved_model,{engine} writes beside {folder}, got no such "
                          "folder; models that have no such form are refused there by name")
     if not servable.halves:
         raise ValueError(f"{where}: expected a SavedModel with the signatures prepare and finish, which run_export "
                          f"--format=saved_model,{engine} writes, got {', '.join(servable.signatures)} in {folder}")
-    if is_remote(place):
-        servable.copies.append(local_copy(place))
-    model, description = load_engine(place, threads)
+    model, description = load_engine(folder_here, threads)
     largest, computed = 0.0, []
     for name, signature in servable.signatures.items():
         if half_name(PREPARE, name) in servable.halves:

@@ -18,8 +18,7 @@ import grpc
 from aiohttp import web
 from google.protobuf.message import DecodeError
 
-from official_bert.copies import local_copy
-from official_bert.files import is_remote
+from official_bert.copies import local_copy, require_here
 from official_bert.server.access import AccessRules, accepts
 from official_bert.server.protocols.error_forms import error_body
 from official_bert.server.protocols.kserve.messages import SERVICE
@@ -66,8 +65,7 @@ class AccessLog:
     """Writes a JSON object per request to a file (`-`: standard error; empty: none). A file that was moved away is created again."""
 
     def __init__(self, path: str = ""):
-        if is_remote(path):
-            raise ValueError(f"--access_log={path}: expected a file of this machine, because each request adds a line")
+        require_here(path, "access_log", "each request adds a line to it")
         self._logger = logging.Logger("access")  # this server's own
         if path:
             handler = logging.StreamHandler(sys.stderr) if path == "-" else logging.handlers.WatchedFileHandler(path)

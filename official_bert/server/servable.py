@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.files import remove
-from official_bert.runtimes.halves import FINISH, LENGTHS, ORDER, PREPARE, SIZES
+from official_bert.runtimes.split_signature import FINISH, LENGTHS, ORDER, PREPARE, SIZES
 from official_bert.server.batch_queue import BatchingParameters
 from official_bert.server.reading.requests import DEFAULT_SIGNATURE
 from official_bert.server.reading.tensors import Arrays, TensorSpec, check_names
@@ -123,7 +123,7 @@ class Servable:
             padded = read_padded(folder)
             self.signatures = {key: Signature(key, value, self._session, padded.get(key)) for key, value in self.definitions.items()}
             # No client may ask for halves: nothing checks what the second takes.
-            self.halves = {key: self.signatures.pop(key) for key in _names_of_halves(self.signatures)}
+            self.halves = {key: self.signatures.pop(key) for key in _names_of_split_signatures(self.signatures)}
             for half in self.halves.values():
                 half.in_callers_thread = True
             self.definitions = {key: value for key, value in self.definitions.items() if key in self.signatures}
@@ -175,7 +175,7 @@ class Servable:
             remove(folder)
 
 
-def _names_of_halves(signatures: Mapping[str, Signature]) -> list[str]:
+def _names_of_split_signatures(signatures: Mapping[str, Signature]) -> list[str]:
     """Returns the names of the signatures that are two halves of another."""
     pairs = [(name, FINISH + name.removeprefix(PREPARE)) for name, signature in signatures.items()
              if name.startswith(PREPARE) and signature.outputs.keys() >= {ORDER, SIZES, LENGTHS}]

@@ -22,7 +22,6 @@ from grpc_health.v1 import health_pb2_grpc
 from tensorflow_serving.apis import model_service_pb2_grpc, predict_pb2, prediction_service_pb2_grpc
 
 from official_bert.copies import local_copy
-from official_bert.files import is_remote
 from official_bert.server.access import AccessRules
 from official_bert.server.batch_queue import DEFAULT_PARAMETERS, DEFAULT_RUN_COST, BatchingParameters
 from official_bert.server.batching import Batcher
@@ -95,13 +94,13 @@ class Server:
     def _load(self, name: str, version: int, folder: str) -> Servable:
         config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=self.options.intra_op_threads,
                                           inter_op_parallelism_threads=self.options.inter_op_threads)
-        place, is_copy, folder = folder, is_remote(folder), local_copy(folder)
-        servable = Servable(name, version, folder, config, self._batching_of(folder), is_copy)
+        folder_here = local_copy(folder)
+        servable = Servable(name, version, folder_here, config, self._batching_of(folder_here), folder_here != folder)
         try:
             if self.options.engine:
-                engine = use_engine(servable, place, self.options.engine, self.options.intra_op_threads)
+                engine = use_engine(servable, folder, self.options.engine, self.options.intra_op_threads)
                 LOG.info("%s version %d: %s", name, version, engine)
-            count = servable.warm_up(folder) if self.options.enable_warmup else 0
+            count = servable.warm_up(folder_here) if self.options.enable_warmup else 0
         except BaseException:
             servable.close()
             raise

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, wrappers_pb2
 
-from official_bert.copies import local_copy
+from official_bert.files import read_text
 from official_bert.server.batch_queue import BatchingParameters
 
 FIELD = descriptor_pb2.FieldDescriptorProto
@@ -89,11 +89,8 @@ def read_metrics_path(path: str) -> str:
 def _parse(path: str, message: Any) -> Any:
     """Parses a text protocol buffer into `message`."""
     try:
-        with open(local_copy(path), encoding="utf-8") as file:
-            return text_format.Parse(file.read(), message)
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file") from None
-    except (text_format.ParseError, UnicodeDecodeError) as error:
+        return text_format.Parse(read_text(path), message)
+    except text_format.ParseError as error:
         raise ValueError(f"{path}:{error}") from None
 
 

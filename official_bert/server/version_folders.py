@@ -64,7 +64,7 @@ def find_models(folder: str) -> Mapping[str, str]:
 
 def _name_of(base: str) -> str:
     """The name of the model whose versions a folder has."""
-    path = base if files.is_remote(base) else os.path.abspath(base)
+    path = files.absolute(base)
     form, above = os.path.basename(path), os.path.basename(os.path.dirname(path))
     return {"text": above, "ids": f"{above}_ids"}.get(form, form) if above else form
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from official_bert.config import Config, save_config
 from official_bert.fields import refuse_unused
-from official_bert.files import exists, is_remote, list_versions, make_folder, normal, publish_folder
+from official_bert.files import exists, is_remote, list_versions, make_folder, normal, publish
 from official_bert.models.run_folder import CONFIG_FILE
 from official_bert.runtimes.engines import ENGINES
 from official_bert.serving import warmup
@@ -86,7 +86,7 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
             write_format(served, config, form, os.path.join(temporary, form), folder, version=version, options=options.other_formats))
             for form in forms]
         for form, target in reversed(targets.items()):  # the SavedModels last: a server looks for the others when it loads one
-            publish_folder(os.path.join(temporary, form), target)
+            publish(os.path.join(temporary, form), target)
     return lines
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
-from official_bert.runtimes.halves import FINISH, LENGTHS, ORDER, OUTPUT, PREPARE, ROWS, SIZES, STATE, WHOLE, half_name
+from official_bert.runtimes.split_signature import FINISH, LENGTHS, ORDER, OUTPUT, PREPARE, ROWS, SIZES, STATE, WHOLE, half_name
 from official_bert.serving.bounds import group_sizes
 from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from official_bert.copies import for_tensorflow
+from official_bert.copies import local_copy
 from official_bert.files import exists, list_names, list_versions
 from official_bert.models.interchange.projects.ours import VALUE
 from official_bert.models.interchange.stored_models import require_finite
@@ -70,9 +70,8 @@ def load_exported(path: str, form: Literal["text", "ids"] = "text") -> ModelFunc
         import tensorflow_text  # noqa: F401  registers the op of the tokenizer
     versions = path if list_versions(path, ["saved_model.pb"]) else os.path.join(path, form)
     folder = path if exists(os.path.join(path, "saved_model.pb")) else latest_version(versions)
-    saved_model = tf.saved_model.load(readable := for_tensorflow(folder))
-    # Not `tf.train.load_checkpoint`, which takes a prefix on `ram://` for a folder, because files begin with it.
-    reader = tf.compat.v1.train.NewCheckpointReader(os.path.join(readable, "variables", "variables"))
+    saved_model = tf.saved_model.load(folder_here := local_copy(folder))
+    reader = tf.train.load_checkpoint(os.path.join(folder_here, "variables", "variables"))
     require_finite({name.removesuffix(VALUE): reader.get_tensor(name) for name, kind in reader.get_variable_to_dtype_map().items()
                     if kind.is_floating}, folder)
     return ModelFunction(saved_model.signatures["serving_default"], saved_model, folder)

@@ -15,9 +15,9 @@ from absl import logging
 from official_bert.config import Config, TokenizerConfig
 from official_bert.models import checkpoints
 from official_bert.models.interchange import casing, formats
+from official_bert.models.interchange.hub import OTHER_READING
 from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.interchange.projects import ours
-from official_bert.models.interchange.published import OTHER_READING
 from official_bert.models.interchange.stored_models import StoredModel, require_finite
 from official_bert.models.replaced_tokens import GENERATOR
 from official_bert.models.run_folder import CONFIG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, tuned_for
@@ -124,7 +124,7 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
         config = ours.config_of(stored)
         known = casing.is_lower_case(casing.with_vocabulary(stored, vocab_file))
         lower_case = casing.agreed(known, do_lower_case, stored.origin) is not False
-        tokenizer = TokenizerConfig(vocab_file=formats.vocab_file_of(path, stored), do_lower_case=lower_case)
+        tokenizer = TokenizerConfig(vocab_file=formats.vocab_file_of(stored), do_lower_case=lower_case)
         return dataclasses.replace(config, tokenizer=tokenizer), formats.make_model(stored)
     if prefix is None:
         raise not_a_run(path, WITHOUT_WEIGHTS)

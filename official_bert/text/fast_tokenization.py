@@ -26,7 +26,6 @@ UNCHANGED = -1
 LINE_SEPARATOR = "\u2028"
 ASSIGNED = (range(0x40000), range(0xE0000, 0xF0000))  # code points; Unicode assigns no others, private use apart
 SPACE, NEWLINE, HASH_SIGN = 0x20, 0x0A, 0x23
-FIRST_ACCENT = 0xCC  # U+0300 begins with it in UTF-8
 HASH_START, HASH_SHIFT = -0x340D631B7BDDDCDB, 40  # FNV-1a; the slot number is the hash's higher bits
 ID_MASK = 2**24 - 1
 LARGEST_BUFFER = 2**31 - 1  # offsets are int32
@@ -67,11 +66,9 @@ class FastTokenizer:
     def __init__(self, vocab_file: str, do_lower_case: bool = True):
         self.tokenizer = FullTokenizer(vocab_file, do_lower_case)
         # Plain tuples: Numba cannot read a kernel's cache once a class among its arguments has changed.
-        table = _character_table(do_lower_case)
-        self._characters = tuple(table)
+        self._characters = tuple(_character_table(do_lower_case))
         self._pieces = tuple(_piece_table(self.tokenizer.vocab))
         self._unknown_id = self.tokenizer.vocab[UNKNOWN]
-        self._is_accent = _deleted_accents(table)
 
     def encode_lines(self, lines: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Returns (ids int32 [tokens], lengths int32 [lines]), as `FullTokenizer` does for each string."""
@@ -87,14 +84,6 @@ class FastTokenizer:
         buffer is not UTF-8.
         """
         return self._encode(np.frombuffer(buffer, np.uint8), False)
-
-    def count_accents(self, buffer: bytes) -> tuple[int, int]:
-        """Returns how many characters of UTF-8 text are accents or vowel signs that lower-casing deletes, and how many there are.
-
-        White space is not counted. An accent that is one character with its letter is not deleted as a character.
-        """
-        accents, characters = _count_accents(np.frombuffer(buffer, np.uint8), self._is_accent)
-        return int(accents), int(characters)
 
     def _encode(self, text: np.ndarray, surrogates: bool) -> EncodedLines:
         if len(text) >= LARGEST_BUFFER:
@@ -146,14 +135,6 @@ def _character_table(do_lower_case: bool) -> CharacterTable:
             offsets[ord(char)] = len(pool)
             pool += bytes([len(encoded)]) + encoded
     return CharacterTable(flags, offsets, np.frombuffer(pool, np.uint8).copy())  # can be written, as after pickling: see `read_only`
-
-
-def _deleted_accents(table: CharacterTable) -> np.ndarray:
-    """Returns, for each code point, whether it is an accent or vowel sign of which nothing is left, [code points] bool."""
-    deleted = np.flatnonzero((table.offsets != UNCHANGED) & (table.pool[table.offsets] == 0))
-    is_accent = np.zeros(len(table.offsets), np.bool_)
-    is_accent[[code for code in deleted.tolist() if unicodedata.category(chr(code)) == "Mn"]] = True
-    return is_accent
 
 
 def _characters_that_matter() -> list[str]:
@@ -311,17 +292,3 @@ def _encode_text(text, surrogates, characters, pieces, unknown_id, ids, lengths,
             lengths[line], blank[line] = count - line_start, not visible
             line, line_start, visible = line + 1, count, False
     return count
-
-
-@compiled(nogil=True)
-def _count_accents(text, is_accent):
-    """Returns the numbers of accents and of all characters, white space apart."""
-    accents = characters = 0
-    for position in range(len(text)):
-        byte = text[position]
-        if byte > SPACE and byte & 0xC0 != 0x80:
-            characters += 1
-            if byte >= FIRST_ACCENT:
-                code, _ = _decode(text, position, False)
-                accents += is_accent[code]
-    return accents, characters

@@ -16,9 +16,8 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from official_bert.text import graph_characters as characters
-from official_bert.text.packing import Template
-from official_bert.text.tokenization import MAX_WORD_LENGTH, UNKNOWN
-from official_bert.text.vocab import load_vocab
+from official_bert.text.graph_base import CharacterTable, HostFacts, begins_row
+from official_bert.text.tokenization import MAX_WORD_LENGTH, UNKNOWN, FullTokenizer
 
 # The WordPiece op counts bytes; a UTF-8 character has at most 4. A longer word is one [UNK].
 MAX_WORD_BYTES = 4 * MAX_WORD_LENGTH
@@ -48,21 +47,17 @@ class _Words(NamedTuple):
     text_starts: tf.Tensor  # [B+1] first character of each text
 
 
-class GraphTokenizer(tf.Module):
+class GraphTokenizer(HostFacts):
     """`FullTokenizer` as a graph: strings `[B]` to ragged ids `[B, (T)]`, with or without offsets.
 
     Text is UTF-8; invalid bytes count as U+FFFD, which cleaning deletes. Raises ValueError as `load_vocab` does.
     """
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True, vocab: Mapping[str, int] | None = None):
-        super().__init__()
-        self.vocab_file = vocab_file
-        self.do_lower_case = do_lower_case
-        self.vocab = load_vocab(vocab_file) if vocab is None else vocab
+        super().__init__(FullTokenizer(vocab_file, do_lower_case, vocab))
         tables = characters.character_tables(do_lower_case)
+        self._entries_of = CharacterTable(tables.entries)
         with tf.init_scope():
-            self._page_starts = tf.constant(tables.page_of << characters.PAGE_BITS)
-            self._entries = tf.constant(tables.pages.reshape(-1))
             self._expansions = tf.constant(tables.expansions)
             self._expansion_splits = tf.constant(tables.expansion_splits)
             # One more entry, so that a code above them all finds an entry that is not its own.
@@ -73,23 +68,9 @@ class GraphTokenizer(tf.Module):
         self._wordpiece = tf_text.FastWordpieceTokenizer(**settings, no_pretokenization=True, max_bytes_per_word=MAX_WORD_BYTES)
         self._ascii_wordpiece = tf_text.FastWordpieceTokenizer(**settings, max_bytes_per_word=MAX_WORD_LENGTH)
 
-    @property
-    def tokens(self) -> list[str]:
-        """The tokens in the order of their ids."""
-        return list(self.vocab)
-
-    @property
-    def template(self) -> Template:
-        """The form of rows."""
-        return Template(*(self.special_id(token) for token in ("[CLS]", "[SEP]", "[PAD]")))
-
-    def special_id(self, token: str) -> int:
-        """The id of a special token such as [MASK]."""
-        return self.vocab[token]
-
     def stands_alone(self, codes: tf.Tensor) -> tf.Tensor:
         """Whether each character [N] is always a word of its own: punctuation or an ideograph."""
-        return tf.equal(_kind(self._lookup(codes)), characters.ISOLATED)
+        return tf.equal(_kind(self._entries_of(codes)), characters.ISOLATED)
 
     def words(self, text: tf.Tensor) -> tf.RaggedTensor:
         """text [B] string -> the words of `BasicTokenizer` [B, (W)]; words too long for WordPiece are replaced."""
@@ -142,7 +123,8 @@ class GraphTokenizer(tf.Module):
         items = self._normalise(decoded.flat_values, text_starts)
         # A word begins at an isolated character, after one, after a space, and at the start of a text.
         isolated = tf.equal(items.kinds, characters.ISOLATED)
-        behind = tf.concat([[True], tf.not_equal(items.kinds, characters.LETTER)], 0) | _begins_row(items)
+        behind = tf.concat([[True], tf.not_equal(items.kinds, characters.LETTER)], 0)
+        behind |= begins_row(items.row_splits, tf.size(items.codes))
         places = tf.cast(tf.where(tf.not_equal(items.kinds, characters.SPACE))[:, 0], tf.int32)
         begins = tf.cast(tf.where(tf.gather(isolated | behind[:-1], places))[:, 0], tf.int32)
         codes, splits = tf.gather(items.codes, places), tf.concat([begins, [tf.size(places)]], 0)
@@ -151,16 +133,11 @@ class GraphTokenizer(tf.Module):
 
     def _normalise(self, codes: tf.Tensor, row_splits: tf.Tensor) -> _Items:
         """codes [N] -> their items."""
-        entries = self._lookup(codes)
+        entries = self._entries_of(codes)
         kinds = _kind(entries)
         sources = tf.range(tf.size(codes))
         items = _Items(tf.bitwise.bitwise_and(codes + entries, characters.CODE_MASK), kinds, sources, sources + 1, row_splits)
         return _when(kinds > characters.SPACE, lambda items: self._treat_rare(entries, items), items)
-
-    def _lookup(self, codes: tf.Tensor) -> tf.Tensor:
-        """The table entries of characters [N]."""
-        page_starts = tf.gather(self._page_starts, tf.bitwise.right_shift(codes, characters.PAGE_BITS))
-        return tf.gather(self._entries, page_starts + tf.bitwise.bitwise_and(codes, (1 << characters.PAGE_BITS) - 1))
 
     def _treat_rare(self, entries: tf.Tensor, items: _Items) -> _Items:
         """Treats characters of the rarer kinds, in the order of 2018's steps; leaves only letters and breaks."""
@@ -189,10 +166,11 @@ class GraphTokenizer(tf.Module):
     def _in_canonical_order(self, items: _Items) -> _Items:
         """Sorts each run of combining characters by class, as NFD does (Unicode 3.11, D109)."""
         place = tf.searchsorted(self._combining, items.codes)
-        found = tf.equal(tf.gather(self._combining, place), items.codes)
-        classes = tf.where(found, tf.gather(self._combining_class, place), 0)
+        is_combining = tf.equal(tf.gather(self._combining, place), items.codes)
+        classes = tf.where(is_combining, tf.gather(self._combining_class, place), 0)
         # Controls are deleted before decomposition, so they do not end a run.
-        starts = tf.equal(classes, 0) & tf.not_equal(items.kinds, characters.CONTROL) | _begins_row(items)[:-1]
+        first = begins_row(items.row_splits, tf.size(items.codes))[:-1]
+        starts = tf.equal(classes, 0) & tf.not_equal(items.kinds, characters.CONTROL) | first
         run = tf.cumsum(tf.cast(starts, tf.int64))
         order = tf.argsort(run * 256 + tf.cast(classes, tf.int64), stable=True)
         items = items._replace(**{name: tf.gather(getattr(items, name), order) for name in ("codes", "kinds", "sources", "ends")})
@@ -206,12 +184,6 @@ def _when(marked: tf.Tensor, change: Callable[[_Items], _Items], items: _Items) 
 
 def _kind(entries: tf.Tensor) -> tf.Tensor:
     return tf.bitwise.right_shift(entries, characters.KIND_BITS)
-
-
-def _begins_row(items: _Items) -> tf.Tensor:
-    """Whether each item is the first of its text: [I+1], with an entry after the last item."""
-    nowhere = tf.zeros([tf.size(items.codes) + 1], tf.bool)
-    return tf.tensor_scatter_nd_update(nowhere, items.row_splits[:, None], tf.ones_like(items.row_splits, tf.bool))
 
 
 def _row_by_row(text: tf.Tensor, of_ascii: Callable, of_any: Callable) -> tf.RaggedTensor:

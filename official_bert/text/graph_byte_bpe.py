@@ -11,13 +11,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text
 
+from official_bert.text.graph_base import CODES, CharacterTable, begins_row
 from official_bert.text.graph_subwords import GraphSubwords, Tokens
 from official_bert.text.subwords import byte_bpe, composition
 from official_bert.text.subwords.byte_bpe import NEVER, SPACE
 from official_bert.text.subwords.host import LibraryTokenizer
 
 CONTRACTIONS = ("s", "t", "re", "ve", "m", "ll", "d")  # behind an apostrophe: words of their own
-PAGE = 256
 WALL = -1  # its three ranks are NEVER
 
 
@@ -37,21 +37,16 @@ class GraphByteBpe(GraphSubwords):
         model = host.settings["model"]
         tables = byte_bpe.merges(model["vocab"], model["merges"], host.vocab_file)
         self.prefix = bool(host.settings["pre_tokenizer"].get("add_prefix_space", True))
-        classes = byte_bpe.character_classes().reshape(-1, PAGE)
-        pages, page_of = np.unique(classes, axis=0, return_inverse=True)
+        self._kinds_of = CharacterTable(byte_bpe.character_classes())
         with tf.init_scope():
-            self._pages, self._page_of = tf.constant(pages.reshape(-1)), tf.constant(page_of.reshape(-1).astype(np.int32) * PAGE)
             self._bytes, self._products = tf.constant(tables.bytes), tf.constant(tables.products)
             self._pairs = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(tables.keys, tables.values), WALL)
         self.resources = [self._pairs]
         self._inner: GraphByteBpe | None = None  # for texts in NFC, where it looks for the other added tokens
         if host.composes:
-            joins = np.zeros(0x110000, np.bool_)
+            joins = np.zeros(CODES, np.bool_)
             joins[[code for code in itertools.chain(*byte_bpe.CHARACTERS) if composition.joins(chr(code))]] = True
-            pages, page_of = np.unique(joins.reshape(-1, PAGE), axis=0, return_inverse=True)
-            with tf.init_scope():
-                self._inner_pages = tf.constant(pages.reshape(-1))
-                self._inner_page_of = tf.constant(page_of.reshape(-1).astype(np.int32) * PAGE)
+            self._joins = CharacterTable(joins)
             self._inner = copy.copy(self)
             self._inner.added = [token for token in self.added if token.normalized]
             self.added = [token for token in self.added if not token.normalized]
@@ -77,9 +72,8 @@ class GraphByteBpe(GraphSubwords):
         """Returns the first characters of the parts of texts, and of the texts, among all N; and N."""
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         rows, count = tf.cast(decoded.row_splits, tf.int32), tf.size(decoded.values)
-        first = tf.scatter_nd(rows[:, None], tf.ones_like(rows), [count + 1])[:count] > 0
-        joins = tf.gather(self._inner_pages, tf.gather(self._inner_page_of, decoded.values // PAGE) + decoded.values % PAGE)
-        return tf.cast(tf.where(first | ~joins)[:, 0], tf.int32), rows, count
+        begins_part = begins_row(rows, count)[:count] | ~self._joins(decoded.values)
+        return tf.cast(tf.where(begins_part)[:, 0], tf.int32), rows, count
 
     def _words(self, text: tf.Tensor) -> Tokens:
         """Cuts texts into words, and these into pieces."""
@@ -108,8 +102,8 @@ class GraphByteBpe(GraphSubwords):
         `'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+`.
         """
         count = tf.size(codes)
-        kinds = tf.gather(self._pages, tf.gather(self._page_of, codes // PAGE) + codes % PAGE)
-        first = tf.scatter_nd(row_starts[:, None], tf.ones_like(row_starts), [count + 1]) > 0
+        kinds = self._kinds_of(codes)
+        first = begins_row(row_starts, count)
         last, first = first[1:], first[:-1]
         before = tf.concat([[SPACE], kinds[:-1]], 0)[:count]
         plain = tf.equal(codes, ord(" "))

@@ -20,7 +20,6 @@ from official_bert.text import tokenization
 CODE_MASK = (1 << 21) - 1
 CASED, IGNORABLE = 1 << 21, 1 << 22  # roles beside a capital sigma
 KIND_BITS = 23  # below the kind
-PAGE_BITS = 8
 
 LETTER, ISOLATED, SPACE, CONTROL, ACCENT, SEVERAL, MARK, SIGMA = range(8)
 # LETTER: part of a word. ISOLATED: a word of its own (punctuation, CJK). The rarer kinds: CONTROL, ACCENT: deleted, in
@@ -31,10 +30,9 @@ FINAL_SIGMA = "ς"
 
 @dataclasses.dataclass(frozen=True)
 class CharacterTables:
-    """The tables, all int32; pages of 256 characters, of which many are alike."""
+    """The tables, all int32."""
 
-    page_of: np.ndarray  # [0x110000 >> 8] row of `pages`
-    pages: np.ndarray  # [pages, 256] entries
+    entries: np.ndarray  # [0x110000]
     expansions: np.ndarray  # the items of SEVERAL characters, one row after another, as `kind << 23 | code`
     expansion_splits: np.ndarray  # [rows + 1] first item of each row
     combining: np.ndarray  # [M] codes whose class in canonical ordering is above 0, ascending
@@ -68,9 +66,8 @@ def character_tables(do_lower_case: bool) -> CharacterTables:
             expansions.append([kind << KIND_BITS | became for kind, became in items])
         if do_lower_case:
             entries[code] |= _sigma_bits(char)
-    pages, page_of = np.unique(entries.reshape(-1, 1 << PAGE_BITS), axis=0, return_inverse=True)
     return CharacterTables(
-        page_of=page_of.reshape(-1).astype(np.int32), pages=pages,
+        entries=entries,
         expansions=np.array([item for row in expansions for item in row], np.int32),
         expansion_splits=np.cumsum([0, *map(len, expansions)], dtype=np.int32),
         combining=np.array(combining, np.int32),

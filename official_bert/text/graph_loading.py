@@ -21,5 +21,6 @@ def load_graph(vocab_file: str, do_lower_case: bool = True) -> AnyGraphTokenizer
     from official_bert.text.graph_byte_bpe import GraphByteBpe
     from official_bert.text.graph_unigram import GraphUnigram
     from official_bert.text.graph_word_pieces import GraphWordPieces
-    kinds: dict[str, type[GraphSubwords]] = {"byte_bpe": GraphByteBpe, "unigram": GraphUnigram, "wordpiece": GraphWordPieces}
-    return kinds[host.kind](host)  # type: ignore[arg-type]
+    classes: dict[str, type[GraphSubwords]] = {
+        "byte_bpe": GraphByteBpe, "unigram": GraphUnigram, "wordpiece": GraphWordPieces}
+    return classes[host.kind](host)  # type: ignore[arg-type]

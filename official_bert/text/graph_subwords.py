@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.text import graph_characters
-from official_bert.text.packing import Template
+from official_bert.text.graph_base import CODES, CharacterTable, HostFacts, begins_row
 from official_bert.text.subwords.added_tokens import is_letter
 from official_bert.text.subwords.host import SPACES, SubwordTokenizer
 
-WHITE_SPACE = [code for code in range(0x3001) if chr(code).isspace()]
+WHITE_SPACE = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
 
 
 class Tokens(NamedTuple):
@@ -37,7 +37,7 @@ class Parts(NamedTuple):
     row_splits: tf.Tensor  # [B+1] int64
 
 
-class GraphSubwords(tf.Module, abc.ABC):
+class GraphSubwords(HostFacts, abc.ABC):
     """A `SubwordTokenizer` as a graph: strings `[B]` to ragged ids `[B, (T)]`, with or without offsets.
 
     Text is UTF-8; invalid bytes count as one U+FFFD each.
@@ -46,33 +46,19 @@ class GraphSubwords(tf.Module, abc.ABC):
     resources: Sequence[Any] = ()  # what a SavedModel must hold besides constants
 
     def __init__(self, host: SubwordTokenizer):
-        super().__init__()
-        self.host, self.vocab, self.vocab_file, self.do_lower_case = host, host.vocab, host.vocab_file, host.do_lower_case
+        super().__init__(host)
         self.added = [token for token in host.added if token.content]
+        trims = {"byte_bpe": " ", "wordpiece": WHITE_SPACE}.get(host.kind, SPACES)
+        self._is_space, self._is_trimmed = (CharacterTable(np.isin(np.arange(CODES), [ord(char) for char in few]))
+                                            for few in (WHITE_SPACE, trims))
+        alone = any(token.single_word for token in self.added)
+        letters = [is_letter(chr(code)) for code in range(CODES)] if alone else [False] * CODES
+        self._is_letter = CharacterTable(np.array(letters))
+        # A token of nothing but the letter of a space may lie nowhere.
+        blank = np.zeros(host.size, np.bool_)
+        blank[[index for token, index in host.vocab.items() if not token.strip(host.space + " ")]] = True
         with tf.init_scope():
-            self._spaces = tf.constant(WHITE_SPACE)
-            trims = {"byte_bpe": [ord(" ")], "wordpiece": WHITE_SPACE}
-            self._trims = tf.constant(trims.get(host.kind) or [ord(char) for char in SPACES])
-            alone = any(token.single_word for token in self.added)
-            self._letters = tf.constant(np.array([is_letter(chr(code)) for code in range(0x110000)])) if alone else None
-            # A token of nothing but the letter of a space may lie nowhere.
-            blank = np.zeros(host.size, np.bool_)
-            blank[[index for token, index in host.vocab.items() if not token.strip(host.space + " ")]] = True
             self._blank = tf.constant(blank)
-
-    @property
-    def tokens(self) -> list[str]:
-        """The tokens in the order of their ids, "" for ids without one."""
-        return [self.host.inv_vocab.get(index, "") for index in range(self.host.size)]
-
-    @property
-    def template(self) -> Template:
-        """The form of rows."""
-        return self.host.template
-
-    def special_id(self, role: str) -> int:
-        """The id of the special token in the role of BERT's [MASK], ..."""
-        return self.host.special_id(role)
 
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """text [B] string -> ids [B, (T)] int32."""
@@ -86,8 +72,7 @@ class GraphSubwords(tf.Module, abc.ABC):
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         first = tf.repeat(tf.cast(decoded.row_starts(), tf.int32), tokens.row_splits[1:] - tokens.row_splits[:-1])
         length = tf.repeat(tf.cast(decoded.row_lengths(), tf.int32), tokens.row_splits[1:] - tokens.row_splits[:-1])
-        space = _one_of(decoded.values, self._trims)
-        starts, ends = _trimmed(space, first + tokens.starts, first + tokens.ends)
+        starts, ends = _trimmed(self._is_trimmed(decoded.values), first + tokens.starts, first + tokens.ends)
         starts, ends = starts - first, ends - first
         # A character that becomes several belongs to the piece with its last, and to pieces of some of them alone.
         ends += tf.cast(tf.equal(starts, ends) & ~tf.gather(self._blank, tokens.ids) & (starts < length), tf.int32)
@@ -95,9 +80,8 @@ class GraphSubwords(tf.Module, abc.ABC):
 
     def stands_alone(self, codes: tf.Tensor) -> tf.Tensor:
         """Whether each character [N] is always a word of its own: punctuation or an ideograph."""
-        tables = graph_characters.character_tables(False)
-        isolated = tables.pages[tables.page_of].reshape(-1) >> graph_characters.KIND_BITS == graph_characters.ISOLATED
-        return tf.gather(tf.constant(isolated), codes)
+        entries = graph_characters.character_tables(False).entries
+        return CharacterTable(entries >> graph_characters.KIND_BITS == graph_characters.ISOLATED)(codes)
 
     @abc.abstractmethod
     def _pieces(self, text: tf.Tensor) -> Tokens:
@@ -136,8 +120,8 @@ class GraphSubwords(tf.Module, abc.ABC):
         """Splits texts at added tokens, see `AddedTokens`."""
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         codes, row_starts = decoded.values, tf.cast(decoded.row_splits, tf.int32)
-        found = self._found(codes, row_starts)                                              # [K,3] first, end, id; in order
-        first, end, token = tf.unstack(found, num=3, axis=1)
+        spans = self._found(codes, row_starts)  # [K,3] first, end, id; in order
+        first, end, token = tf.unstack(spans, num=3, axis=1)
         # Where parts begin: at a text's start, at added tokens and behind them.
         cuts = tf.unique(tf.sort(tf.concat([row_starts, first, end], 0)))[0]
         starts, ends = cuts[:-1], cuts[1:]
@@ -153,18 +137,17 @@ class GraphSubwords(tf.Module, abc.ABC):
         """Returns the added tokens in the characters of texts: (first, end, id) [K,3] int32, in order, none overlapping."""
         longest = max(len(token.content) for token in self.added)
         row_end = tf.repeat(row_starts[1:], row_starts[1:] - row_starts[:-1])
-        padded = tf.concat([codes, tf.fill([longest], -1)], 0)
+        padded = tf.concat([codes, tf.fill([longest], 0)], 0)
         count = tf.size(codes)
         lengths, ids, flags = (tf.zeros([count], tf.int32) for _ in range(3))
-        letter = self._is_letter(padded)
+        letter, starts_text = self._is_letter(padded), begins_row(row_starts, count)
         for token in sorted(self.added, key=lambda token: len(token.content)):  # of several that fit, the longest
             size = len(token.content)
             fits = tf.range(count) + size <= row_end
             for place, char in enumerate(token.content):
                 fits &= tf.equal(padded[place:place + count], ord(char))
             if token.single_word:
-                starts_text = tf.scatter_nd(row_starts[:, None], tf.ones_like(row_starts), [count + 1])[:count] > 0
-                before = tf.concat([[False], letter[:count]], 0)[:count] & ~starts_text
+                before = tf.concat([[False], letter[:count]], 0)[:count] & ~starts_text[:count]
                 fits &= ~before & ~(letter[size:size + count] & (tf.range(count) + size < row_end))
             lengths, ids = tf.where(fits, size, lengths), tf.where(fits, token.id, ids)
             flags = tf.where(fits, token.lstrip + 2 * token.rstrip, flags)
@@ -176,25 +159,15 @@ class GraphSubwords(tf.Module, abc.ABC):
         last_end = tf.concat([[0], end[:-1]], 0)[:tf.size(first)]
         row = tf.searchsorted(row_starts, first, side="right") - 1
         # White space runs from the last other character before, to the next behind.
-        before, behind = _others_around(_one_of(codes, self._spaces))
+        before, behind = _others_around(self._is_space(codes))
         stripped_end = tf.where(flag >= 2, tf.minimum(tf.gather(behind, end), tf.gather(row_starts, row + 1)), end)
         earliest = tf.maximum(tf.concat([[0], stripped_end[:-1]], 0)[:tf.size(first)], tf.maximum(last_end, tf.gather(row_starts, row)))
         stripped_first = tf.where(tf.equal(flag % 2, 1), tf.maximum(tf.gather(before, first), earliest), tf.maximum(first, earliest))
         return tf.stack([stripped_first, tf.maximum(stripped_end, stripped_first), token], 1)
 
-    def _is_letter(self, codes: tf.Tensor) -> tf.Tensor:
-        """Whether characters [N] are letters, digits or _; only tokens that stand alone ask."""
-        return tf.zeros_like(codes, tf.bool) if self._letters is None else tf.gather(self._letters, tf.maximum(codes, 0)) & (codes >= 0)
-
 
 def _valid(text: tf.Tensor) -> tf.Tensor:
     return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", replace_control_characters=False)
-
-
-def _one_of(codes: tf.Tensor, few: tf.Tensor) -> tf.Tensor:
-    """Whether characters [N] are among a few."""
-    table = tf.scatter_nd(few[:, None], tf.ones_like(few, tf.bool), [0x10000])
-    return tf.gather(table, tf.minimum(codes, 0x10000 - 1)) & (codes < 0x10000 - 1)
 
 
 def _quoted(text: str) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from official_bert.files import exists, open_bytes
+from official_bert.files import exists, read_bytes
 from official_bert.text.subwords import tokenizer_files
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.tokenizer import Tokenizer
@@ -45,18 +45,17 @@ def _load_subwords(vocab_file: str, content: bytes) -> Tokenizer:
     from official_bert.text.subwords import host, japanese, word_pieces
     from official_bert.text.subwords.definition import read_definition
     definition = read_definition(tokenizer_files.unpack(content, vocab_file), vocab_file)
-    kinds: dict[str, type[host.SubwordTokenizer]] = {
+    classes: dict[str, type[host.SubwordTokenizer]] = {
         "wordpiece": word_pieces.WordPieceTokenizer, "japanese": japanese.JapaneseTokenizer, "byte_bpe": host.LibraryTokenizer,
         "unigram": host.SentencePieceTokenizer if definition.model is not None else host.LibraryTokenizer}
-    return kinds[definition.family.kind](vocab_file, definition)  # type: ignore[call-arg]
+    return classes[definition.family.kind](vocab_file, definition)  # type: ignore[call-arg]
 
 
 def content_of(vocab_file: str) -> bytes:
     """Returns what a run keeps of a tokenizer: the content of its file, or its files in one."""
     if tokenizer_files.is_subwords(vocab_file) and not vocab_file.endswith(".zip"):
         return tokenizer_files.pack(tokenizer_files.read(vocab_file))
-    with open_bytes(vocab_file) as file:
-        return file.read()
+    return read_bytes(vocab_file)
 
 
 def digest(vocab_file: str) -> str:

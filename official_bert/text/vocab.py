@@ -1,11 +1,10 @@
 """Vocabulary files: a WordPiece a line; its id is the number of the line, from 0."""
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from official_bert.files import exists, folder_of, read_lines, read_text
+from official_bert.files import folder_of, read_json, read_lines
 
 UNUSED = re.compile(r"\[unused\d+\]")  # free entries, for new words
 CASED_SHARE = 0.01  # of a vocabulary's entries: with more capitals it is cased (the Chinese one has <S> and <T>)
@@ -53,7 +52,7 @@ def _check_tokenizer(folder: str) -> None:
     """Raises ValueError if Hugging Face's files in a folder name another tokenizer than BERT's; the tokenizer's own file comes first."""
     for path in (os.path.join(folder, name) for name in TOKENIZER_FILES):
         try:
-            values = json.loads(read_text(path, "tokenizer's configuration")) if exists(path) else {}
+            values = read_json(path, missing={})
         except ValueError:  # not of Hugging Face
             continue
         class_name = values.get("tokenizer_class") if isinstance(values, dict) else None

@@ -7,10 +7,11 @@ first becomes a code point of its own, in a fixed order: the same text gives the
 
 import collections
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from official_bert.files import open_bytes
 from official_bert.text.tokenization import MAX_WORD_LENGTH, BasicTokenizer, FullTokenizer
 from official_bert.text.vocab import SPECIAL_TOKENS
 
@@ -21,6 +22,7 @@ MOST_DIFFERENT_WORDS = 5_000_000  # of all languages, while they are counted: ab
 COVERAGE = 0.9995  # share of the words that can be spelled: fewer than 0.1 % become [UNK]
 DELETED = ("accents and vowel signs that lower-casing deletes", "control characters")
 WORDS_AT_ONCE = 10_000
+FILES_LOOKED_AT, BYTES_LOOKED_AT = 32, 1 << 20  # for the share of characters that lower-casing deletes
 
 
 def count_words(lines: Iterable[str], do_lower_case: bool = True) -> collections.Counter:
@@ -48,6 +50,16 @@ def count_characters(lines: Iterable[str], do_lower_case: bool = True) -> collec
     return counts
 
 
+def deleted_share(paths: Sequence[str]) -> float:
+    """Returns the share of files' characters that lower-casing deletes (accents, vowel signs), by their beginnings."""
+    beginnings = []
+    for path in paths[:FILES_LOOKED_AT]:
+        with open_bytes(path) as file:
+            beginnings.append(file.read(BYTES_LOOKED_AT).decode("utf-8", "replace"))
+    counts = count_characters(beginnings)
+    return counts[DELETED[0]] / max(1, sum(counts.values()))
+
+
 def forget_rare_words(counts: Mapping[str, collections.Counter], most: int = MOST_DIFFERENT_WORDS) -> int:
     """Takes the rarest words out of the largest tables until there are at most `most` words; returns their occurrences.
 
@@ -61,22 +73,6 @@ def forget_rare_words(counts: Mapping[str, collections.Counter], most: int = MOS
         for word in [word for word, count in largest.items() if count == rarest]:
             forgotten += largest.pop(word)
     return forgotten
-
-
-def smooth_languages(counts: Mapping[str, Mapping[str, int]], exponent: float = 0.7) -> collections.Counter:
-    """Merges the word counts of languages, under-sampling large languages and over-sampling small ones.
-
-    Each language's share p becomes p ** exponent, renormalised (the 2018 multilingual model: S = 0.7).
-    """
-    sizes = {language: sum(words.values()) for language, words in counts.items()}
-    total = sum(sizes.values())
-    powers = {language: (size / total) ** exponent for language, size in sizes.items() if size}
-    merged: collections.Counter = collections.Counter()
-    for language, power in powers.items():
-        factor = power / sum(powers.values()) * total / sizes[language]
-        for word, count in counts[language].items():
-            merged[word] += count * factor
-    return merged
 
 
 def choose_characters(counts: Mapping[str, float], coverage: float = COVERAGE, most: int | None = None) -> list[str]:

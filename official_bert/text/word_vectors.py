@@ -19,27 +19,27 @@ def read_vectors(path: str, words: Collection[str], lower: bool = False, on_bad_
     vectors: dict[str, np.ndarray] = {}
     width, lower_casing = 0, BasicTokenizer(do_lower_case=True)
     for number, line in enumerate(read_lines(path, "file of word vectors", on_bad_text=on_bad_text, unzip=True), 1):
-        parts = line.rstrip().replace("\t", " ").split(" ")
-        if parts == [""] or (number == 1 and len(parts) == 2 and all(part.isdigit() for part in parts)):
+        fields = line.rstrip().replace("\t", " ").split(" ")
+        if fields == [""] or (number == 1 and len(fields) == 2 and all(part.isdigit() for part in fields)):
             continue
-        width = width or len(parts) - 1
-        if width < 2 or len(parts) <= width:
+        width = width or len(fields) - 1
+        if width < 2 or len(fields) <= width:
             raise ValueError(f"{path}:{number}: expected a word and {max(width, 2)} numbers, got {line.strip()[:60]!r}")
-        word = " ".join(parts[:-width])  # a few published words have spaces in them
+        word = " ".join(fields[:-width])  # a few published words have spaces in them
         if lower:
             word = word.lower() if word.isascii() else lower_casing.normalise(word).strip()
         if word in words and word not in vectors:
-            vectors[word] = _numbers(parts[-width:], f"{path}:{number}")
+            vectors[word] = _numbers(fields[-width:], f"{path}:{number}")
     if not width:
         raise ValueError(f"{path}: no word vector in this file")
     return vectors
 
 
-def _numbers(parts: list[str], where: str) -> np.ndarray:
+def _numbers(fields: list[str], where: str) -> np.ndarray:
     try:
-        vector = np.array(parts, np.float64)
+        vector = np.array(fields, np.float64)
     except ValueError:
-        raise ValueError(f"{where}: expected {len(parts)} numbers, got {' '.join(parts)[:60]!r}") from None
+        raise ValueError(f"{where}: expected {len(fields)} numbers, got {' '.join(fields)[:60]!r}") from None
     if not np.isfinite(vector).all():
-        raise ValueError(f"{where}: expected finite numbers, got {' '.join(parts)[:60]!r}")
+        raise ValueError(f"{where}: expected finite numbers, got {' '.join(fields)[:60]!r}")
     return vector

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Sequence
 
 from official_bert.files import read_json, written_whole
@@ -32,7 +31,7 @@ class Spikes:
 
     def __init__(self, run: RunFolder, threshold: float, step: int, writes: bool = True):
         self.path, self.threshold, self.writes = run.file(REWINDS_FILE), threshold, writes
-        stored = read_json(self.path) if os.path.exists(self.path) else {}
+        stored = read_json(self.path, missing={})
         self.rewinds = [Rewind(**values) for values in stored.get("rewinds", ())]
         self.means: dict[int, tuple[float, int]] = {int(key): (mean, count) for key, (mean, count) in stored.get("means", {}).items()}
         self.mean, self.count = self.means.get(step, (0.0, 0))

@@ -48,13 +48,6 @@ def label_studio(path, rows, labelled=True):
         for number, (text, start, end, kind) in enumerate(rows)]), encoding="utf-8")
 
 
-def spacy_2(path, rows, labelled=True):
-    """Documents of one sentence, whose words stand between single spaces."""
-    path.write_text(json.dumps([{"id": number, "paragraphs": [{"raw": text, "sentences": [{"tokens": [
-        {"orth": word, "ner": f"U-{KINDS[word]}" if labelled and word in KINDS else "-" if word == "it" else "O"}
-        for word in text.split()]}]}]} for number, (text, *_) in enumerate(rows)]), encoding="utf-8")
-
-
 def brat(path, rows, labelled=True):
     """A document of all texts, one a line."""
     text, lines = "", []
@@ -72,7 +65,7 @@ def tags(path):
 
 @pytest.mark.parametrize(("write", "ending", "tool", "old", "new"), [
     (doccano, "jsonl", "doccano", '"BOAT"]]', '"SHIP"]]'), (label_studio, "json", "Label Studio's JSON", '"BOAT"', '"SHIP"'),
-    (spacy_2, "json", "spaCy 2's training data", '"U-BOAT"', '"U-SHIP"'), (brat, "ann", "brat", "BOAT ", "SHIP ")])
+    (brat, "ann", "brat", "BOAT ", "SHIP ")])
 def test_two_corrected_entities_are_exactly_what_differs_and_training_reads_them(tuner, write, ending, tool, old, new):
     folder = tuner.folder
     rows = list(texts(160, 0))
@@ -97,11 +90,9 @@ def test_two_corrected_entities_are_exactly_what_differs_and_training_reads_them
     done = tuner.types(f"{TUNE} --task=ner --train_file=answers.{ending} --init_checkpoint=bert --output_dir=runs/second "
                        "--num_train_epochs=1 --set=options.dev_share=0")
     assert "SHIP 2" in done.out
-    if write is not spacy_2:  # whose words stand between spaces, so that texts are others
-        done = tuner.types(f"{PREDICT} --model=runs/first --input_file=new.{ending} --output_file=all.rows.jsonl "
-                           "--output_format=outputs")
-        written = [json.loads(line) for line in (folder / "all.rows.jsonl").read_text(encoding="utf-8").splitlines()]
-        assert [row["types"] for row in written] == [[kind] for _, _, _, kind in texts(20, 1)] and "scores" in written[0]
+    done = tuner.types(f"{PREDICT} --model=runs/first --input_file=new.{ending} --output_file=all.rows.jsonl --output_format=outputs")
+    written = [json.loads(line) for line in (folder / "all.rows.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [row["types"] for row in written] == [[kind] for _, _, _, kind in texts(20, 1)] and "scores" in written[0]
 
 
 def test_two_corrected_labels_of_a_table_are_exactly_what_differs_and_training_reads_them(tuner):

@@ -77,7 +77,7 @@ def test_a_model_on_another_store_is_watched_like_one_on_this_machine(scheme, de
 
     def publish(version):
         folder = shutil.copytree(demo_root / "demo" / str(version), tmp_path / str(version))
-        files.publish_folder(str(folder), f"{base}/{version}")
+        files.publish(str(folder), f"{base}/{version}")
 
     publish(1)
     with made_serving.embedded(options_for(base)) as running, RestClient(running.url, "demo") as client:
@@ -99,7 +99,7 @@ def test_a_model_on_another_store_is_watched_like_one_on_this_machine(scheme, de
     (["--model_base_path=ROOT/demo/1"], "it is itself a version: give the folder above it"),
     (["--model_config_file=nowhere"], "error: --model_config_file=nowhere: no such file"),
     (["--model_base_path=ROOT/demo", "--rest_api_port=TAKEN"], "address already in use"),
-    (["--model_base_path=ROOT/demo", "--access_log=memory://log"], "--access_log=memory://log: expected a file of this machine"),
+    (["--model_base_path=ROOT/demo", "--access_log=memory://log"], "--access_log=memory://log: expected a path on this machine"),
 ])
 def test_mistakes_give_one_line(demo_root, arguments, message):
     with socket.socket() as listener:

@@ -153,7 +153,7 @@ def test_a_model_on_another_store_is_loaded_and_its_weights_are_read(tmp_path, s
     plus = tf.function(lambda x: {"y": x + model.bias}, input_signature=[tf.TensorSpec([None], tf.float32, name="x")], autograph=False)
     tf.saved_model.save(model, str(tmp_path / "1"), signatures={"serving_default": plus})
     folder = f"{scheme}://{tmp_path.name}/text"
-    files.publish_folder(str(tmp_path), folder)
+    files.publish(str(tmp_path), folder)
     if np.isnan(bias):
         with pytest.raises(ValueError, match=rf"{folder}/1: bias: expected finite numbers"):
             load_exported(folder)

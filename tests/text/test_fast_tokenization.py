@@ -139,12 +139,3 @@ def test_a_pickled_tokenizer_gives_the_same(tokenizers):
 def test_the_plain_tokenizer_needs_no_numba(root):
     code = "import sys, official_bert.text.tokenization; sys.exit('numba' in sys.modules or 'tensorflow' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)
-
-
-def test_accents_that_are_characters_of_their_own_are_counted(tokenizers):
-    text = "Señora e\u0301, ที่นี่ हिन्दी\u200b \U0001d165 中文\n"
-    marks = sum(unicodedata.category(char) == "Mn" for char in text)
-    fast = tokenizers["uncased"]
-    assert fast.count_accents(text.encode()) == (marks, len("".join(text.split()))) and marks == 6  # one, four, one
-    assert tokenizers["cased"].count_accents(text.encode())[0] == 0
-    assert fast.count_accents("ที่".encode()[:-1] + b"\xff") == (1, 4) and fast.count_accents(b"") == (0, 0)

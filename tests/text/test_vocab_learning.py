@@ -2,9 +2,11 @@ import collections
 import json
 import subprocess
 import sys
+import unicodedata
 
 import pytest
 
+from official_bert.data.raw_text import mixing
 from official_bert.text import vocab_learning
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab import SPECIAL_TOKENS
@@ -82,9 +84,9 @@ def test_rare_words_go_by_their_true_counts_before_counts_are_scaled(monkeypatch
 
 def test_languages_are_smoothed_as_worked_out_by_hand():
     # Shares 0.9 and 0.1 become 0.9**0.5 and 0.1**0.5 renormalised: 0.75 and 0.25 of the 100 words.
-    merged = vocab_learning.smooth_languages({"en": {"a": 60, "b": 30}, "sw": {"c": 10}}, exponent=0.5)
+    merged = mixing.smooth_languages({"en": {"a": 60, "b": 30}, "sw": {"c": 10}}, exponent=0.5)
     assert merged == pytest.approx({"a": 50.0, "b": 25.0, "c": 25.0})
-    kept = vocab_learning.smooth_languages({"en": {"a": 60, "b": 30}, "sw": {"b": 10}}, exponent=1.0)
+    kept = mixing.smooth_languages({"en": {"a": 60, "b": 30}, "sw": {"b": 10}}, exponent=1.0)
     assert kept == pytest.approx({"a": 60, "b": 40})
 
 
@@ -141,3 +143,11 @@ def test_the_command_accounts_for_words_and_warns_of_stripped_vowels(root, tmp_p
     [unknown] = [entry for name, entry in report["yield"]["dropped"].items() if "[UNK]" in name]
     assert unknown["examples"] == ["ฬ"]
     assert "no other pair of pieces occurs 2 times" in done.stdout
+
+
+def test_accents_that_are_characters_of_their_own_are_deleted(tmp_path):
+    text = "Se\u00f1ora e\u0301, \u0e17\u0e35\u0e48\u0e19\u0e35\u0e48 \u0939\u093f\u0928\u094d\u0926\u0940\u200b \U0001d165 \u4e2d\u6587\n"
+    marks = sum(unicodedata.category(char) == "Mn" for char in text)  # one, four, one
+    (tmp_path / "a").write_text(text, encoding="utf-8")
+    assert marks == 6 and vocab_learning.deleted_share([str(tmp_path / "a")]) == pytest.approx(6 / len("".join(text.split())))
+    assert vocab_learning.deleted_share([]) == 0.0

@@ -124,9 +124,3 @@ def reserve_handles(count: int) -> None:
         raise ValueError(f"{count} files have to be open at once, this process may open {hard}: write fewer files, "
                          f"use --order=sharded, or raise the limit (ulimit -n {needed})")
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-def check_here(flag: str, path: str | None) -> None:
-    """Raises ValueError, naming the flag, for a path elsewhere than on this machine."""
-    if path and files.is_remote(path):
-        raise ValueError(f"--{flag}={path}: expected a path on this machine; the commands that this one calls share its files")

@@ -122,7 +122,8 @@ class WriteShard(beam.DoFn):
                 file.write(record_origins.to_text(os.path.getsize(path), generator.origin))
             publish(origin, record_origins.origin_file(self.output_files[shard]))
         values = {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens),
-                  "unknown": store.count(self.facts.unk_id), "continuing": store.count_within(self.facts.continues_word)}
+                  "unknown": store.count_within(self.facts.is_unknown),
+                  "continuing": store.count_within(self.facts.continues_word)}
         values |= {f"records.{name}": getattr(counts, name) for name in RECORDS}
         if kind := poverty(store.num_documents, store.num_sentences):
             values[f"{POOR_SHARD}{shard}:{kind}"] = 1
@@ -177,8 +178,8 @@ def match_files(patterns: str) -> list[str]:
         if not is_remote(name):
             paths += find_files(name, "--input_file", repeats=True)
             continue
-        wanted = shard_names(name)
-        for pattern, result in zip(wanted, FileSystems.match(wanted)):
+        shards = shard_names(name)
+        for pattern, result in zip(shards, FileSystems.match(shards)):
             if not result.metadata_list:
                 raise ValueError(f"--input_file: no file matches {pattern!r}")
             paths += sorted(metadata.path for metadata in result.metadata_list)
@@ -195,7 +196,7 @@ def generate(input_files: Sequence[str], output_files: Sequence[str], vocab_file
 
     Raises ValueError if no file has a token.
     """
-    facts = VocabularyFacts.of_tokenizer(loading.load(vocab_file, do_lower_case))
+    facts = VocabularyFacts.of(loading.load(vocab_file, do_lower_case))
     text = Text(loading.content_of(vocab_file), loading.stored_name(vocab_file), do_lower_case, on_bad_text)
     shards = len(output_files)
     pipeline = beam.Pipeline(options=PipelineOptions(list(options)))

@@ -101,18 +101,16 @@ class DynamicMasking:
         words = tf.cumsum(tf.where(candidates, batch["word_starts"], 0), axis=1)           # [B,S], 0 to S
         sizes = tf.math.bincount(words, weights=tf.cast(candidates, tf.int32), axis=-1,
                                  minlength=self.max_seq_length + 1, maxlength=self.max_seq_length + 1)  # [B,W]
+        draws = tf.range(self.max_seq_length)[None] + tf.zeros_like(words)  # each token has a replacement of its own
         if self.config.strategy == "whole_word":
             selection = self._choose_whole_words(rows, sizes, budgets)
-            draws = tf.range(self.max_seq_length)[None] + tf.zeros_like(words)
         else:
             segments = tf.math.unsorted_segment_max(
                 tf.reshape(tf.where(candidates, batch["segment_ids"], -1), [-1]),
                 tf.reshape(words + tf.range(tf.shape(words)[0])[:, None] * (self.max_seq_length + 1), [-1]),
                 tf.size(sizes))
             selection, numbers = self._choose_spans(rows, sizes, tf.reshape(segments, tf.shape(sizes)), budgets)
-            if self.config.strategy == "ngram":  # each token has a replacement of its own
-                draws = tf.range(self.max_seq_length)[None] + tf.zeros_like(words)
-            else:
+            if self.config.strategy == "span":
                 draws = tf.gather(numbers, words, batch_dims=1)
         return candidates & tf.gather(selection, words, batch_dims=1), draws
 

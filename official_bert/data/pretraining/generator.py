@@ -1,4 +1,4 @@
-"""Generates pre-training data on one machine: documents to instances to record files, in 2018's order or shard by shard.
+"""Makes pre-training data on one machine: documents to instances to record files, in 2018's order or shard by shard.
 
 2018's order is one random stream over the whole corpus, with a shuffle of all instances at the end. Here the instances are
 rows of fixed width in a scratch file and are read back in the shuffled order (`external_shuffle`). In the sharded order each
@@ -54,10 +54,11 @@ class Counts:
     unpaired_examples: list[list[int]] = dataclasses.field(default_factory=list)
 
     def __add__(self, other: "Counts") -> "Counts":
-        parts: dict[str, Any] = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in dataclasses.fields(self)}
+        names = [field.name for field in dataclasses.fields(self)]
+        sums: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in names}
         for name in ("truncated_examples", "unpaired_examples"):
-            parts[name] = parts[name][:kernels.MOST_EXAMPLES]
-        return Counts(**parts)
+            sums[name] = sums[name][:kernels.MOST_EXAMPLES]
+        return Counts(**sums)
 
 
 class Instances(NamedTuple):
@@ -107,7 +108,7 @@ def label_warnings(config: InstanceConfig, poor: Mapping[int, str], num_shards: 
         return [f"the corpus {POOR[kind]}" for kind in poor.values() if config.sentence_task == "nsp"]
     lines = []
     for kind, why in POOR.items():
-        shards = sorted(shard for shard, found in poor.items() if found == kind)
+        shards = sorted(shard for shard, shard_kind in poor.items() if shard_kind == kind)
         if shards and (kind == "empty" or config.sentence_task == "nsp"):
             named = ", ".join(map(str, shards[:5])) + (", ..." if len(shards) > 5 else "")
             lines.append(f"{len(shards)} of {num_shards} output files (number {named}), each from its own documents: "

@@ -111,8 +111,9 @@ class GraphReader:
         bad = tf.not_equal(reasons, "")
         row = tf.argmax(tf.cast(bad, tf.int32))
         file = tf.searchsorted(self.firsts, numbers[row][None], side="right")[0] - 1
-        told = [self.paths[file], ": record ", tf.strings.as_string(numbers[row] - self.firsts[file]), ": ", reasons[row]]
-        with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(bad), [tf.strings.join(told)])]):
+        record = tf.strings.as_string(numbers[row] - self.firsts[file])
+        message = [self.paths[file], ": record ", record, ": ", reasons[row]]
+        with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(bad), [tf.strings.join(message)])]):
             return {name: tf.identity(value) for name, value in batch.items()}
 
 

@@ -1,4 +1,4 @@
-"""Samples training instances from documents: next sentence prediction (NSP), sentence order (SOP), or single segments.
+"""Next-sentence sampling: makes training instances from documents, for next-sentence prediction or other tasks.
 
 `nsp` is 2018's task: segment B follows A or comes from another document. `sop` (ALBERT) swaps two segments that follow
 each other. `none` (RoBERTa, full sentences) packs sentences that follow each other, across documents, into one segment.
@@ -128,8 +128,9 @@ class InstanceSampler:
         """Fills `rows` again and again and yields the filled part; the next block overwrites it."""
         count = 0
         while self.position[kernels.PASS] < self.plan.dupe_factor:
-            made = kernels.make_rows(self.plan, self._tables, self.corpus, self._stream.words, self.position, rows[count:])
-            count += made
+            new_rows = kernels.make_rows(
+                self.plan, self._tables, self.corpus, self._stream.words, self.position, rows[count:])
+            count += new_rows
             if count == len(rows):
                 yield rows
                 count = 0

@@ -1,4 +1,4 @@
-"""Compiled sampling of next sentence prediction (NSP) pairs and 80/10/10 masking over token ids, with CPython's random stream.
+"""Next-sentence sampling and 80/10/10 masking over token ids, compiled, with CPython's random stream.
 
 2018's `create_pretraining_data.py` draws everything from one `random.Random`. The kernels draw the same numbers in the same
 order, so they give the same instances. They work on a corpus of contiguous token ids (`instances.Corpus`): a segment is a slice of
@@ -348,6 +348,18 @@ def _put_predictions(plan, row, originals):
     row[PREDICTIONS] = count
 
 
+@njit(forceinline=True)
+def _mask_row(plan, budgets, continues_word, replacements, span_lengths, words, row, order, places, begins, originals):
+    """Masks tokens of a row by the plan's strategy, and writes the predictions."""
+    originals[:] = -1
+    word_count, budget = _find_words(plan, continues_word, row, places, begins), budgets[row[LENGTH]]
+    if plan.strategy >= SPAN:
+        _mask_spans(plan, replacements, span_lengths, words, row, budget, word_count, places, begins, originals)
+    else:
+        _mask_words(plan, replacements, words, row, budget, word_count, order, places, begins, originals)
+    _put_predictions(plan, row, originals)
+
+
 @compiled(nogil=True)
 def make_rows(plan, tables, corpus, words, state, rows):
     """Fills `rows` with the next instances; returns their number, which is below `len(rows)` at the end of numbers or passes."""
@@ -375,13 +387,8 @@ def make_rows(plan, tables, corpus, words, state, rows):
             if is_whole:
                 _put_pair(plan, tokens, pair[0], pair[1], pair[2], pair[3], whole[4], row)
         if is_whole and plan.strategy != UNMASKED:
-            originals[:] = -1
-            word_count, budget = _find_words(plan, continues_word, row, places, begins), budgets[row[LENGTH]]
-            if plan.strategy >= SPAN:
-                _mask_spans(plan, replacements, span_lengths, words, row, budget, word_count, places, begins, originals)
-            else:
-                _mask_words(plan, replacements, words, row, budget, word_count, turns, places, begins, originals)
-            _put_predictions(plan, row, originals)
+            _mask_row(plan, budgets, continues_word, replacements, span_lengths, words, row, turns, places, begins,
+                      originals)
         if words[0] > len(words) - 2:
             words[0] = used
             state[PASS], state[DOCUMENT], state[SENTENCE], state[TARGET] = before

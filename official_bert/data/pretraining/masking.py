@@ -1,10 +1,9 @@
-"""Settings of masked-LM corruption: the model predicts 15 % of the tokens, 80/10/10 replaced by [MASK], kept, random.
+"""Settings of 80/10/10 masking: of 15 % of the tokens, which the model predicts, 80 % become [MASK], 10 % another one.
 
 `kernels` masks the instances of records; `dynamic_masking` masks records without masks during training.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import numpy as np
@@ -97,17 +96,7 @@ class VocabularyFacts:
     unk_id: int = -1
 
     @classmethod
-    def of(cls, vocab: Mapping[str, int]) -> "VocabularyFacts":
-        """Returns the facts of {token: id}."""
-        size = max(vocab.values()) + 1
-        continues_word = np.zeros(size, np.bool_)
-        continues_word[[index for token, index in vocab.items() if token.startswith("##")]] = True
-        return cls(size, vocab["[CLS]"], vocab["[SEP]"], vocab["[MASK]"], continues_word,
-                   np.fromiter(vocab.values(), np.int64, len(vocab)), text_digest(f"{index} {token}" for token, index in vocab.items()),
-                   vocab.get("[UNK]", -1))
-
-    @classmethod
-    def of_tokenizer(cls, tokenizer: Tokenizer) -> "VocabularyFacts":
+    def of(cls, tokenizer: Tokenizer) -> "VocabularyFacts":
         """Returns the facts of any tokenizer."""
         vocab, template, mask_id = tokenizer.vocab, tokenizer.template, tokenizer.special_id("[MASK]")
         return cls(tokenizer.size, template.cls_id, template.sep_id, mask_id, tokenizer.continues_word,
@@ -118,6 +107,11 @@ class VocabularyFacts:
     def with_units(self) -> "VocabularyFacts":
         """Returns the facts of a text with units, whose ids from `size` on continue one."""
         return dataclasses.replace(self, continues_word=np.concatenate([self.continues_word, np.ones(self.size, np.bool_)]))
+
+    @property
+    def is_unknown(self) -> np.ndarray:
+        """Whether each id is [UNK], also as the rest of a unit: bool [2V]."""
+        return np.arange(2 * self.size) % self.size == self.unk_id
 
     @property
     def token_type(self) -> type:

@@ -27,8 +27,9 @@ def record_lengths(indexed: IndexedRecords, features: tuple[records.Feature, ...
     `features` is the table that the records follow; without masks there are 0 predictions. Raises ValueError for broken records.
     """
     measured = tuple(feature for feature in features if feature.name in ("input_mask", "masked_lm_weights"))
-    parts = {number: part for number, index in enumerate(indexed.indices) if (part := _known(index)) is not None}
-    missing = [number for number in range(len(indexed.counts)) if number not in parts]
+    lengths_of_files = {number: lengths for number, index in enumerate(indexed.indices)
+                        if (lengths := _known(index)) is not None}
+    missing = [number for number in range(len(indexed.counts)) if number not in lengths_of_files]
     total, done = sum(indexed.counts[number] for number in missing), 0
     with contextlib.ExitStack() as stack:
         show = stack.enter_context(Reporter()).show if total >= SHOWN_FROM else lambda *_: None
@@ -38,9 +39,9 @@ def record_lengths(indexed: IndexedRecords, features: tuple[records.Feature, ...
                 counted.append(part)
                 done += len(part)
                 show("measuring records", done / total)
-            parts[number] = np.concatenate(counted)
-            _keep(indexed.indices[number], parts[number])
-    return np.concatenate([parts[number] for number in range(len(indexed.counts))])
+            lengths_of_files[number] = np.concatenate(counted)
+            _keep(indexed.indices[number], lengths_of_files[number])
+    return np.concatenate([lengths_of_files[number] for number in range(len(indexed.counts))])
 
 
 def _path(index: RecordIndex) -> str:

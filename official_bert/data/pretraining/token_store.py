@@ -16,11 +16,12 @@ from typing import IO, Any
 
 import numpy as np
 
+from official_bert.copies import require_here
 from official_bert.data.long_work.preflight import check_folder
 from official_bert.data.long_work.work_folder import SUFFIX, WorkFolder, write_json
 from official_bert.data.pretraining.parallel import in_order
 from official_bert.data.pretraining.units import TextUnits, UnitTokenizer, WrongMarksError, facts_of
-from official_bert.files import BadText, absolute, is_remote, modified, open_bytes, size_of
+from official_bert.files import BadText, absolute, modified, open_bytes, size_of
 from official_bert.text import loading
 from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
 from official_bert.text.subwords.lines import LineTokenizer
@@ -56,8 +57,6 @@ class TokenStore:
     document_starts: np.ndarray  # [documents + 1] int64
     file_starts: np.ndarray  # [files + 1] int64: the first document of each input file
     description: dict
-    accents: int = 0  # characters of the text that lower-casing deletes
-    characters: int = 0  # of the text, white space apart
 
     @property
     def num_documents(self) -> int:
@@ -68,11 +67,6 @@ class TokenStore:
     def num_sentences(self) -> int:
         """Sentences with at least one token."""
         return len(self.sentence_starts) - 1
-
-    def count(self, token_id: int) -> int:
-        """Returns how often a token occurs."""
-        return sum(int(np.count_nonzero(self.tokens[start:start + CHUNK_BYTES] == token_id))
-                   for start in range(0, len(self.tokens), CHUNK_BYTES))
 
     def count_within(self, counted_ids: np.ndarray) -> int:
         """Returns how many of the tokens are `counted_ids`, bool [V]."""
@@ -107,8 +101,7 @@ def open_store(folder: str, description: dict) -> TokenStore | None:
                              "remove it, or give another folder")
         arrays = {name: _map_array(os.path.join(folder, f"{name}.bin"), meta[name]) for name in ARRAYS}
         return TokenStore(arrays["tokens"], arrays["sentences"], arrays["documents"],
-                          np.array(meta["file_starts"], np.int64), meta["made_of"],
-                          **meta["characters"])
+                          np.array(meta["file_starts"], np.int64), meta["made_of"])
     except (KeyError, TypeError, AttributeError, FileNotFoundError):
         raise _damaged(folder) from None
 
@@ -119,8 +112,7 @@ def _damaged(folder: str) -> ValueError:
 
 def check_store_folder(folder: str) -> None:
     """Requires that `folder` holds a store, is empty, or does not exist."""
-    if is_remote(folder):
-        raise ValueError(f"--token_store={folder}: expected a folder of this machine: its files are mapped into memory")
+    require_here(folder, "token_store", "its files are mapped into memory")
     if os.path.isdir(folder) and os.listdir(folder) and not os.path.exists(os.path.join(folder, "store.json")):
         raise ValueError(f"{folder}: expected a token store or an empty folder, got one with other files")
     if os.path.lexists(folder) and not os.path.isdir(folder):
@@ -148,8 +140,8 @@ def build_store(folder: str, description: dict, tokenizer: AnyTokenizer, num_wor
     """
     work = WorkFolder(f"{folder.rstrip('/')}{SUFFIX}", {DESCRIBED[key]: value for key, value in description.items()}, discard)
     with work:
-        if made := open_store(folder, description):  # by another process, between the look for a store and the lock
-            return made
+        if finished_store := open_store(folder, description):  # by another process, before the lock
+            return finished_store
         facts = facts_of(tokenizer)
         with StoreWriter(work, facts.token_type, description) as writer:
             replace = description["on_bad_text"] == "replace"
@@ -158,7 +150,7 @@ def build_store(folder: str, description: dict, tokenizer: AnyTokenizer, num_wor
             for chunk in itertools.islice(chunks, writer.chunks):
                 progress(chunk.stop - chunk.start)
             for chunk, encoded in encode_chunks(chunks, tokenizer, replace, num_workers):
-                writer.add(chunk, *encoded)
+                writer.add(chunk, encoded)
                 progress(chunk.stop - chunk.start)
             if not writer.num_tokens and not may_be_empty:
                 raise no_text(paths)
@@ -175,7 +167,7 @@ def no_text(paths: Sequence[str]) -> ValueError:
 
 
 def encode_chunks(chunks: Iterable[Chunk], tokenizer: AnyTokenizer, replace: bool,
-                  num_workers: int) -> Iterator[tuple[Chunk, tuple[EncodedLines, int, int]]]:
+                  num_workers: int) -> Iterator[tuple[Chunk, EncodedLines]]:
     """Gives the chunks of files with their ids, in order, for any number of workers."""
     return in_order(lambda chunk: _encode_chunk(tokenizer, chunk, replace), chunks, num_workers)
 
@@ -210,19 +202,18 @@ def _find_end(file: IO[bytes], start: int, size: int) -> tuple[int, bool]:
     return size, False
 
 
-def _encode_chunk(tokenizer: AnyTokenizer, chunk: Chunk, replace: bool) -> tuple[EncodedLines, int, int]:
-    """Returns the ids of a chunk, and how many accents and characters `count_accents` finds."""
+def _encode_chunk(tokenizer: AnyTokenizer, chunk: Chunk, replace: bool) -> EncodedLines:
+    """Returns the ids of a chunk."""
     with open_bytes(chunk.path) as file:
         file.seek(chunk.start)
         text = file.read(chunk.stop - chunk.start)
     try:
-        return tokenizer.encode_bytes(text), *tokenizer.count_accents(text)
+        return tokenizer.encode_bytes(text)
     except WrongMarksError as error:
         raise ValueError(f"{chunk.path}: at byte offset {chunk.start + error.offset}: {error}") from None
     except UnicodeDecodeError as error:
         if replace:
-            text = text.decode("utf-8", "replace").encode()
-            return tokenizer.encode_bytes(text), *tokenizer.count_accents(text)
+            return tokenizer.encode_bytes(text.decode("utf-8", "replace").encode())
         raise ValueError(f"{chunk.path}: not valid UTF-8 at byte offset {chunk.start + error.start} "
                          f"({text[error.start:error.start + 4]!r}); --on_bad_text=replace continues") from None
 
@@ -240,14 +231,12 @@ class StoreWriter:
         self._types: dict[str, np.dtype] = {name: np.dtype(token_type if name == "tokens" else np.int64) for name in ARRAYS}
         self._lengths, self._checksums = dict.fromkeys(ARRAYS, 0), dict.fromkeys(ARRAYS, 0)
         self.chunks = 0  # added so far
-        self._characters = {"accents": 0, "characters": 0}
         self._file_starts: list[int] = []
         self._ended = True  # the next sentence begins a document
         self._open = (0, True)  # tokens of the unfinished line, and whether it is blank so far
         if saved := work.finished(STORE, self._is_as_saved):
             self.chunks, self._lengths, self._checksums = saved["chunks"], saved["lengths"], saved["checksums"]
             self._file_starts, self._ended, self._open = saved["file_starts"], saved["ended"], tuple(saved["open"])
-            self._characters = saved["characters"]
         os.makedirs(self._folder, exist_ok=True)
         self._files = {name: open(self._path(name), "ab") for name in ARRAYS}  # noqa: SIM115  (closed when the writer is left)
         for name, file in self._files.items():
@@ -286,7 +275,7 @@ class StoreWriter:
     def _state(self) -> dict:
         """Returns the writer's state."""
         return {"chunks": self.chunks, "lengths": dict(self._lengths), "checksums": dict(self._checksums),
-                "file_starts": list(self._file_starts), "ended": self._ended, "open": self._open, "characters": dict(self._characters)}
+                "file_starts": list(self._file_starts), "ended": self._ended, "open": self._open}
 
     def _save(self) -> None:
         """Flushes the files to the disk, then writes down the state after the last chunk."""
@@ -301,7 +290,7 @@ class StoreWriter:
         """Tokens so far."""
         return self._lengths["tokens"]
 
-    def add(self, chunk: Chunk, encoded: EncodedLines, accents: int, characters: int) -> None:
+    def add(self, chunk: Chunk, encoded: EncodedLines) -> None:
         """Appends a chunk; chunks come in the order of the text."""
         if chunk.start == 0:  # a new file, which may be the same path again
             self._file_starts.append(self._lengths["documents"])
@@ -317,8 +306,6 @@ class StoreWriter:
             lengths, blank = lengths[:-1], blank[:-1]
         self._append("tokens", encoded.ids)
         self._add_lines(first, lengths, blank)
-        self._characters = {"accents": self._characters["accents"] + accents,
-                            "characters": self._characters["characters"] + characters}
         self.chunks += 1
         self._at_chunk = self._state()  # a signal may arrive in the middle of a chunk
         if time.monotonic() - self._saved >= SECONDS_BETWEEN_SAVES:
@@ -352,5 +339,5 @@ class StoreWriter:
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
-        write_json(os.path.join(self._folder, "store.json"), meta | {"file_starts": starts, "characters": self._characters,
-                                                                     "made_of": self.description})
+        write_json(os.path.join(self._folder, "store.json"),
+                   meta | {"file_starts": starts, "made_of": self.description})

@@ -14,7 +14,7 @@ import numpy as np
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.fields import Constraint, check_fields
 from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
-from official_bert.text.subwords.lines import LineTokenizer
+from official_bert.text.subwords.lines import LineTokenizer, split_lines
 
 SHOWN = 40  # characters of a line in an error
 
@@ -55,14 +55,15 @@ class TextUnits:
     @property
     def described(self) -> str:
         """The flags that give units."""
-        given = {"--word_separator": self.word_separator, "--phrase_marks": ",".join(self.phrase_marks), "--segmenter": self.segmenter}
-        return " ".join(f"{name}={value}" for name, value in given.items() if value)
+        flags = {"--word_separator": self.word_separator, "--phrase_marks": ",".join(self.phrase_marks),
+                 "--segmenter": self.segmenter}
+        return " ".join(f"{name}={value}" for name, value in flags.items() if value)
 
     def reading(self, tokenizer: FastTokenizer) -> "FastTokenizer | UnitTokenizer":
         """Returns the tokenizer, or one that reads units too if the text gives any."""
         return UnitTokenizer(tokenizer, self) if self else tokenizer
 
-    def parts(self, line: str) -> Iterator[tuple[str, bool]]:
+    def split_line(self, line: str) -> Iterator[tuple[str, bool]]:
         """Yields the parts of a line in order, and whether each is a unit. Raises ValueError for a mark without its other one.
 
         A line without a separator has no words that it tells apart: it is no unit.
@@ -113,19 +114,17 @@ class UnitTokenizer:
 
     def encode_bytes(self, buffer: bytes) -> EncodedLines:
         """Encodes the lines of a UTF-8 buffer. Raises UnicodeDecodeError for other bytes, WrongMarksError for a line's marks."""
-        lines = buffer.decode("utf-8").split("\n")
-        if buffer.endswith(b"\n") or not buffer:
-            lines.pop()
+        lines = split_lines(buffer)
         counts, texts, are_units = [], [], []
         for number, line in enumerate(lines):
             try:
-                parts = list(self._units.parts(line))
+                line_parts = list(self._units.split_line(line))
             except ValueError as error:
-                shown = line if len(line) <= SHOWN else f"{line[:SHOWN]}..."
-                raise WrongMarksError(f"{error}: {shown!r}", len("\n".join(lines[:number] + [""]).encode())) from None
-            counts.append(len(parts))
-            texts += [text for text, _ in parts]
-            are_units += [is_unit for _, is_unit in parts]
+                excerpt = line if len(line) <= SHOWN else f"{line[:SHOWN]}..."
+                raise WrongMarksError(f"{error}: {excerpt!r}", len("\n".join(lines[:number] + [""]).encode())) from None
+            counts.append(len(line_parts))
+            texts += [text for text, _ in line_parts]
+            are_units += [is_unit for _, is_unit in line_parts]
         ids, sizes = self._lines.encode_lines(texts)
         starts = np.cumsum(sizes) - sizes
         continues = np.repeat(np.array(are_units, np.bool_), sizes)
@@ -134,12 +133,8 @@ class UnitTokenizer:
         blank = np.array([not line or line.isspace() for line in lines], np.bool_)
         return EncodedLines((ids + self.tokenizer.size * continues).astype(np.int32), np.diff(ends).astype(np.int32), blank)
 
-    def count_accents(self, buffer: bytes) -> tuple[int, int]:
-        """As the tokenizer counts them; marks are characters here."""
-        return self._lines.count_accents(buffer)
-
 
 def facts_of(tokenizer: FastTokenizer | LineTokenizer | UnitTokenizer) -> VocabularyFacts:
     """Returns the facts of a tokenizer's vocabulary, with those of ids that continue a unit if it gives such."""
-    facts = VocabularyFacts.of_tokenizer(tokenizer.tokenizer)
+    facts = VocabularyFacts.of(tokenizer.tokenizer)
     return facts.with_units() if isinstance(tokenizer, UnitTokenizer) else facts

@@ -39,8 +39,9 @@ class Reason:
         for unit, amount in amounts.items():
             self.amounts[unit] = self.amounts.get(unit, 0) + amount
         if len(self.examples) < EXAMPLES:
-            shown = (" ".join(example[:4 * EXAMPLE_LENGTH].split()) for example in examples)
-            cut = (text if len(text) <= EXAMPLE_LENGTH else text[:EXAMPLE_LENGTH - 1] + "…" for text in shown if text)
+            squeezed = (" ".join(example[:4 * EXAMPLE_LENGTH].split()) for example in examples)
+            cut = (text if len(text) <= EXAMPLE_LENGTH else text[:EXAMPLE_LENGTH - 1] + "…"
+                   for text in squeezed if text)
             self.examples = list(dict.fromkeys([*self.examples, *cut]))[:EXAMPLES]
 
 
@@ -92,9 +93,9 @@ class YieldReport:
         lost = sum(reason.amounts.get(unit, 0) for reason in self.dropped.values() if not reason.expected)
         return lost / max(1, lost + self.kept.get(unit, 0))
 
-    def warnings(self, most: float = MOST_LOST) -> list[str]:
-        """Returns a line for each unit of `WARNED_UNITS` that lost more than the share `most`, with the main reasons."""
-        return [self._warning(unit) for unit in WARNED_UNITS if self.lost_share(unit) > most]
+    def warnings(self) -> list[str]:
+        """Returns a line for each unit of `WARNED_UNITS` that lost more than MOST_LOST, with the main reasons."""
+        return [self._warning(unit) for unit in WARNED_UNITS if self.lost_share(unit) > MOST_LOST]
 
     def _warning(self, unit: str) -> str:
         total = self.balance(unit)["in"] + self.balance(unit)["repeated"]
@@ -106,12 +107,12 @@ class YieldReport:
 
     def shares(self, unit: str) -> dict[str, float]:
         """Returns the percentages of `out` and of each reason for dropping, in hundredths that add up to 100."""
-        parts = {"out": self.kept.get(unit, 0)} | {name: reason.amounts[unit] for name, reason in self.dropped.items()
+        amounts = {"out": self.kept.get(unit, 0)} | {name: reason.amounts[unit] for name, reason in self.dropped.items()
                                                   if reason.amounts.get(unit)}
-        total = sum(parts.values())
+        total = sum(amounts.values())
         if not total:
-            return dict.fromkeys(parts, 0.0)
-        exact = {name: 10_000 * count / total for name, count in parts.items()}
+            return dict.fromkeys(amounts, 0.0)
+        exact = {name: 10_000 * count / total for name, count in amounts.items()}
         hundredths = {name: math.floor(value) for name, value in exact.items()}
         short = 10_000 - sum(hundredths.values())  # the largest remainders are rounded up
         for name in sorted(exact, key=lambda name: hundredths[name] - exact[name])[:short]:
@@ -133,8 +134,8 @@ class YieldReport:
             column.justify = "right"
         shares = {unit: self.shares(unit) for unit in units}
 
-        def add_row(name: str, amounts: dict[str, int], shown: str | None, examples: Iterable[str] = ()) -> None:
-            cells = [_cell(amounts.get(unit, 0), shares[unit].get(shown) if shown else None) for unit in units]
+        def add_row(name: str, amounts: dict[str, int], column: str | None, examples: Iterable[str] = ()) -> None:
+            cells = [_cell(amounts.get(unit, 0), shares[unit].get(column) if column else None) for unit in units]
             table.add_row(rich.markup.escape(name), *cells, rich.markup.escape("\n".join(examples)))
         add_row("in", {unit: self.balance(unit)["in"] for unit in units}, None)
         for name, reason in self.repeated.items():

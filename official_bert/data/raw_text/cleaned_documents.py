@@ -1,7 +1,6 @@
 """Cleaned documents, and their form as JSON values, in which a stopped run finds them again (`data/long_work/journal`)."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from official_bert.data.raw_text.deduplication import PERMUTATIONS, Fingerprint
 
 UNITS = ("sentences", "characters", "words")
 REASONS = ("dropped", "repeated", "notes")  # of a YieldReport
-WRONG_SHAPE = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 
 @dataclasses.dataclass
@@ -28,60 +26,62 @@ class Cleaned:
 
 
 CleanedPiece = tuple[list[Cleaned], YieldReport, int]  # documents, the account of the dropped ones, bytes that were read for them
+# The forms of JSON values: a type, a list of one form, a mapping to one form, or a list of a form for each place.
+AMOUNTS = {"": int}
+DOCUMENT_FORM = (str, [[str]], [AMOUNTS], [int], int, [int])
+REASON_FORM = (AMOUNTS, [str], bool)
+PIECE_FORM = ([DOCUMENT_FORM], (AMOUNTS, *[{"": REASON_FORM}] * len(REASONS)), int)
 
 
 def to_data(piece: CleanedPiece) -> list[Any]:
     """Returns a piece as JSON values."""
     documents, report, read = piece
-    return [[[document.language, document.paragraphs, document.amounts, *_numbers(document.fingerprint)] for document in documents],
-            {"kept": report.kept} | {name: {reason: dataclasses.asdict(facts) for reason, facts in getattr(report, name).items()}
-                                     for name in REASONS}, read]
+    reasons = [{reason: [facts.amounts, facts.examples, facts.expected] for reason, facts in getattr(report, name).items()}
+               for name in REASONS]
+    return [list(map(_values_of, documents)), [report.kept, *reasons], read]
+
+
+def _values_of(document: Cleaned) -> list[Any]:
+    """Returns a document as JSON values."""
+    fingerprint = document.fingerprint
+    signature = [] if fingerprint.signature is None else fingerprint.signature.tolist()
+    return [document.language, document.paragraphs, document.amounts, fingerprint.paragraphs.tolist(), fingerprint.document,
+            signature]
 
 
 def from_data(values: Any) -> CleanedPiece:
     """Returns the piece that `to_data` turned into JSON values. Raises ValueError for values that it never gives."""
-    try:
-        documents, report, read = values
-        _require(type(read) is int)
-        return [_document(*document) for document in documents], _report(report), read
-    except WRONG_SHAPE:
-        raise ValueError("these are no cleaned documents") from None
-
-
-def _require(is_as_written: Any) -> None:
-    if not is_as_written:
-        raise ValueError
-
-
-def _numbers(fingerprint: Fingerprint) -> list[Any]:
-    signature = fingerprint.signature
-    return [fingerprint.paragraphs.tolist(), fingerprint.document, None if signature is None else signature.tolist()]
-
-
-def _document(language: str, paragraphs: Sequence[Sequence[str]], amounts: Sequence[Mapping[str, int]], hashes: Sequence[int],
-              hash_of_all: int, signature: Sequence[int] | None) -> Cleaned:
-    _require(type(language) is str and type(hash_of_all) is int and paragraphs and len(paragraphs) == len(amounts) == len(hashes))
-    _require(all(type(part) is list and part and all(type(sentence) is str for sentence in part) for part in paragraphs))
-    _require(signature is None or len(signature) == PERMUTATIONS)
-    fingerprint = Fingerprint(_array(hashes, np.uint64), hash_of_all, None if signature is None else _array(signature, np.uint32))
-    return Cleaned(language, [list(part) for part in paragraphs], [_amounts(part, UNITS) for part in amounts], fingerprint)
-
-
-def _array(numbers: Sequence[int], kind: type[np.unsignedinteger]) -> np.ndarray:
-    _require(all(type(number) is int and 0 <= number <= np.iinfo(kind).max for number in numbers))
-    return np.array(numbers, kind)
-
-
-def _report(values: Mapping[str, Any]) -> YieldReport:
+    if not _fits(values, PIECE_FORM):
+        raise ValueError("these are no cleaned documents")
+    documents, (kept, *reasons), read = values
     report = YieldReport()
-    report.kept = _amounts(values["kept"])
-    for name in REASONS:
-        for reason, facts in values[name].items():
-            _require(all(type(example) is str for example in facts["examples"]) and type(facts["expected"]) is bool)
-            getattr(report, name)[reason] = Reason(_amounts(facts["amounts"]), list(facts["examples"]), facts["expected"])
-    return report
+    report.kept = kept
+    for name, facts in zip(REASONS, reasons):
+        getattr(report, name).update({reason: Reason(*fields) for reason, fields in facts.items()})
+    return [_document(*document) for document in documents], report, read
 
 
-def _amounts(values: Mapping[str, Any], units: Sequence[str] = ()) -> dict[str, int]:
-    _require(all(type(value) is int for value in values.values()) and set(units) <= set(values))
-    return dict(values)
+def _fits(value: Any, form: Any) -> bool:
+    """Whether a JSON value has a form."""
+    if isinstance(form, tuple):
+        return type(value) is list and len(value) == len(form) and all(map(_fits, value, form))
+    if isinstance(form, list):
+        return type(value) is list and all(_fits(item, form[0]) for item in value)
+    if isinstance(form, dict):
+        return type(value) is dict and all(_fits(item, form[""]) for item in value.values())
+    return type(value) is form
+
+
+def _document(language: str, paragraphs: list[list[str]], amounts: list[dict[str, int]], hashes: list[int],
+              hash_of_all: int, signature: list[int]) -> Cleaned:
+    same = len(paragraphs) == len(amounts) == len(hashes) and len(signature) in (0, PERMUTATIONS)
+    if not (paragraphs and all(paragraphs) and same and all({*UNITS} <= {*units} for units in amounts)):
+        raise ValueError("these are no cleaned documents")
+    return Cleaned(language, paragraphs, amounts, Fingerprint(
+        _array(hashes, np.uint64), hash_of_all, _array(signature, np.uint32) if signature else None))
+
+
+def _array(numbers: list[int], kind: type[np.unsignedinteger]) -> np.ndarray:
+    if not all(0 <= number <= np.iinfo(kind).max for number in numbers):
+        raise ValueError("these are no cleaned documents")
+    return np.array(numbers, kind)

@@ -14,7 +14,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal, get_args
 
 from official_bert.copies import local_copy
 from official_bert.data.pretraining.yield_report import YieldReport
@@ -22,7 +22,7 @@ from official_bert.files import folder_of, size_of
 from official_bert.files import open_bytes as store_bytes
 
 OnBadText = Literal["error", "skip", "replace"]
-ON_BAD_TEXT = ("error", "skip", "replace")
+ON_BAD_TEXT = get_args(OnBadText)
 STANDARD_INPUT = "-"
 ROWS_AT_ONCE = 1000
 # Of a packed file, unless --allow_large_lines: text that people write is far below both, and a few kilobytes can unpack to gigabytes.
@@ -63,7 +63,10 @@ def kind_of(path: str) -> str:
     if path == STANDARD_INPUT:
         return "text"
     with store_bytes(path) as file:
-        start = file.read(8)
+        return _kind_of_start(file.read(8))
+
+
+def _kind_of_start(start: bytes) -> str:
     return next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), "text")
 
 
@@ -82,21 +85,17 @@ def open_bytes(path: str, bad: BadText) -> Iterator[BinaryIO]:
     Raises ValueError for archives, and for `zstd` if the package zstandard is not installed.
     """
     with contextlib.ExitStack() as stack:
-        file: Any = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(store_bytes(path))
-        start = io.BufferedReader(file) if path == STANDARD_INPUT else file
-        kind = kind_of(path) if path != STANDARD_INPUT else _kind_of_stream(cast(io.BufferedReader, start))
+        file: Any
+        if path == STANDARD_INPUT:
+            file = io.BufferedReader(sys.stdin.buffer)  # type: ignore[arg-type]
+            kind = _kind_of_start(file.peek(8))
+        else:
+            file, kind = stack.enter_context(store_bytes(path)), kind_of(path)
+            bad.bytes_read = file.tell
+            stack.callback(setattr, bad, "bytes_read", int)
         if kind in ("zip", "parquet", "arrow"):
             raise ValueError(f"{path}: expected lines of text, plain or compressed, got a {kind} file")
-        if path != STANDARD_INPUT:
-            bad.bytes_read = start.tell
-            stack.callback(setattr, bad, "bytes_read", int)
-        yield _OPENERS[kind](start) if kind in _OPENERS else start
-
-
-def _kind_of_stream(stream: io.BufferedReader) -> str:
-    """Returns the kind of a stream by its next bytes, without consuming them."""
-    start = stream.peek(8)
-    return next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), "text")
+        yield _OPENERS[kind](file) if kind in _OPENERS else file
 
 
 def _open_zstd(raw: BinaryIO) -> io.BufferedReader:
@@ -145,11 +144,12 @@ _OPENERS: dict[str, Callable[..., Any]] = {"gzip": gzip.open, "bzip2": bz2.open,
 
 def damage() -> tuple[type[Exception], ...]:
     """Returns the exceptions that decompressors raise for damaged files."""
+    damaged = (EOFError, zlib.error, lzma.LZMAError, OSError)  # gzip.BadGzipFile is an OSError
     try:
         import zstandard
-        return (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zstandard.ZstdError, OSError)
+        return (*damaged, zstandard.ZstdError)
     except ImportError:
-        return (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, OSError)
+        return damaged
 
 
 def read_head(path: str, size: int) -> bytes:

@@ -186,10 +186,10 @@ class LineCounter:
     def _write(self) -> None:
         """Adds the hashes that wait to the files."""
         hashes = np.array(self._waiting, np.int64).view(np.uint64)
-        parts = hashes % HASH_PARTS
-        for part in np.unique(parts):
+        file_numbers = hashes % HASH_PARTS
+        for part in np.unique(file_numbers):
             with open(self.paths[part], "ab") as file:
-                hashes[parts == part].tofile(file)
+                hashes[file_numbers == part].tofile(file)
         self._waiting = []
 
     def duplicates(self) -> int:

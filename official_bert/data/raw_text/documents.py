@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Literal, get_args
 
 from official_bert.data.pretraining.yield_report import YieldReport
 from official_bert.data.raw_text import containers, running_text
@@ -25,7 +25,7 @@ DUMPS = ((rb'(\xef\xbb\xbf)?\s*\[\s*\{\s*"', "a JSON array; jq -c '.[]' makes JS
          (rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?<mediawiki\b", "an XML dump of MediaWiki; WikiExtractor makes articles of it"))
 NO_TEXT = ((rb"PK\x03\x04", "a zip archive"), (rb"\xff\xfe|\xfe\xff", "UTF-16"), *DUMPS)
 HEAD = 1 << 12  # bytes that tell it
-FORMATS = ("auto", "wikiextractor", "jsonl", "table", "text", "book", "documents")
+FORMATS = get_args(Format)
 SAMPLE_LINES = 400  # read to detect the format of a file
 MOST_CHARACTERS = 1 << 24  # of one document: a file of any size is read in bounded memory
 TITLES, UNENDED = "titles of articles", "an article without its end (</doc>)"
@@ -56,10 +56,15 @@ def detect_format(lines: Iterable[str]) -> Format:
 
 def check_prepared(path: str, head: bytes) -> None:
     """Raises ValueError if a file that begins with `head` is no plain text, or raw text whose marks would be taken for words."""
-    if content := next((name for pattern, name in RAW if re.match(pattern, head)), ""):
+    if content := _first_match(RAW, head):
         raise ValueError(f"{path}: expected text with a sentence on each line, got {content}; tools/prepare_corpus.py makes such text")
-    if content := next((name for pattern, name in NO_TEXT if re.match(pattern, head)), ""):
+    if content := _first_match(NO_TEXT, head):
         raise ValueError(f"{path}: expected text in UTF-8 with a sentence on each line, got {content}")
+
+
+def _first_match(patterns: Iterable[tuple[bytes, str]], head: bytes) -> str:
+    """Returns the kind of content whose pattern a file's first bytes match, "" for none."""
+    return next((name for pattern, name in patterns if re.match(pattern, head)), "")
 
 
 def check_prepared_files(paths: Iterable[str]) -> None:
@@ -72,8 +77,8 @@ def check_prepared_files(paths: Iterable[str]) -> None:
 def _check_documents(path: str, lines: Iterable[str]) -> None:
     """Raises ValueError if the first lines are those of a dump, which would be taken for lines of text."""
     head = "\n".join(line[:HEAD] for line in lines).encode("utf-8", "surrogatepass")
-    if found := next((name for pattern, name in DUMPS if re.match(pattern, head)), ""):
-        raise ValueError(f"{path}: expected a format of --format, got {found}")
+    if dump := _first_match(DUMPS, head):
+        raise ValueError(f"{path}: expected a format of --format, got {dump}")
 
 
 def read_documents(path: str, form: Format = "auto", text_key: str = "text", bad: containers.BadText | None = None) -> Iterator[Document]:
@@ -230,13 +235,6 @@ class Cleaner:
         self._filters = {headings: running_text.ParagraphFilter(headings, language) for headings in (False, True)}
         self._count_words = WordCounter()
 
-    def clean(self, document: Document, report: YieldReport) -> list[str]:
-        """Returns the sentences of a document, none if it is dropped; counts both cases in `report`."""
-        paragraphs = self.clean_paragraphs(document, report)
-        if paragraphs:
-            report.keep(**self.amounts(paragraphs))
-        return [sentence for sentences in paragraphs for sentence in sentences]
-
     def clean_paragraphs(self, document: Document, report: YieldReport) -> list[list[str]]:
         """Returns the sentences of each paragraph of a document, none if it is dropped; counts only dropped text in `report`."""
         kept = self._running_text(document, report)
@@ -262,11 +260,11 @@ class Cleaner:
         words = sum(map(self._count_words, sentences)) if self.limits.min_words else 0
         return self.limits.reason_to_drop(sentences, words, self.language)
 
-    def amounts(self, paragraphs: list[list[str]], documents: int = 1) -> dict[str, int]:
+    def amounts(self, paragraphs: list[list[str]]) -> dict[str, int]:
         """Returns the amounts of a document, or of paragraphs of one, for the report."""
         sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
         text = " ".join(sentences)  # the only white space in it are these spaces and those within the sentences
-        return {"documents": documents, "sentences": len(sentences), "characters": len(text) - text.count(" "),
+        return {"documents": 1, "sentences": len(sentences), "characters": len(text) - text.count(" "),
                 "words": self._count_words(text)}
 
     def _running_text(self, document: Document, report: YieldReport) -> list[str]:

@@ -19,7 +19,7 @@ def without_licence(lines: Iterable[str], report: YieldReport) -> Iterator[str]:
     """
     lines = iter(lines)
     preface = list(itertools.islice(lines, _PREFACE))
-    first = next((found[1].upper() for line in preface if (found := _MARK.match(line))), "END")
+    first = next((first_mark[1].upper() for line in preface if (first_mark := _MARK.match(line))), "END")
     inside, left_of_mark = first == "END", 0
     for line in itertools.chain(preface, lines):
         mark = _MARK.match(line)

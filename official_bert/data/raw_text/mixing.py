@@ -1,4 +1,4 @@
-"""Mixes corpora of several languages (or sources) in wanted shares by leaving out and repeating documents.
+"""Mixes corpora of several languages (or sources) in the asked shares, by leaving out and repeating documents.
 
 The choice depends only on a document's place in the input. A document's copies go to different output files. The generator
 ensures that no copy serves as the random next sentence of another (`pretraining/equal_documents`).
@@ -71,6 +71,17 @@ def copy_factors(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[
     """Returns how often to repeat each language's documents for the wanted shares, at the same total size."""
     total = sum(sizes.values())
     return {name: shares.get(name, 0.0) * total / size for name, size in sizes.items() if size}
+
+
+def smooth_languages(counts: Mapping[str, Mapping[str, int]], exponent: float = 0.7) -> dict[str, float]:
+    """Merges the word counts of languages: large ones count less, small ones more, as `smoothed_shares` says."""
+    sizes = {language: sum(words.values()) for language, words in counts.items()}
+    factors = copy_factors(sizes, smoothed_shares(sizes, exponent))
+    merged: dict[str, float] = collections.defaultdict(float)
+    for language, factor in factors.items():
+        for word, count in counts[language].items():
+            merged[word] += count * factor
+    return merged
 
 
 def copies(factor: float, language: str, number: int) -> int:

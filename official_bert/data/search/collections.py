@@ -23,9 +23,7 @@ class Collection:
     """Queries that have an answer, all passages, and the judgements by number: `relevant[query][passage]` is a grade above 0."""
 
     path: str  # of the judgements
-    query_ids: Sequence[str]
     queries: Sequence[str]
-    passage_ids: Sequence[str]
     passages: Sequence[str]
     relevant: Sequence[dict[int, int]]
     irrelevant: Sequence[list[int]]  # passages that were judged and do not answer the query
@@ -101,8 +99,7 @@ def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn, how: TableOp
         raise ValueError(f"{path}: expected judgements above 0, got none")
     relevant = [{passage: grade for passage, grade in grades[query].items() if grade > 0} for query in answered]
     irrelevant = [[passage for passage, grade in grades[query].items() if grade <= 0] for query in answered]
-    return Collection(path, [query_ids[query] for query in answered], [queries[query] for query in answered], passage_ids, passages,
-                      relevant, irrelevant)
+    return Collection(path, [queries[query] for query in answered], passages, relevant, irrelevant)
 
 
 def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""Hard negatives: passages that rank high for a query and do not answer it."""
+"""Hard-negative mining: passages that rank high for a query and do not answer it."""
 
 import dataclasses
 from collections.abc import Collection, Sequence

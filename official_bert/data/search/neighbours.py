@@ -3,8 +3,6 @@
 Q queries, P passages, D numbers of a vector, K nearest.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from official_bert.text.compiling import compiled
@@ -73,10 +71,3 @@ def nearest_by_faiss(queries: np.ndarray, passages: np.ndarray, count: int, fact
         raise ValueError(f"an index of FAISS, {factory!r}: {str(error).strip().splitlines()[-1][:200]}") from None
     scores, numbers = index.search(np.ascontiguousarray(queries, np.float32), min(count, len(passages)))
     return scores, numbers
-
-
-def rankings(numbers: np.ndarray, left_out: Sequence[int] | None = None) -> list[list[int]]:
-    """Returns the numbers [Q,K] as lists, without one passage a query (`left_out`, -1: none), such as the query itself."""
-    if left_out is None:
-        return numbers.tolist()
-    return [[number for number in row if number != own] for row, own in zip(numbers.tolist(), left_out)]

@@ -160,17 +160,17 @@ def convert_tags(tags: Sequence[str], scheme: Scheme) -> list[str]:
     return [tag if tag == NOT_LABELLED else next(converted) for tag in tags]
 
 
-def label_list(kinds: Iterable[str], scheme: Scheme) -> list[str]:
+def label_list(types: Iterable[str], scheme: Scheme) -> list[str]:
     """Returns O and then every tag of the scheme for the sorted types; plain tags are their own types.
 
     Raises ValueError for types that look alike, see `check_forms`.
     """
-    kinds = set(kinds)
-    check_forms(kinds, "tags")
+    types = set(types)
+    check_forms(types, "tags")
     if scheme == "plain":
-        return sorted({*kinds} - {NOT_LABELLED})
+        return sorted({*types} - {NOT_LABELLED})
     letters = dict.fromkeys(LETTERS.get(scheme, "I"))
-    return [OUTSIDE, *(_spelled(letter, kind, scheme) for kind in sorted(set(kinds)) for letter in letters)]
+    return [OUTSIDE, *(_spelled(letter, kind, scheme) for kind in sorted(set(types)) for letter in letters)]
 
 
 def scheme_of(labels: Iterable[str], usual: Scheme) -> Scheme:
@@ -188,20 +188,21 @@ def scheme_of(labels: Iterable[str], usual: Scheme) -> Scheme:
 def describe_scheme(sentences: Iterable[Sequence[str]]) -> str:
     """The scheme of tags, which their letters tell, with the number of entities by type: `IOB2 tags: LOC 2, PER 13`."""
     letters: set[str] = set()
-    kinds: collections.Counter = collections.Counter()
+    type_counts: collections.Counter = collections.Counter()
     same = {"iob1": True, "iob2": True}
     for tags in sentences:
         labelled = [tag for tag in tags if tag != NOT_LABELLED]
         letters |= {tag[0] for tag in labelled if has_prefix(tag) or tag in PREFIXES}
         chunks = read_chunks(labelled)
-        kinds.update(chunk.kind or UNNAMED for chunk in chunks)
+        type_counts.update(chunk.kind or UNNAMED for chunk in chunks)
         same = {name: value and write_tags(chunks, len(labelled), name) == labelled  # type: ignore[arg-type]
                 for name, value in same.items()}
     if letters <= {"B", "I"}:
         name = "IO" if letters <= {"I"} else "IOB2" if same["iob2"] else "IOB1" if same["iob1"] else "IOB"
     else:
         name = next((scheme.upper() for scheme, known in LETTERS.items() if letters <= {*known}), f"{''.join(sorted(letters))}O")
-    return f"{name} tags: " + (", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())) or "no entity")
+    counted = ", ".join(f"{kind} {count}" for kind, count in sorted(type_counts.items()))
+    return f"{name} tags: {counted or 'no entity'}"
 
 
 def legal_transitions(labels: Sequence[str], scheme: Scheme) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -249,13 +250,13 @@ def chunk_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str
 def plain_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:
     """`tag_accuracy` and `macro_f1` (the mean over the tags in gold or predicted) of plain tags, from 0 to 1."""
     counts: dict[str, np.ndarray] = {}  # by tag: right, predicted, gold
-    for tags, found in zip(gold, predicted, strict=True):
-        for tag, answer in zip(tags, found, strict=True):
+    for tags, answers in zip(gold, predicted, strict=True):
+        for tag, answer in zip(tags, answers, strict=True):
             counts.setdefault(tag, np.zeros(3, int))[2] += 1
             counts.setdefault(answer, np.zeros(3, int))[1] += 1
             counts[tag][0] += tag == answer
     total = sum(counts.values(), np.zeros(3, int))
-    f1 = [_share(2 * right, given + wanted) for right, given, wanted in counts.values()]
+    f1 = [_share(2 * right, predicted_count + gold_count) for right, predicted_count, gold_count in counts.values()]
     return {"tag_accuracy": _share(total[0], total[2]), "macro_f1": sum(f1) / max(len(f1), 1)}
 
 

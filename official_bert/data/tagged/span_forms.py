@@ -12,7 +12,7 @@ from typing import Any, Literal
 from official_bert.data.tables import Rows, Source, collected, format_of_objects, json_values, place
 from official_bert.data.tabular.companions import annotations_of
 from official_bert.data.tagged import brat
-from official_bert.data.tagged.chunk_tags import OUTSIDE, Chunk, Scheme, read_chunks, write_tags
+from official_bert.data.tagged.chunk_tags import Chunk, write_tags
 from official_bert.files import is_file, is_folder
 from official_bert.text.tokenization import BasicTokenizer
 
@@ -111,7 +111,7 @@ def _label_studio_text(task: Mapping[str, Any]) -> str:
 
 
 def _write_label_studio(task: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
-    data = given if isinstance(given := task.get("data"), Mapping) and given else {"text": text}
+    data = stored_data if isinstance(stored_data := task.get("data"), Mapping) and stored_data else {"text": text}
     key = "text" if "text" in data else next(key for key, value in data.items() if isinstance(value, str))
     results = [{"id": f"e{number}", "from_name": "label", "to_name": key, "type": "labels", "value": {
         "start": span.start, "end": span.end, "text": span.words or text[span.start:span.end], "labels": [span.kind]}}
@@ -127,53 +127,6 @@ def _min_key(row: Mapping[str, Any]) -> str:
 def _write_min(row: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
     return {**row, "text": text, _min_key(row): [{"start": span.start, "end": span.end, "text": span.words or text[span.start:span.end],
                                                   "labels": [span.kind]} for span in spans]}
-
-
-def _spacy_2_words(document: Mapping[str, Any]) -> tuple[str, list[list[tuple[int, int]]]]:
-    """Returns the text of spaCy 2's training data, words between single spaces, and start and end of the words of each sentence."""
-    text, sentences = "", []
-    for sentence in (one for paragraph in document["paragraphs"] for one in paragraph["sentences"]):
-        words = []
-        for token in sentence["tokens"]:
-            text += " " * bool(text)
-            words.append((len(text), len(text) + len(token["orth"])))
-            text += token["orth"]
-        sentences.append(words)
-    return text, sentences
-
-
-def _read_spacy_2(document: Mapping[str, Any]) -> Record:
-    """Reads the paragraphs of spaCy 2's training data, whose words have BILUO tags, or `-` for no label."""
-    text, places = _spacy_2_words(document)
-    spans = []
-    for words, sentence in zip(places, (one for paragraph in document["paragraphs"] for one in paragraph["sentences"])):
-        tags = [OUTSIDE if token.get("ner") in (None, "", "-") else token["ner"] for token in sentence["tokens"]]
-        spans += [Span(words[chunk.start][0], words[chunk.end - 1][1], chunk.kind) for chunk in read_chunks(tags)]
-    return text, spans
-
-
-def _write_spacy_2(document: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
-    """Writes the tags of the document's words; without one, a document of a paragraph with a sentence of the text's words."""
-    if not document.get("paragraphs"):
-        words = split_words(text)
-        tokens: list[dict[str, Any]] = [{"id": number, "orth": text[start:end]} for number, (start, end) in enumerate(words)]
-        document, places = {"id": 0, "paragraphs": [{"raw": text, "sentences": [{"tokens": tokens}]}]}, [words]
-    else:
-        places = _spacy_2_words(document)[1]
-    sentences = iter(places)
-    return {**document, "paragraphs": [{**paragraph, "sentences": [
-        {**sentence, "tokens": [{**token, "ner": tag} for token, tag in zip(sentence["tokens"], _biluo(next(sentences), spans))]}
-        for sentence in paragraph["sentences"]]} for paragraph in document["paragraphs"]]}
-
-
-def _biluo(words: Sequence[tuple[int, int]], spans: Sequence[Span]) -> list[str]:
-    """Returns the tags of a sentence's words, from start and end of each."""
-    chunks = []
-    for span in sorted(spans):
-        inside = [number for number, (start, end) in enumerate(words) if start < span.end and span.start < end]
-        if inside:
-            chunks.append(Chunk(span.kind, inside[0], inside[-1] + 1))
-    return write_tags(chunks, len(words), "bilou")
 
 
 def _read_cluener(row: Mapping[str, Any]) -> Record:
@@ -206,8 +159,6 @@ FORMS: Sequence[Form] = (
          lambda row: (row["text"], _of_objects(row["ents"], "start", "end", "label")),
          lambda row, text, spans: {**{key: value for key, value in row.items() if key != "tokens"}, "text": text,
                                    "ents": _as_objects(spans, "start", "end", "label")}),
-    Form("spacy_2", "spaCy 2's training data", lambda row: isinstance(row, Mapping) and isinstance(row.get("paragraphs"), list)
-         and all("sentences" in part for part in row["paragraphs"]), _read_spacy_2, _write_spacy_2),
     Form("label_studio", "Label Studio's JSON", lambda row: isinstance(row, Mapping) and isinstance(row.get("data"), Mapping)
          and any(isinstance(value, str) for value in row["data"].values()), _read_label_studio, _write_label_studio),
     Form("prodigy", "Prodigy", lambda row: _is_text_row(row, "spans"), _prodigy,
@@ -232,7 +183,7 @@ FORMS: Sequence[Form] = (
          lambda row: (row["data"], _triples(row["label"])), lambda row, text, spans: {**row, "data": text, "label": _listed(spans)}),
 )
 BY_NAME: Mapping[str, Form] = {form.name: form for form in FORMS}
-LISTS = ("spacy", "spacy_2", "label_studio", "label_studio_min")  # written as one JSON list; the others are JSON lines
+LISTS = ("spacy", "label_studio", "label_studio_min")  # written as one JSON list; the others are JSON lines
 
 
 def form_of(row: Any) -> Form | None:
@@ -382,7 +333,7 @@ def split_words(text: str) -> list[tuple[int, int]]:
     return [(word[0][1], word[-1][2]) for word in BasicTokenizer(do_lower_case=False).tokenize_with_offsets(text)]
 
 
-def tags_of(text: str, spans: Sequence[Span], where: str, reading: Reading, scheme: Scheme = "iob2") -> tuple[list[str], list[str]]:
-    """Returns the words of a text and their tags."""
+def tags_of(text: str, spans: Sequence[Span], where: str, reading: Reading) -> tuple[list[str], list[str]]:
+    """Returns the words of a text and their tags, in IOB2."""
     words, chunks = to_words(text, spans, where, reading)
-    return words, write_tags(chunks, len(words), scheme)
+    return words, write_tags(chunks, len(words), "iob2")

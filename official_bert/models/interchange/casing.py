@@ -10,8 +10,8 @@ from official_bert.text import loading
 from official_bert.text.subwords import tokenizer_files
 from official_bert.text.vocab import UNUSED, has_capitals, read_entries
 
-# Published names that do not say it (2018 `validate_case_matches_checkpoint`).
-PUBLISHED = {"multilingual_L-12_H-768_A-12": True, "chinese_L-12_H-768_A-12": True}
+# Of Google's models whose names do not say it (2018 `validate_case_matches_checkpoint`).
+GOOGLES_CASING = {"multilingual_L-12_H-768_A-12": True, "chinese_L-12_H-768_A-12": True}
 
 
 def by_name(prefix: str) -> bool | None:
@@ -19,7 +19,7 @@ def by_name(prefix: str) -> bool | None:
     name = os.path.basename(os.path.dirname(os.path.abspath(prefix)))
     if match := re.search(r"(?:^|[_.-])(un)?cased(?:[_.-]|$)", name, re.IGNORECASE):
         return match[1] is not None
-    return PUBLISHED.get(name)
+    return GOOGLES_CASING.get(name)
 
 
 def of_folder(prefix: str, vocab: Iterable[str] | None) -> bool | None:

@@ -8,17 +8,17 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from official_bert.data.long_work.preflight import check_disk
-from official_bert.files import written_folder
+from official_bert.files import read_mapping, written_folder
 from official_bert.models.classifier import ChoiceClassifier, Classifier
 from official_bert.models.encoder import ENCODER_PREFIXES, BertEncoder, encoder_settings, encoder_within, weights_by_name
-from official_bert.models.interchange import prefixes, published, stored_models
+from official_bert.models.interchange import hub, prefixes, stored_models
 from official_bert.models.interchange.names import matrix_shape
 from official_bert.models.interchange.projects import ours, tf_models
 from official_bert.models.interchange.stored_models import Head, StoredModel
@@ -30,8 +30,6 @@ from official_bert.models.tagger import Tagger
 from official_bert.text import loading
 from official_bert.text.subwords import tokenizer_files
 
-# Modules of this package by the names that a user gives; each is imported when it is needed (keras_hub takes seconds).
-FOLDER_FORMATS = ("hugging_face", "keras_hub")
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # beginnings of names in a Hugging Face folder
 
 
@@ -49,19 +47,13 @@ class Misfit:
         return f"{self.theirs}: expected {self.expected_shape}, got {self.shape}"
 
 
-class Format(Protocol):
-    """The functions of the module of a format that can be written."""
+def module_of(name: str) -> Any:
+    """The module of a format, imported when it is needed: that of keras_hub takes seconds.
 
-    def read(self, path: str, *more: Head) -> StoredModel:
-        """The model at a path."""
-
-    def write(self, model: StoredModel, folder: str) -> list[str]:
-        """Writes a model; gives the names of the weights that have no place there."""
-
-
-def module_of(name: str) -> Format:
-    """The module of a format."""
-    return importlib.import_module(f"official_bert.models.interchange.projects.{name}")  # type: ignore[return-value]
+    Its `read(path)` gives the model at a path. If the format can be written, `write(model, folder)` writes one and gives
+    the names of the weights that have no place there.
+    """
+    return importlib.import_module(f"official_bert.models.interchange.projects.{name}")
 
 
 def find_prefix(path: str) -> str | None:
@@ -69,7 +61,11 @@ def find_prefix(path: str) -> str | None:
 
     Of a folder it is the newest whole checkpoint; of a run that answers with its best one, the best.
     """
-    path = prefixes.local_checkpoint(RunFolder(path).answering_folder())
+    return _prefix_here(prefixes.local_checkpoint(RunFolder(path).answering_folder()))
+
+
+def _prefix_here(path: str) -> str | None:
+    """Does the same for a path on this machine, in a folder the newest whole checkpoint."""
     if os.path.isdir(path):
         return prefixes.newest_whole(path)
     prefix = prefixes.PART.sub("", path)
@@ -86,16 +82,15 @@ def find_format(path: str) -> tuple[str, str]:
     if path.endswith(".keras") and os.path.isfile(path):
         return "keras", path
     folder = path if os.path.isdir(path) else os.path.dirname(path)
-    if os.path.isdir(path) or os.path.basename(path).startswith((*WEIGHTS, "config.json")):
-        for name in FOLDER_FORMATS:
-            if _holds(folder, name):
-                return name, folder
-    if prefix := find_prefix(path):
+    means_folder = os.path.isdir(path) or os.path.basename(path).startswith((*WEIGHTS, "config.json"))
+    if means_folder and (name := _folder_format(folder)):
+        return name, folder
+    if prefix := _prefix_here(RunFolder(path).answering_folder()):
         return _format_of_checkpoint(prefix), prefix
     if os.path.exists(os.path.join(folder, stored_models.BERT_CONFIG_FILE)) and _has_weights(folder):
         return "hugging_face", folder  # as the Chinese models of 2019 are published; beside a TF 1 checkpoint, that one is read
     if not os.path.exists(path):
-        raise ValueError(f"{path}: no checkpoint found there: no such file or folder, {published.OTHER_READING}")
+        raise ValueError(f"{path}: no checkpoint found there: no such file or folder, {hub.OTHER_READING}")
     contents = ", ".join(sorted(os.listdir(path))[:8]) or "an empty folder" if os.path.isdir(path) else "another file"
     raise ValueError(f"{path}: no checkpoint found there: expected a TensorFlow checkpoint, config.json with "
                      f"model.safetensors, a keras-hub preset or a .keras file, got {contents}")
@@ -110,15 +105,13 @@ def holds_model(path: str) -> bool:
     return True
 
 
-def _holds(folder: str, name: str) -> bool:
-    """Whether a folder is of a folder format, from its config.json alone: no slow imports."""
-    path = os.path.join(folder, "config.json")
-    if not os.path.exists(path):
-        return False
-    keys = set(stored_models.read_mapping(path))
-    if name == "keras_hub":
-        return "class_name" in keys
-    return bool(keys & {"model_type", "architectures"}) or ("hidden_size" in keys and _has_weights(folder))  # neither key until 2020
+def _folder_format(folder: str) -> str:
+    """The format of a folder with a config.json, from that alone: no slow imports. "" for none."""
+    keys = set(read_mapping(os.path.join(folder, "config.json"), missing={}))
+    # Until 2020 there was neither of the two keys.
+    if keys & {"model_type", "architectures"} or ("hidden_size" in keys and _has_weights(folder)):
+        return "hugging_face"
+    return "keras_hub" if "class_name" in keys else ""
 
 
 def _has_weights(folder: str) -> bool:
@@ -153,21 +146,20 @@ def read(path: str, head: Head = "") -> StoredModel:
     if not model.weights:
         raise ValueError(f"{model.origin}: holds no weight of a BERT model; it has {', '.join(model.unknown[:5]) or 'none'}")
     stored_models.require_finite(model.weights, model.origin, lambda ours: model.table.theirs(ours) or ours)
-    folder = os.path.join(where if os.path.isdir(where) else os.path.dirname(where), GENERATOR)
-    if model.head == "replaced" and model.generator is None and os.path.isdir(folder):
-        return dataclasses.replace(model, generator=read(folder))
-    return model
+    folder = where if os.path.isdir(where) else os.path.dirname(where)
+    generator = os.path.join(folder, GENERATOR)
+    if model.head == "replaced" and model.generator is None and os.path.isdir(generator):
+        model = dataclasses.replace(model, generator=read(generator))
+    return dataclasses.replace(model, folder=folder)
 
 
-def vocab_file_of(path: str, model: StoredModel) -> str:
-    """The vocabulary file of the checkpoint at a path, "" if there is none.
+def vocab_file_of(model: StoredModel) -> str:
+    """The vocabulary file of a model that was read from files, "" if there is none.
 
     It is beside the checkpoint or, for `best/`, beside the run's. A vocabulary inside another file (`tokenizer.json`, a preset) is
     written to a temporary file that stays until the process ends.
     """
-    path = prefixes.local_checkpoint(path)
-    folder = os.path.normpath(path if os.path.isdir(path) else os.path.dirname(path))
-    for place in (RunFolder(folder), RunFolder.around(folder)):
+    for place in (RunFolder(model.folder), RunFolder.around(model.folder)):
         if (file := place.vocab_file) and bool(model.tokenizer) == file.endswith(tokenizer_files.BUNDLE):
             return file
     if model.vocab is None and not model.tokenizer:
@@ -263,9 +255,9 @@ def misfits(model: StoredModel, variables: Mapping[str, keras.Variable]) -> list
             for name, shape in shapes.items() if model.weights[name].shape not in (shape, matrix_shape(name, shape))]
 
 
-def _some(names: Any, separator: str = ", ", most: int = 6) -> str:
-    """The first few of many names."""
-    return separator.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _some(names: Any, separator: str = ", ") -> str:
+    """The first six of many names."""
+    return separator.join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
 def outputs(model: keras.Model, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ from official_bert.config import Config
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.replaced_tokens import GENERATOR, generator_config
 
-OF_ITS_ENCODER, OF_ITS_HEAD = f"{GENERATOR}/encoder/", f"{GENERATOR}/masked_lm/"
+OF_ITS_ENCODER = f"{GENERATOR}/encoder/"
 DIFFERENCE = "_difference"  # at the end of the name of a table that is added to the generator's
 TABLES, NORM = "_embeddings", "embeddings/LayerNorm/"  # what a generator may share
 OPTIONS = ("generator_width", "generator_layers", "embedding_sharing", "adds_first")  # of a run, that say what the model is

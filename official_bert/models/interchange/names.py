@@ -30,10 +30,10 @@ class NameTable:
 
     def all_theirs(self, ours: Iterable[str], what: str) -> dict[str, str]:
         """The other format's name of each of our weights. Raises ValueError, naming them, if some have none."""
-        names = {name: self.theirs(name) for name in ours}
-        if without := [name for name, theirs in names.items() if theirs is None]:
+        names = {name: self.theirs(name) or "" for name in ours}
+        if without := [name for name, theirs in names.items() if not theirs]:
             raise ValueError(f"{what} has no place for {', '.join(without)}")
-        return {name: theirs for name, theirs in names.items() if theirs is not None}
+        return names
 
     def all_ours(self, theirs: Iterable[str]) -> tuple[dict[str, str], list[str]]:
         """Returns {our name: their name}, and their names that we have none for."""
@@ -50,6 +50,14 @@ class NameTable:
 def rows(ours: str, theirs: str, parts: Sequence[str] = ("",), their_parts: Sequence[str] | None = None) -> list[tuple[str, str]]:
     """Makes a row for each part of a module (kernel and bias, say); the parts' names follow directly on `ours` and `theirs`."""
     return [(f"{ours}{part}", f"{theirs}{other}") for part, other in zip(parts, their_parts or parts)]
+
+
+def layer_rows(theirs: str, parts: Mapping[str, str], separator: str = "/",
+               variables: Sequence[str] | None = None) -> list[tuple[str, str]]:
+    """Makes the rows of a layer from {our part: their module}; `variables` are their names of kernel and bias, if others."""
+    return [row for part, module in parts.items()
+            for row in rows(f"layer_{{i}}/{part}/", f"{theirs}{module}{separator}",
+                            NORM if part.endswith("LayerNorm") else DENSE, variables)]
 
 
 def as_matrix(name: str, weight: np.ndarray) -> np.ndarray:
@@ -81,8 +89,7 @@ def googles_encoder(prefix: str, layer: str = "encoder/layer_{i}/", parts: Mappi
     """Makes the rows of embeddings and layers under the names of BERT's variables of 2018, behind a prefix such as `bert/`."""
     return [*rows("embeddings/", f"{prefix}embeddings/", ("word_embeddings", "token_type_embeddings", "position_embeddings")),
             *rows("embeddings/LayerNorm/", f"{prefix}embeddings/LayerNorm/", NORM),
-            *(row for part, name in parts.items()
-              for row in rows(f"layer_{{i}}/{part}/", f"{prefix}{layer}{name}/", NORM if part.endswith("LayerNorm") else DENSE))]
+            *layer_rows(f"{prefix}{layer}", parts)]
 
 
 def googles_heads() -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from absl import logging
 
 from official_bert.copies import local_copy
 from official_bert.files import folder_of, is_file, is_folder, is_remote, list_names, normal
-from official_bert.models.interchange import published
+from official_bert.models.interchange import hub
 from official_bert.models.run_folder import RunFolder, prefixes_in
 
 PART = re.compile(r"\.(index|data-\d+-of-\d+|meta)$")  # of the files of a checkpoint
@@ -22,7 +22,7 @@ def local_checkpoint(path: str) -> str:
     checkpoint, or an archive with one.
     """
     if not is_remote(path):
-        return published.local_folder(path)
+        return hub.local_folder(path)
     folder = normal(path if is_folder(path) else folder_of(path))
     for place in {folder, RunFolder.around(path).path}:
         for name in list_names(place):

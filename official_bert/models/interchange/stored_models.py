@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import safetensors
 
-from official_bert import files
 from official_bert.config import ModelConfig, build, read_bert_config
 from official_bert.model_config import BERT_BASE, OF_RELATIVES
 from official_bert.models.interchange.names import NameTable
@@ -55,6 +55,7 @@ class StoredModel:
     longest_text: int = 0  # tokens of a text of which a vector is made; 0: the files do not say
     unknown: Sequence[str] = ()  # their weights that have no row in the table
     notes: Sequence[str] = ()  # assumptions made when reading the files
+    folder: str = ""  # on this machine, in which its files lie; "" if it was not read from files
     warnings: Sequence[str] = ()  # what the files say and is not done here: answers differ from those of the model's own library
 
 
@@ -146,12 +147,13 @@ def write_vocab(stored: StoredModel, folder: str) -> None:
             file.write("\n".join(stored.vocab) + "\n")
 
 
-def read_mapping(path: str) -> dict:
-    """Reads a mapping from a JSON file. Raises ValueError if there is none."""
-    values = files.read_json(path)
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: expected a mapping, got {str(values)[:80]}")
-    return values
+def read_safetensors(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Reads the tensors of a file and the texts beside them. Raises ValueError for a damaged file."""
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (safetensors.SafetensorError, TypeError, KeyError) as error:
+        raise ValueError(f"{path}: damaged safetensors file: {error}") from None
 
 
 def write_mapping(values: Mapping[str, Any] | Sequence[Any], path: str) -> None:
@@ -180,8 +182,11 @@ def refuse_architecture(config: ModelConfig, what: str) -> None:
 
 def refuse_numerics(config: ModelConfig, what: str, hidden_acts: Sequence[str]) -> None:
     """Raises ValueError for an activation, an epsilon or a part of a relative of BERT that another implementation lacks."""
-    if parts := [f"{key} {getattr(config, key)!r}" for key in OF_RELATIVES if getattr(config, key) != getattr(BERT_BASE, key)]:
-        raise ValueError(f"{what} computes BERT alone, the model has {', '.join(parts)}: only --to=ours or --to=hugging_face can hold it")
+    others = [key for key in OF_RELATIVES if getattr(config, key) != getattr(BERT_BASE, key)]
+    if others:
+        values = ", ".join(f"{key} {getattr(config, key)!r}" for key in others)
+        raise ValueError(f"{what} computes BERT alone, the model has {values}: only --to=ours or --to=hugging_face can "
+                         "hold it")
     if not config.type_vocab_size:
         raise ValueError(f"{what} has segments, the model none (type_vocab_size 0): only --to=ours or --to=hugging_face can hold it")
     refuse_acts(config, what, hidden_acts)

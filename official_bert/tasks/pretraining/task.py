@@ -241,7 +241,7 @@ class Task(TaskBase):
             raise ValueError(f"{patterns}: one of config.phases wants records of {self.options.max_seq_length} tokens and "
                              f"{self.options.max_predictions_per_seq} predictions, and none of the files holds such")
         knows_words = self.config.tokenizer.vocab_file and not data.allow_changed_data
-        digest = VocabularyFacts.of_tokenizer(self.tokenizer).digest if knows_words else ""
+        digest = VocabularyFacts.of(self.tokenizer).digest if knows_words else ""
         for path in paths:
             origin = record_origins.read_origin(path)
             # Labels that nothing measures do not matter.
@@ -315,7 +315,7 @@ class Task(TaskBase):
             return lambda batch, _: next_token_batch(of_this_schema(batch))
         if not self.config.tokenizer.vocab_file:
             raise ValueError("records without masks need the vocabulary: give --vocab_file")
-        return DynamicMasking(self.options.masking, VocabularyFacts.of_tokenizer(self.tokenizer), self.options.max_seq_length,
+        return DynamicMasking(self.options.masking, VocabularyFacts.of(self.tokenizer), self.options.max_seq_length,
                               self.options.max_predictions_per_seq, self.config.seed)
 
     def _parse(self, table: tuple[records.Feature, ...], masking: Masking | None, serialized: tf.Tensor,

@@ -140,7 +140,7 @@ class Task(retrieval.Task):
         query_of = {text: number for number, text in enumerate(queries)}
         for query, passage in data.pairs():
             relevant[query_of[query]][number_of[passage]] = 1
-        return self._collection(Collection(data.path, queries, queries, passages, passages, relevant, [[] for _ in queries]), files)
+        return self._collection(Collection(data.path, queries, passages, relevant, [[] for _ in queries]), files)
 
     def _collection(self, collection: Collection, files: DataFiles):
         return Searched(collection, super()._collection(collection, files).source)

@@ -64,7 +64,7 @@ class ServedTagger(ServedWindows):
         self._prefixed = any(map(chunk_tags.has_prefix, labels))
         self.types = sorted({kind for prefix, kind in map(self._parts, labels) if prefix != OUTSIDE and kind != CONTINUED})
         self._pieces_of_text = isinstance(tokenizer, GraphSubwords)  # which spaces and punctuation divide, not pieces
-        continues = tokenizer.host.continues_word if self._pieces_of_text else [token.startswith("##") for token in tokenizer.tokens]
+        continues = tokenizer.host.continues_word
         rows = self.encoder.settings["vocab_size"]  # the model may have more than the tokenizer has tokens
         self._continues = tf.constant([*continues, *[False] * (rows - len(continues))])
         outside = {self.special[name] for name in ("PAD", "CLS", "SEP")}

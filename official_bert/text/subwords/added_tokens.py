@@ -26,8 +26,8 @@ class AddedTokens:
     def split(self, text: str) -> Iterator[Part]:
         """Yields the parts of a text, in order, none of them empty."""
         last = 0
-        for found in self._pattern.finditer(text) if self._pattern else ():
-            start, end, token = found.start(), found.end(), self.tokens[found.group()]
+        for match in self._pattern.finditer(text) if self._pattern else ():
+            start, end, token = match.start(), match.end(), self.tokens[match.group()]
             if token.single_word and (is_letter(text[start - 1:start]) or is_letter(text[end:end + 1])):
                 continue
             while token.lstrip and start > last and text[start - 1].isspace():

@@ -10,7 +10,8 @@ Pairs whose symbols cannot even grow into a pair that is joined are a wall: what
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,31 +48,39 @@ def merges(vocab: Mapping[str, int], pairs: Sequence[Sequence[str] | str], where
     if len(pairs) >= NEVER:
         raise ValueError(f"{where}: expected fewer than {NEVER} merges, got {len(pairs)}")
     letters = byte_letters()
-    parts = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in pairs]
-    if unknown := [token for token in [*letters, *(token for pair in parts for token in (*pair, "".join(pair)))] if token not in vocab]:
+    merged = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in pairs]
+    tokens = [*letters, *(token for pair in merged for token in (*pair, "".join(pair)))]
+    if unknown := [token for token in tokens if token not in vocab]:
         raise ValueError(f"{where}: {unknown[0]!r} is joined by a merge, or is a byte, and has no id in the vocabulary")
-    joins = [(vocab[first], vocab[second], vocab[first + second]) for first, second in parts]
+    joins = [(vocab[first], vocab[second], vocab[first + second]) for first, second in merged]
     last_merges = dict.fromkeys((vocab[letter] for letter in letters), -1)  # the last merge that makes a symbol
     last_merges |= {product: rank for rank, (_, _, product) in enumerate(joins)}
     for rank, (first, second, _) in enumerate(joins):
         if max(last_merges.get(first, NEVER), last_merges.get(second, NEVER)) >= rank:
-            raise ValueError(f"{where}: merge {rank + 1}, {' '.join(parts[rank])}: one of its symbols is made by a later merge or by none; "
-                             "such a list has no form in TensorFlow here")
-    ends, begins = ({symbol: {symbol} for symbol in last_merges} for _ in range(2))  # the symbols that end, or begin, each symbol
+            raise ValueError(f"{where}: merge {rank + 1}, {' '.join(merged[rank])}: one of its symbols is made by a later "
+                             "merge or by none; such a list has no form in TensorFlow here")
+    values = _lowest_ranks(joins, last_merges)
+    return Merges(np.array([first << 32 | second for first, second in values], np.int64),
+                  np.array([rank << 40 | left << 20 | right for rank, left, right in values.values()], np.int64),
+                  np.array([product for _, _, product in joins], np.int32), np.array([vocab[letter] for letter in letters], np.int32))
+
+
+def _lowest_ranks(joins: Sequence[tuple[int, int, int]], symbols: Iterable[int]) -> dict[tuple[int, int], list[int]]:
+    """Returns rank, `left` and `right` of each pair of symbols that can grow into a pair of `joins`."""
+    # The symbols that end, or begin, each symbol.
+    ends, begins = ({symbol: {symbol} for symbol in symbols} for _ in range(2))
     for first, second, product in joins:
         ends[product] |= ends[second]
         begins[product] |= begins[first]
     values: dict[tuple[int, int], list[int]] = {}
     for rank, (first, second, _) in enumerate(joins):
-        for symbol in ends[first]:
-            for symbol_behind in begins[second]:
-                value = values.setdefault((symbol, symbol_behind), [NEVER] * 3)  # ranks come in order: the first is the lowest
-                for place, applies in enumerate((symbol == first and symbol_behind == second, symbol_behind == second, symbol == first)):
-                    if applies and value[place] == NEVER:
-                        value[place] = rank
-    return Merges(np.array([first << 32 | second for first, second in values], np.int64),
-                  np.array([rank << 40 | left << 20 | right for rank, left, right in values.values()], np.int64),
-                  np.array([product for _, _, product in joins], np.int32), np.array([vocab[letter] for letter in letters], np.int32))
+        for symbol, symbol_behind in itertools.product(ends[first], begins[second]):
+            value = values.setdefault((symbol, symbol_behind), [NEVER] * 3)
+            is_first, is_second = symbol == first, symbol_behind == second
+            for place, applies in enumerate((is_first and is_second, is_second, is_first)):
+                if applies:
+                    value[place] = min(value[place], rank)
+    return values
 
 
 @functools.cache

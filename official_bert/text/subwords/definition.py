@@ -136,15 +136,15 @@ def _generic(files: Mapping[str, bytes], library: Mapping[str, Any], where: str)
         raise ValueError(f"{where}: expected {names.CONFIG_FILE} with tokenizer_class beside {', '.join(sorted(files))}: "
                          "it decides the ids")
     model = library.get("model") or {}
-    kinds: dict[str, Kind] = {"BPE": "byte_bpe", "Unigram": "unigram", "WordPiece": "wordpiece"}
-    if (kind := model.get("type", "BPE" if "merges" in model else "")) not in kinds:
-        raise ValueError(f"{where}: {names.JSON_FILE}: model: expected {', '.join(kinds)}, got {kind!r}")
+    models: dict[str, Kind] = {"BPE": "byte_bpe", "Unigram": "unigram", "WordPiece": "wordpiece"}
+    if (kind := model.get("type", "BPE" if "merges" in model else "")) not in models:
+        raise ValueError(f"{where}: {names.JSON_FILE}: model: expected {', '.join(models)}, got {kind!r}")
     vocab = model.get("vocab") or {}
     tokens = set(vocab) if isinstance(vocab, dict) else {str(entry[0]) for entry in vocab}
     tokens |= {_content(token) for token in library.get("added_tokens") or ()}
     special = ALBERT if {"[CLS]", "[SEP]"} <= tokens else ROBERTA
     separators, second_segment = _form_of_pairs(library.get("post_processor") or {}, special, where)
-    return Family(kinds[kind], {**special, **({"[PAD]": "[PAD]"} if "[PAD]" in tokens else {}),
+    return Family(models[kind], {**special, **({"[PAD]": "[PAD]"} if "[PAD]" in tokens else {}),
                                 **({"[UNK]": "[UNK]"} if "[UNK]" in tokens else {})}, separators, second_segment)
 
 
@@ -152,8 +152,8 @@ def _form_of_pairs(processor: Mapping[str, Any], special: Mapping[str, str], whe
     """Returns the number of separators between two texts, and the segment of the second, by `post_processor`."""
     kind = processor.get("type")
     if kind == "TemplateProcessing":
-        pair = [(one.get("SpecialToken") or one.get("Sequence")) for one in processor.get("pair") or ()]
-        ids = [str(one.get("id")) for one in pair]
+        pair = [(step.get("SpecialToken") or step.get("Sequence")) for step in processor.get("pair") or ()]
+        ids = [str(step.get("id")) for step in pair]
         forms = [[special["[CLS]"], "A", *[special["[SEP]"]] * count, "B", special["[SEP]"]] for count in (1, 2)]
         if ids not in forms:
             raise ValueError(f"{where}: {names.JSON_FILE}: post_processor: expected rows {' '.join(forms[0])} or {' '.join(forms[1])}, "

@@ -232,8 +232,6 @@ def library_settings(definition: Definition) -> dict[str, Any]:
         raise ValueError(f"{where}: expected {tokenizer_files.JSON_FILE}, or {tokenizer_files.VOCAB_JSON} with "
                          f"{tokenizer_files.MERGES_FILE}; got {', '.join(sorted(files))}")
     vocab = json.loads(files[tokenizer_files.VOCAB_JSON])
-    lines = files[tokenizer_files.MERGES_FILE].decode().split("\n")
-    merges = [line.removesuffix("\r") for line in lines if line.strip() and not line.startswith("#version")]
     added = [{"id": token.id, "content": token.content, "single_word": token.single_word, "lstrip": token.lstrip, "rstrip": token.rstrip,
               "normalized": False, "special": True} for token in added_tokens(definition, vocab)]
     return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": sorted(added, key=lambda token: token["id"]),
@@ -241,7 +239,14 @@ def library_settings(definition: Definition) -> dict[str, Any]:
             "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": bool(definition.config.get("add_prefix_space", False)),
                               "trim_offsets": True, "use_regex": True},
             "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
-                      "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": vocab, "merges": merges}}
+                      "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": vocab,
+                      "merges": read_merges(files)}}
+
+
+def read_merges(files: Mapping[str, bytes]) -> list[str]:
+    """Reads the merges of byte-level BPE, in the order of their ranks."""
+    lines = files[tokenizer_files.MERGES_FILE].decode().split("\n")
+    return [line.removesuffix("\r") for line in lines if line.strip() and not line.startswith("#version")]
 
 
 def _check_settings(settings: Mapping[str, Any], definition: Definition) -> None:

@@ -36,17 +36,17 @@ def model_of(host: LibraryTokenizer) -> tuple[bytes, np.ndarray]:
 
 def _steps(normalizer: Mapping[str, Any] | None, where: str) -> tuple[Steps, bytes]:
     """Returns what a normalizer does, as steps and a character map."""
-    parts = (normalizer or {}).get("normalizers") or ([normalizer] if normalizer else [])
+    normalizers = (normalizer or {}).get("normalizers") or ([normalizer] if normalizer else [])
     names, charsmap, quotes = [], b"", False
-    for part in parts:
-        kind, pattern = part.get("type"), (part.get("pattern") or {})
-        if kind == "Replace" and pattern.get("String") in ("``", "''") and part.get("content") == '"':
+    for step in normalizers:
+        kind, pattern = step.get("type"), (step.get("pattern") or {})
+        if kind == "Replace" and pattern.get("String") in ("``", "''") and step.get("content") == '"':
             quotes = True
         elif kind == "Precompiled":
-            charsmap = base64.b64decode(part["precompiled_charsmap"])
+            charsmap = base64.b64decode(step["precompiled_charsmap"])
         elif kind in BEFORE and not charsmap:
             names.append(kind)
-        elif not (kind == "Strip" or (kind == "Replace" and pattern.get("Regex") == " {2,}" and part.get("content") == " ")):
+        elif not (kind == "Strip" or (kind == "Replace" and pattern.get("Regex") == " {2,}" and step.get("content") == " ")):
             raise ValueError(f"{where}: tokenizer.json: normalizer: {kind} is not computed here")
     accents = [name for name in names if name != "Lowercase"]
     if accents not in ([], ["NFKD", "StripAccents"]):

@@ -8,6 +8,12 @@ from official_bert.text.fast_tokenization import EncodedLines
 from official_bert.text.subwords.host import SubwordTokenizer
 
 
+def split_lines(buffer: bytes) -> list[str]:
+    """Returns the lines of a UTF-8 buffer, whose last one may lack its newline. Raises UnicodeDecodeError."""
+    lines = buffer.decode("utf-8").split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
 class LineTokenizer:
     """Turns lines of text into ids with a tokenizer's library; threads share it."""
 
@@ -24,12 +30,6 @@ class LineTokenizer:
 
         White space at a line's ends is left out, as the lines of a corpus are sentences. Raises UnicodeDecodeError for other bytes.
         """
-        lines = [line.strip() for line in buffer.decode("utf-8").split("\n")]
-        if buffer.endswith(b"\n") or not buffer:
-            lines.pop()
+        lines = [line.strip() for line in split_lines(buffer)]
         ids, lengths = self.encode_lines(lines)
         return EncodedLines(ids, lengths, np.array([not line for line in lines], np.bool_))
-
-    def count_accents(self, buffer: bytes) -> tuple[int, int]:
-        """Returns 0 accents that lower-casing deletes, as such a tokenizer was learned so, and the number of characters."""
-        return 0, len("".join(buffer.decode("utf-8").split()))

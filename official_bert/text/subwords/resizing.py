@@ -12,7 +12,7 @@ from typing import Any
 from official_bert.text import loading
 from official_bert.text.subwords import model_proto, tokenizer_files
 from official_bert.text.subwords.byte_bpe import byte_letters
-from official_bert.text.subwords.host import WORD_START, SentencePieceTokenizer, SubwordTokenizer
+from official_bert.text.subwords.host import WORD_START, SentencePieceTokenizer, SubwordTokenizer, read_merges
 from official_bert.text.subwords.word_pieces import WordPieceTokenizer
 from official_bert.text.tokenizer import Tokenizer
 
@@ -31,8 +31,9 @@ def tokens_to_keep(tokenizer: Tokenizer, used_tokens: Collection[str], character
     if characters:
         tokens |= {token for token in tokenizer.vocab if len(token.removeprefix("##").removeprefix(WORD_START)) <= 1}
     if tokenizer.kind == "byte_bpe":
-        parts = {token[start:end] for token in tokens for start in range(len(token)) for end in range(start + 1, len(token) + 1)}
-        tokens |= {*byte_letters(), *parts} & set(tokenizer.vocab)
+        subwords = {token[start:end] for token in tokens for start in range(len(token))
+                    for end in range(start + 1, len(token) + 1)}
+        tokens |= {*byte_letters(), *subwords} & set(tokenizer.vocab)
     return tokens
 
 
@@ -58,9 +59,8 @@ def pruned(tokenizer: SubwordTokenizer, tokens: Collection[str]) -> dict[str, by
         files = {name: content for name, content in files.items() if name not in (tokenizer_files.VOCAB_JSON, tokenizer_files.MERGES_FILE)}
         files[tokenizer_files.JSON_FILE] = _as_json(settings)
     else:
-        lines = files[tokenizer_files.MERGES_FILE].decode().split("\n")
-        model = _pruned_model({"vocab": json.loads(files[tokenizer_files.VOCAB_JSON]), "merges": [
-            line.removesuffix("\r") for line in lines if line.strip() and not line.startswith("#version")]}, tokens)
+        vocab = json.loads(files[tokenizer_files.VOCAB_JSON])
+        model = _pruned_model({"vocab": vocab, "merges": read_merges(files)}, tokens)
         files[tokenizer_files.VOCAB_JSON] = _as_json(model["vocab"])
         files[tokenizer_files.MERGES_FILE] = "\n".join(["#version: 0.2", *model["merges"], ""]).encode()
     return _renumbered(files, where)

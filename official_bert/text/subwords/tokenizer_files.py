@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Mapping
 
 from official_bert.archives import opened_zip
-from official_bert.files import exists, is_folder, open_bytes, read_json
+from official_bert.files import exists, is_folder, read_bytes, read_json
 
 BUNDLE = "tokenizer.zip"
 JSON_FILE, CONFIG_FILE, SPECIAL_FILE, ADDED_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
@@ -35,10 +35,6 @@ def read(path: str) -> dict[str, bytes]:
 
     Raises ValueError if there are none.
     """
-    if path.endswith(".zip"):
-        if not exists(path):
-            raise ValueError(f"{path}: no such tokenizer file")
-        return unpack(_content(path), path)
     if is_folder(path):
         return _read_folder(path)
     name = os.path.basename(path)
@@ -46,24 +42,21 @@ def read(path: str) -> dict[str, bytes]:
         return _read_folder(os.path.dirname(path) or ".")
     if not exists(path):
         raise ValueError(f"{path}: no such tokenizer file")
-    return {JSON_FILE if name.endswith(".json") else MODEL_FILES[1]: _content(path)}
+    content = read_bytes(path)
+    if name.endswith(".zip"):
+        return unpack(content, path)
+    return {JSON_FILE if name.endswith(".json") else MODEL_FILES[1]: content}
 
 
 def _read_folder(folder: str) -> dict[str, bytes]:
     paths = {name: os.path.join(folder, name) for name in NAMES}
-    files = {name: _content(path) for name, path in paths.items() if exists(path)}
+    files = {name: read_bytes(path) for name, path in paths.items() if exists(path)}
     if not set(files) & {JSON_FILE, *MODEL_FILES, VOCAB_JSON, WORDPIECE_FILE}:
         raise ValueError(f"{folder}: no tokenizer found there: expected {JSON_FILE}, {MODEL_FILES[0]}, {MODEL_FILES[1]}, "
                          f"{VOCAB_JSON} with {MERGES_FILE}, or {WORDPIECE_FILE}")
-    config = os.path.join(folder, "config.json")
-    values = read_json(config) if exists(config) else {}
+    values = read_json(os.path.join(folder, "config.json"), missing={})
     named = isinstance(values, dict) and (values.get("tokenizer_class") or CLASSES_OF_MODELS.get(str(values.get("model_type"))))
     return files | ({CLASS_FILE: str(named).encode()} if named else {})
-
-
-def _content(path: str) -> bytes:
-    with open_bytes(path) as file:
-        return file.read()
 
 
 def unpack(content: bytes, where: str) -> dict[str, bytes]:

@@ -43,7 +43,7 @@ def write_local(paths, vocab, outputs, config, folder, compress=False):
     description = token_store.describe(paths, vocab, True, "error", True)
     tokenizer = loading.load_lines(vocab, True)
     store = token_store.build_store(str(folder / "store"), description, tokenizer)
-    facts = VocabularyFacts.of_tokenizer(loading.load(vocab))
+    facts = VocabularyFacts.of(loading.load(vocab))
     return store, Generator(store, config, facts, 7, Scratch(str(folder))).write(outputs, "sharded", compress)
 
 
@@ -73,7 +73,7 @@ def assert_same_files(tmp_path, golden, config, shards, compress, options, vocab
     for name in names:
         assert (tmp_path / "beam" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
     least = 2 if vocab.endswith("vocab_uncased.txt") else 1  # few pieces continue a word; a tokenizer learned from a page has more
-    continuing = store.count_within(VocabularyFacts.of_tokenizer(loading.load(vocab)).continues_word)
+    continuing = store.count_within(VocabularyFacts.of(loading.load(vocab)).continues_word)
     assert account["continuing"] == continuing and account["tokens"] == len(store.tokens) > least * continuing > 0
     assert account["documents"] > 20 and account["counts"].instances > 300
     assert account["counts"] == dataclasses.replace(counted, truncated_examples=[], unpaired_examples=[])

@@ -29,7 +29,7 @@ def make(tmp_path, tokenizer, golden):
         description = token_store.describe(paths, str(golden / "vocab_uncased.txt"), True, "error", True)
         store = token_store.build_store(str(tmp_path / f"store-{len(list(tmp_path.iterdir()))}"), description, tokenizer)
         config = config or InstanceConfig(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2)
-        return Generator(store, config, VocabularyFacts.of(tokenizer.tokenizer.vocab), seed, Scratch(str(tmp_path)))
+        return Generator(store, config, VocabularyFacts.of(tokenizer.tokenizer), seed, Scratch(str(tmp_path)))
     return call
 
 
@@ -144,7 +144,7 @@ def test_vocabularies_beyond_16_bits_make_the_same_instances(make, texts, tmp_pa
     description = token_store.describe([file["path"] for file in small.store.description["files"]],
                                        str(tmp_path / "large.txt"), True, "error", True)
     store = token_store.build_store(str(tmp_path / "large"), description, large_tokenizer)
-    large = dataclasses.replace(small, store=store, facts=VocabularyFacts.of(large_tokenizer.tokenizer.vocab))
+    large = dataclasses.replace(small, store=store, facts=VocabularyFacts.of(large_tokenizer.tokenizer))
     small.write([str(tmp_path / "small.out")])
     large.write([str(tmp_path / "large.out")])
     for row, wide in zip(read(tmp_path / "small.out"), read(tmp_path / "large.out"), strict=True):

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from local_ports import free_ports
+from made_generation import facts_of
 from oracles.records import encode_example, write_tfrecords
 
 from official_bert.data import record_order, records
 from official_bert.data.pretraining import graph_reader
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking
 from official_bert.data.pretraining.graph_reader import GraphReader
-from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
+from official_bert.data.pretraining.masking import MaskingConfig
 from official_bert.data.sources import RecordSource, refuse_rows
 from official_bert.text.vocab import load_vocab
 
@@ -75,7 +76,7 @@ def test_an_evaluation_is_filled_up_with_rows_of_weight_0(paths, tmp_path, shard
 
 def test_dynamic_masks_are_the_same(tmp_path, root):
     """A mask is a function of the seed, the epoch and the record's number."""
-    facts = VocabularyFacts.of(load_vocab(str(root / "tests/golden/vocab_uncased.txt")))
+    facts = facts_of(load_vocab(str(root / "tests/golden/vocab_uncased.txt")))
     features, rng = records.unmasked_features(16), np.random.default_rng(0)
     values = {"input_mask": [1] * 16, "segment_ids": [0] * 16, "word_starts": [0] + [1] * 14 + [0], "next_sentence_labels": [0],
               "schema_version": [records.SCHEMA_VERSION]}

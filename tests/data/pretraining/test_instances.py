@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from made_generation import facts_of
 
 from official_bert.data.pretraining import kernels
 from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler
@@ -12,7 +13,7 @@ from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFact
 
 VOCAB = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4} | {f"w{n}": n for n in range(5, 60)} \
     | {f"##p{n}": n for n in range(60, 100)}
-FACTS = VocabularyFacts.of(VOCAB)
+FACTS = facts_of(VOCAB)
 CLS, SEP, MASK = 2, 3, 4
 
 

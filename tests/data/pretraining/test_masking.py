@@ -4,6 +4,7 @@ import collections
 
 import numpy as np
 import pytest
+from made_generation import facts_of
 
 from official_bert.data.pretraining import kernels
 from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler
@@ -192,6 +193,6 @@ def test_masking_that_cannot_be_is_refused(changes, message):
 
 
 def test_facts_of_a_vocabulary_keep_its_order_and_continuations():
-    facts = VocabularyFacts.of({"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "##a": 7, "b": 6})
+    facts = facts_of({"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "##a": 7, "b": 6})
     assert facts.size == 8 and facts.replacements.tolist() == [0, 1, 2, 3, 4, 7, 6]
     assert np.flatnonzero(facts.continues_word).tolist() == [7]

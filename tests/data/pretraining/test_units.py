@@ -29,7 +29,7 @@ def vocab(tmp_path_factory):
     ({"word_separator": "_", "phrase_marks": ("<", ">")}, "使用_<语言_模型>来", [("使用", 1), ("语言 模型", 1), ("来", 1)]),
     ({"word_separator": "/"}, "使用语言", [("使用语言", 0)]), ({"phrase_marks": ("<", ">")}, "", [])])
 def test_lines_are_divided_as_their_marks_say(units, line, wanted):
-    assert list(TextUnits(**units).parts(line)) == [(text, bool(unit)) for text, unit in wanted]
+    assert list(TextUnits(**units).split_line(line)) == [(text, bool(unit)) for text, unit in wanted]
 
 
 @pytest.mark.parametrize(("changes", "told"), [
@@ -59,7 +59,7 @@ def test_tokens_that_continue_a_unit_are_told_apart_and_lines_stay_what_they_are
 @pytest.mark.slow  # its dictionary takes seconds
 def test_a_segmenter_gives_the_words():
     pytest.importorskip("jieba")
-    words = [text for text, unit in TextUnits(segmenter="jieba").parts("使用语言模型来预测 BERT") if unit]
+    words = [text for text, unit in TextUnits(segmenter="jieba").split_line("使用语言模型来预测 BERT") if unit]
     assert "".join(words) == "使用语言模型来预测BERT" and "语言" in words and "预测" in words
 
 
@@ -99,7 +99,7 @@ def test_records_without_masks_say_where_units_begin(tmp_path, vocab, task):
         second = ids.index(3) + 1
         assert starts[1] and (starts[second] or ids[second] in (0, 3))  # what is left of a unit that was cut begins anew
     assert found > 20
-    facts = VocabularyFacts.of_tokenizer(loading.load(vocab))
+    facts = VocabularyFacts.of(loading.load(vocab))
     masked = DynamicMasking(MaskingConfig(strategy="whole_word", rate=0.3), facts, 32, 8, 1)(
         {name: tf.constant(value) for name, value in batch.items()}, tf.range(len(batch["input_ids"]), dtype=tf.int64))
     check_whole(batch["input_ids"], batch["word_starts"], masked)

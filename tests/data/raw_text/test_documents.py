@@ -4,6 +4,7 @@ import gzip
 import json
 import lzma
 
+import made_text
 import pytest
 
 from official_bert.data.pretraining.yield_report import YieldReport, present
@@ -49,7 +50,7 @@ def paragraphs(*arguments, **settings):
 
 
 def clean(document, **settings):
-    return documents.Cleaner(**settings).clean(document, YieldReport())
+    return made_text.clean(documents.Cleaner(**settings), document, YieldReport())
 
 
 def test_wikipedia_articles_lose_titles_headings_and_lists(tmp_path):

@@ -3,6 +3,7 @@
 import html
 
 import pytest
+from made_text import clean
 
 from official_bert.data.pretraining.yield_report import YieldReport
 from official_bert.data.raw_text import documents, running_text, scripts
@@ -61,7 +62,7 @@ def test_paragraphs_of_any_script_stay_and_headings_and_lists_go(language, tmp_p
     path.write_text("\n".join(['<doc id="1" url="http://x/1" title="Title">', *lines, "</doc>"]) + "\n")
     [document] = documents.read_documents(str(path))
     report = YieldReport()
-    sentences = documents.Cleaner(language).clean(document, report)
+    sentences = clean(documents.Cleaner(language), document, report)
     kept = "".join("".join(sentences).split())
     assert kept == "".join("".join(paragraphs).split())
     dropped = {reason: entry.amounts["characters"] for reason, entry in report.dropped.items()}
@@ -74,7 +75,7 @@ def test_paragraphs_of_any_script_stay_and_headings_and_lists_go(language, tmp_p
 def test_keep_everything_keeps_everything():
     document = documents.Document(["Early history.", "* item", "12", "| a | b |"], title="Tea & cake", headings=True)
     report = YieldReport()
-    assert documents.Cleaner(keep_everything=True, shortest=1).clean(document, report) == [
+    assert clean(documents.Cleaner(keep_everything=True, shortest=1), document, report) == [
         "Tea & cake", "Early history.", "* item", "12", "| a | b |"]
     assert report.balance("characters")["dropped"] == 0
 
@@ -107,8 +108,8 @@ def test_an_article_without_a_title_line_loses_nothing(tmp_path):
 def test_a_document_of_too_few_sentences_is_a_loss_and_a_heading_is_none():
     report = YieldReport()
     cleaner = documents.Cleaner()
-    assert cleaner.clean(documents.Document(["One sentence that stands alone here."]), report) == []
-    assert cleaner.clean(documents.Document(["Title"]), report) == []
+    assert clean(cleaner, documents.Document(["One sentence that stands alone here."]), report) == []
+    assert clean(cleaner, documents.Document(["Title"]), report) == []
     assert report.balance("documents") == {"in": 2, "repeated": 0, "out": 0, "dropped": 2}
     assert report.warnings() == ["100.0% of the characters of running text were dropped: "
                                  "documents of fewer than 3 sentences 86.1%"]

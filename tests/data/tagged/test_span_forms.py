@@ -31,8 +31,6 @@ ROWS = {  # as each tool writes them
     "cluener": {"text": TEXT, "label": {"PER": {"Ada Lovelace": [[0, 11]]}, "LOC": {"London": [[22, 27]]}}},
     "flair": {"data": TEXT, "label": [[0, 12, "PER"], [22, 28, "LOC"]]},
 }
-SPACY_2 = {"id": 0, "paragraphs": [{"raw": None, "sentences": [{"tokens": [
-    {"id": 0, "orth": "Ada", "ner": "B-PER"}, {"id": 1, "orth": "Lovelace", "ner": "L-PER"}, {"id": 2, "orth": "sang", "ner": "O"}]}]}]}
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -45,21 +43,6 @@ def test_a_form_is_read_and_written_by_the_same_row(name):
         assert form.fits(written) and form.read(written) == (TEXT, SPANS)
         assert form.read(form.write(written, TEXT, SPANS[:1])) == (TEXT, SPANS[:1])  # the answer replaces what was there
     assert isinstance(ROWS[name], list) or form.write(ROWS[name], TEXT, []).get("id") == ROWS[name].get("id")
-
-
-def test_the_training_data_of_spacy_2_is_read_and_written():
-    assert list(span_forms.records(Rows("f", [SPACY_2]))) == [(0, ("Ada Lovelace sang", [Span(0, 12, "PER")]))]
-    form = span_forms.BY_NAME["spacy_2"]
-    second = {"tokens": [{"orth": "In"}, {"orth": "Big", "ner": "-"}, {"orth": "Ben"}, {"orth": "Hall"}], "brackets": []}
-    document = {"id": 9, "paragraphs": [SPACY_2["paragraphs"][0], {"sentences": [second]}]}
-    text, spans = form.read(document)
-    assert text == "Ada Lovelace sang In Big Ben Hall" and spans == [Span(0, 12, "PER")]
-    found = [Span(4, 12, "PER"), Span(21, 33, "LOC")]
-    written = form.write(document, text, found)
-    assert [token["ner"] for token in written["paragraphs"][1]["sentences"][0]["tokens"]] == ["O", "B-LOC", "I-LOC", "L-LOC"]
-    assert written["id"] == 9 and written["paragraphs"][1]["sentences"][0]["brackets"] == [] and form.read(written) == (text, found)
-    alone = form.write({}, "Ada sang.", [Span(0, 3, "PER")])
-    assert form.read(alone) == ("Ada sang .", [Span(0, 3, "PER")]) and alone["paragraphs"][0]["raw"] == "Ada sang."
 
 
 @pytest.mark.parametrize(("rows", "name"), [

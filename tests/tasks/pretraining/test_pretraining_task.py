@@ -6,12 +6,12 @@ import shutil
 import made_pretraining
 import numpy as np
 import pytest
+from made_generation import facts_of
 from made_pretraining import make_config, write_records
 from oracles.records import encode_example, write_tfrecords
 
 from official_bert.config import Config, build
 from official_bert.data import record_origins, records
-from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.tasks.loading import load_task
 from official_bert.text.vocab import load_vocab
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
@@ -77,10 +77,10 @@ def test_whole_words_that_are_single_tokens_are_a_warning_where_records_are_mask
 
 def test_records_of_another_vocabulary_are_refused(unmasked, golden, tmp_path):
     path = str(tmp_path / "part-0")
-    own = VocabularyFacts.of(load_vocab(str(golden / "vocab_uncased.txt"))).digest
+    own = facts_of(load_vocab(str(golden / "vocab_uncased.txt"))).digest
     record_origins.write_origin(path, {"vocabulary": own})
     resolve(path, golden)
-    record_origins.write_origin(path, {"vocabulary": VocabularyFacts.of({"[CLS]": 0, "[SEP]": 1, "[MASK]": 2}).digest})
+    record_origins.write_origin(path, {"vocabulary": facts_of({"[CLS]": 0, "[SEP]": 1, "[MASK]": 2, "[PAD]": 3, "[UNK]": 4}).digest})
     with pytest.raises(ValueError, match=r"part-0: its records were made with another vocabulary; expected --vocab_file"):
         resolve(path, golden)
 

@@ -17,9 +17,9 @@ REPLACED = "mask_predictions."  # spelt classifer in the authors' code
 
 def distances(values: Mapping[str, Any]) -> dict[str, Any]:
     """Buckets of distances, and the span beyond which all have the last."""
-    kinds = values["pos_att_type"]
-    if sorted(kinds.split("|") if isinstance(kinds, str) else kinds or ()) != ["c2p", "p2c"]:
-        raise ValueError(f"pos_att_type: expected p2c and c2p, got {kinds!r}")
+    types = values["pos_att_type"]
+    if sorted(types.split("|") if isinstance(types, str) else types or ()) != ["c2p", "p2c"]:
+        raise ValueError(f"pos_att_type: expected p2c and c2p, got {types!r}")
     if values["position_buckets"] < 1:
         raise ValueError(f"position_buckets: expected a number of buckets, got {values['position_buckets']}")
     if values.get("pooler_hidden_size", values["hidden_size"]) != values["hidden_size"]:

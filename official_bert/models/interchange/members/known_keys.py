@@ -58,8 +58,10 @@ def check(values: Mapping[str, Any], switches: Mapping[str, tuple], read: frozen
     """Raises ValueError for a key with a value that is not computed; `switches` are a member's own, `read` the keys that it reads."""
     for key, usual in {**SWITCHES, **switches}.items():
         if values.get(key) not in usual:
-            wanted = "none: no quantised weights, but float32, float16 or bfloat16" if key.endswith("_config") else repr(usual[0])
-            raise ValueError(f"{key}: {values[key]!r} is not computed here; expected {wanted}")
+            expected = repr(usual[0])
+            if key.endswith("_config"):
+                expected = "none: no quantised weights, but float32, float16 or bfloat16"
+            raise ValueError(f"{key}: {values[key]!r} is not computed here; expected {expected}")
     usual_values = {"embedding_size": values.get("hidden_size")} | dict.fromkeys(("head_dim", "attention_head_size"), _head_size(values))
     for key in OF_OTHERS:
         if key not in read and values.get(key) not in NEUTRAL and values[key] != usual_values.get(key):

@@ -9,7 +9,7 @@ import numpy as np
 
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members import known_keys
-from official_bert.models.interchange.names import DENSE, NORM, NameTable, rows
+from official_bert.models.interchange.names import DENSE, NORM, NameTable, layer_rows, rows
 from official_bert.models.interchange.stored_models import HEAD_PREFIXES, Head
 
 LINEAR = ("weight", "bias")
@@ -33,8 +33,7 @@ PARTS = {"attention/query": "attention.self.query", "attention/key": "attention.
 
 def layers(theirs: str, names: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, str]]:
     """The rows of a layer; `names` are the parts that are not called as BERT's, and those that BERT does not have."""
-    return [row for part, name in {**PARTS, **names}.items()
-            for row in rows(f"layer_{{i}}/{part}/", f"{theirs}{name}.", NORM if part.endswith("LayerNorm") else DENSE, LINEAR)]
+    return layer_rows(theirs, {**PARTS, **names}, ".", LINEAR)
 
 
 def usual_forms(pooler: Rows, own_pooler: bool = False) -> dict[str, "Form"]:

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import safetensors
 from safetensors.numpy import save_file
 
 from official_bert.config import ModelConfig, build
+from official_bert.files import read_mapping
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.members.family import member_for, member_of
 from official_bert.models.interchange.members.member import Member
@@ -34,9 +34,10 @@ USUAL_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # posi
 
 def read(folder: str) -> StoredModel:
     """Reads the model of a folder. Raises ValueError for another architecture, damaged files, untied output embeddings."""
-    path = next((path for name in (CONFIG_FILE, stored_models.BERT_CONFIG_FILE) if os.path.exists(path := os.path.join(folder, name))),
-                os.path.join(folder, CONFIG_FILE))
-    values = stored_models.read_mapping(path)
+    there = os.listdir(folder)
+    names = (CONFIG_FILE, stored_models.BERT_CONFIG_FILE)
+    path = os.path.join(folder, next((name for name in names if name in there), CONFIG_FILE))
+    values = read_mapping(path)
     member, model_type = member_of(values, path)
     architecture = _check_architecture(values, member, model_type, path)
     config = build(ModelConfig, member.read_config(values, path), path)
@@ -98,8 +99,8 @@ def _read_kind(values: Mapping[str, Any], path: str, outputs: int) -> Kind:
     if problem is None:
         return "regression" if outputs == 1 else ""
     if not isinstance(problem, str) or problem not in KINDS or (problem == "regression" and outputs != 1):
-        wanted = "one score" if problem == "regression" else f"one of {', '.join(KINDS)}"
-        raise ValueError(f"{path}: problem_type: expected {wanted}, got {problem!r} with {outputs} outputs")
+        expected = "one score" if problem == "regression" else f"one of {', '.join(KINDS)}"
+        raise ValueError(f"{path}: problem_type: expected {expected}, got {problem!r} with {outputs} outputs")
     return KINDS[problem]
 
 
@@ -113,24 +114,17 @@ def _check_architecture(values: Mapping[str, Any], member: Member, model_type: s
 
 def read_tensors(folder: str) -> dict[str, np.ndarray]:
     """Reads all tensors of a folder, from one file or several; prefers safetensors."""
-    for name, load in ((WEIGHTS_FILE, _load_safetensors), (TORCH_FILE, torch_pickle.load_tensors)):
+    for name, load in ((WEIGHTS_FILE, lambda path: stored_models.read_safetensors(path)[0]),
+                       (TORCH_FILE, torch_pickle.load_tensors)):
         path, index = os.path.join(folder, name), os.path.join(folder, f"{name}.index.json")
         if os.path.exists(path):
             return load(path)
         if os.path.exists(index):
-            parts = sorted(set(stored_models.read_mapping(index).get("weight_map", {}).values()))
-            if missing := [part for part in parts if not os.path.exists(os.path.join(folder, part))]:
+            shards = sorted(set(read_mapping(index).get("weight_map", {}).values()))
+            if missing := [shard for shard in shards if not os.path.exists(os.path.join(folder, shard))]:
                 raise ValueError(f"{index}: names {missing[0]}, which is not there")
-            return {key: tensor for part in parts for key, tensor in load(os.path.join(folder, part)).items()}
+            return {key: tensor for shard in shards for key, tensor in load(os.path.join(folder, shard)).items()}
     raise ValueError(f"{folder}: expected {WEIGHTS_FILE} or {TORCH_FILE}, got {', '.join(sorted(os.listdir(folder))[:8])}")
-
-
-def _load_safetensors(path: str) -> dict[str, np.ndarray]:
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (safetensors.SafetensorError, TypeError, KeyError) as error:
-        raise ValueError(f"{path}: damaged safetensors file: {error}") from None
 
 
 def _usual_name(name: str, member: Member) -> str:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from official_bert.files import read_mapping
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.names import NameTable
 from official_bert.models.interchange.stored_models import StoredModel
@@ -51,9 +52,9 @@ def pad_id(stored: StoredModel) -> int:
 def _read_vocab(folder: str) -> list[str] | None:
     """Reads `vocab.txt`, or the vocabulary inside `tokenizer.json` (newer versions write only that); None if there is neither."""
     path = os.path.join(folder, FAST_TOKENIZER_FILE)
-    if (vocab := stored_models.read_vocab(folder)) is not None or not os.path.exists(path):
+    if (vocab := stored_models.read_vocab(folder)) is not None or not (values := read_mapping(path, missing={})):
         return vocab
-    ids = (stored_models.read_mapping(path).get("model") or {}).get("vocab") or {}
+    ids = (values.get("model") or {}).get("vocab") or {}
     if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"{path}: expected a WordPiece vocabulary with ids 0, 1, 2, ..., got something else")
     return sorted(ids, key=ids.__getitem__)
@@ -64,20 +65,18 @@ def read_alone(folder: str) -> StoredModel | None:
     fields = read(folder) if os.path.isdir(folder) else {}
     if not fields.get("tokenizer") and fields.get("vocab") is None:
         return None
-    return StoredModel(origin=folder, weights={}, table=NameTable([]), **fields)
+    return StoredModel(origin=folder, folder=folder, weights={}, table=NameTable([]), **fields)
 
 
 def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
     """Returns a warning about tokens that were added to the tokenizer and that no text is given here."""
     if vocab is None:
         return []
-    path, fast_path = (os.path.join(folder, name) for name in (ADDED_FILE, FAST_TOKENIZER_FILE))
-    added = list(stored_models.read_mapping(path)) if os.path.exists(path) else []
-    if os.path.exists(fast_path):
-        entries = stored_models.read_mapping(fast_path).get("added_tokens") or []
-        added += [str(entry.get("content")) for entry in entries if isinstance(entry, dict)]
-    known = set(vocab or ())
-    lost = [token for token in dict.fromkeys(added) if token not in SPECIAL_TOKENS and not (token in known and token.isalnum())]
+    added, library = (read_mapping(os.path.join(folder, name), missing={})
+                      for name in (ADDED_FILE, FAST_TOKENIZER_FILE))
+    entries = [entry for entry in library.get("added_tokens") or () if isinstance(entry, dict)]
+    lost = [token for token in dict.fromkeys([*added, *(str(entry.get("content")) for entry in entries)])
+            if token not in SPECIAL_TOKENS and not (token in vocab and token.isalnum())]
     if not lost:
         return []
     return [f"its added tokens ({', '.join(lost[:4])}{', ...' if len(lost) > 4 else ''}) are cut into pieces here, as other text"]
@@ -88,40 +87,26 @@ def _read_do_lower_case(folder: str) -> bool | None:
 
     Raises ValueError for another tokenizer than BERT's, and for unsupported switches.
     """
-    path, fast_path = (os.path.join(folder, name) for name in (TOKENIZER_FILE, FAST_TOKENIZER_FILE))
-    fast = _normalizer(fast_path) if os.path.exists(fast_path) else {}
-    generic = _tokenizer_class(folder) in GENERIC and os.path.exists(fast_path)  # has tokenizer.json's switches alone
-    values = stored_models.read_mapping(path) if os.path.exists(path) and not generic else {}
-    is_told = values.get("do_lower_case") is not None
-    lower = values["do_lower_case"] if is_told else fast.get("lowercase")
-    check_steps(values, lower is not False, path)
-    if not is_told:
-        check_steps(fast, lower is not False, fast_path)
-    return None if lower is None else bool(lower)
-
-
-def _tokenizer_class(folder: str) -> str | None:
-    """Returns the class that `tokenizer_config.json` names or, as in Hugging Face, `config.json` if that names none.
-
-    Raises ValueError if it is not BERT's.
-    """
-    for path in (os.path.join(folder, name) for name in (TOKENIZER_FILE, MODEL_FILE)):
-        class_name = stored_models.read_mapping(path).get("tokenizer_class") if os.path.exists(path) else None
-        if class_name is not None and class_name not in GENERIC and str(class_name).removesuffix("Fast") not in CLASSES:
-            raise ValueError(f"{path}: tokenizer_class: expected {CLASSES[0]}, got {class_name!r}")
-        if class_name is not None:
-            return class_name
-    return None
-
-
-def _normalizer(path: str) -> dict[str, Any]:
-    """Returns the switches in `tokenizer.json`. Raises ValueError if they are not those of a BERT tokenizer."""
-    values = stored_models.read_mapping(path)
+    path, library_path, model_path = (os.path.join(folder, name)
+                                      for name in (TOKENIZER_FILE, FAST_TOKENIZER_FILE, MODEL_FILE))
+    config, library, model = (read_mapping(name, missing={}) for name in (path, library_path, model_path))
     for key, kind in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer"), ("model", "WordPiece")):
-        part = (values.get(key) or {}).get("type", kind)
-        if part != kind:
-            raise ValueError(f"{path}: {key}: expected {kind}, got {part}")
-    return values.get("normalizer") or {}
+        if (step := (library.get(key) or {}).get("type", kind)) != kind:
+            raise ValueError(f"{library_path}: {key}: expected {kind}, got {step}")
+    # As in Hugging Face, the model's own file names the class if the tokenizer's names none.
+    named = [(name, values["tokenizer_class"]) for name, values in ((path, config), (model_path, model))
+             if values.get("tokenizer_class") is not None]
+    where, class_name = next(iter(named), ("", None))
+    if class_name is not None and class_name not in GENERIC and str(class_name).removesuffix("Fast") not in CLASSES:
+        raise ValueError(f"{where}: tokenizer_class: expected {CLASSES[0]}, got {class_name!r}")
+    if class_name in GENERIC and library:  # has tokenizer.json's switches alone
+        config = {}
+    lower = config.get("do_lower_case")
+    normalizer = {} if lower is not None else library.get("normalizer") or {}
+    lower = normalizer.get("lowercase", lower)
+    check_steps(config, lower is not False, path)
+    check_steps(normalizer, lower is not False, library_path)
+    return None if lower is None else bool(lower)
 
 
 def write(stored: StoredModel, length: int, folder: str) -> None:

@@ -12,38 +12,34 @@ from typing import cast
 
 import keras_hub
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from official_bert.config import ModelConfig
+from official_bert.files import read_mapping
 from official_bert.models.interchange import stored_models
-from official_bert.models.interchange.names import DENSE, NORM, NameTable, rows
+from official_bert.models.interchange.names import DENSE, NORM, NameTable, layer_rows, rows
 from official_bert.models.interchange.stored_models import Kind, StoredModel
 
 NAME = "keras-hub preset"
 CONFIG_FILE, HEADS_FILE, TASK_WEIGHTS_FILE = "config.json", "official_bert_heads.safetensors", "task.weights.h5"
 TOKENIZER_FILE = "tokenizer.json"
-LAYER = "transformer_layer_{i}/"
 TABLE = NameTable([
     *rows("embeddings/word_embeddings", "token_embedding/embeddings"),
     *rows("embeddings/token_type_embeddings", "segment_embedding/embeddings"),
     *rows("embeddings/position_embeddings", "position_embedding/embeddings"),
     *rows("embeddings/LayerNorm/", "embeddings_layer_norm/", NORM),
-    *rows("layer_{i}/attention/query/", LAYER + "self_attention_layer/query/", DENSE),
-    *rows("layer_{i}/attention/key/", LAYER + "self_attention_layer/key/", DENSE),
-    *rows("layer_{i}/attention/value/", LAYER + "self_attention_layer/value/", DENSE),
-    *rows("layer_{i}/attention/output/", LAYER + "self_attention_layer/attention_output/", DENSE),
-    *rows("layer_{i}/attention_LayerNorm/", LAYER + "self_attention_layer_norm/", NORM),
-    *rows("layer_{i}/intermediate/", LAYER + "feedforward_intermediate_dense/", DENSE),
-    *rows("layer_{i}/output/", LAYER + "feedforward_output_dense/", DENSE),
-    *rows("layer_{i}/output_LayerNorm/", LAYER + "feedforward_layer_norm/", NORM),
+    *layer_rows("transformer_layer_{i}/", {
+        "attention/query": "self_attention_layer/query", "attention/key": "self_attention_layer/key",
+        "attention/value": "self_attention_layer/value", "attention/output": "self_attention_layer/attention_output",
+        "attention_LayerNorm": "self_attention_layer_norm", "intermediate": "feedforward_intermediate_dense",
+        "output": "feedforward_output_dense", "output_LayerNorm": "feedforward_layer_norm"}),
     *rows("pooler/", "pooled_dense/", DENSE),
 ])
 
 
 def read(folder: str) -> StoredModel:
     """Reads the model of a preset folder. Raises ValueError for another architecture or a damaged preset."""
-    kind = stored_models.read_mapping(os.path.join(folder, CONFIG_FILE)).get("class_name")
+    kind = read_mapping(os.path.join(folder, CONFIG_FILE)).get("class_name")
     if kind != "BertBackbone":
         raise ValueError(f"{folder}: expected a keras-hub preset of BertBackbone, got {kind}")
     try:
@@ -130,9 +126,5 @@ def outputs(folder: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
 def _read_heads(path: str) -> tuple[dict[str, np.ndarray], list[str], Kind]:
     if not os.path.exists(path):
         return {}, [], ""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            heads, facts = {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path}: damaged safetensors file: {error}") from None
+    heads, facts = stored_models.read_safetensors(path)
     return heads, json.loads(facts.get("labels", "[]")), cast(Kind, facts.get("kind", ""))

@@ -1,5 +1,6 @@
 """Our own checkpoints, read and written, and `.keras` files, read."""
 
+import dataclasses
 import os
 import re
 import typing
@@ -66,34 +67,36 @@ def read(prefix: str) -> StoredModel:
     run = RunFolder.around(prefix)
     config, vocab = run.recorded_config() if run.has_begun else None, stored_models.read_vocab(run.path)
     tokenizer = stored_models.read_tokenizer(run.path)
-    head = stored_models.head_of(weights, prefix)
-    if config is None:
-        return generators.told_apart(StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, head=head, vocab=vocab,
-                                                 tokenizer=tokenizer), None)
+    stored = StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, vocab=vocab, tokenizer=tokenizer,
+                         head=stored_models.head_of(weights, prefix))
+    return generators.told_apart(stored if config is None else _as_run_says(stored, config, prefix), config)
+
+
+def _as_run_says(stored: StoredModel, config: Config, prefix: str) -> StoredModel:
+    """Adds what the configuration of a run, and what was tuned beside its weights, say about its model."""
+    weights, head = stored.weights, stored.head
     threshold = config.options.get("threshold")
     if isinstance(threshold, str):  # to be tuned: the number that was tuned beside the weights, if there is one
         threshold = tuned_for(prefix).get("threshold", threshold)
     # A checkpoint that was converted may not say what a left-to-right model has learned to predict.
     objective = config.options.get("objective", "masked_lm" if config.model.attention == "bidirectional" else "")
-    stored = StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config.model,
-                         head="choice" if config.task == TASKS["choice"] else head,
-                         pooling=config.options.get("pooling", "mean") if config.task == VECTORS and not head else "",
-                         **(_vector_settings(config) if config.task == VECTORS and not head else {}),
-                         labels=[str(label) for label in config.options.get("labels") or ()],
-                         kind=_kind_of(config, weights) if head == "classifier" else "", threshold=threshold,
-                         objective=objective if head == "pretraining" else "", vocab=vocab, tokenizer=tokenizer,
-                         sentence_task=config.options.get("sentence_task", "nsp") if HEAD_FOR_SENTENCES in weights else "",
-                         # Without a vocabulary, nobody has chosen the default.
-                         do_lower_case=None if config.tokenizer.do_lower_case and vocab is None and not tokenizer
-                         else config.tokenizer.do_lower_case)
-    return generators.told_apart(stored, config)
+    return dataclasses.replace(
+        stored, config=config.model, head="choice" if config.task == TASKS["choice"] else head,
+        labels=[str(label) for label in config.options.get("labels") or ()],
+        kind=_kind_of(config, weights) if head == "classifier" else "", threshold=threshold,
+        objective=objective if head == "pretraining" else "",
+        sentence_task=config.options.get("sentence_task", "nsp") if HEAD_FOR_SENTENCES in weights else "",
+        # Without a vocabulary, nobody has chosen the default.
+        do_lower_case=None if config.tokenizer.do_lower_case and stored.vocab is None and not stored.tokenizer
+        else config.tokenizer.do_lower_case,
+        **(_vector_settings(config.options) if config.task == VECTORS and not head else {}))
 
 
-def _vector_settings(config: Config) -> dict[str, Any]:
-    """How a run makes vectors of texts, besides the pooling."""
-    options = config.options
+def _vector_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """How a run makes vectors of texts."""
     prompts = {side: options[f"{side}_prompt"] for side in ("query", "passage") if options.get(f"{side}_prompt")}
-    return {"normalize": options.get("normalize", False), "prompts": prompts, "longest_text": options.get("max_seq_length", 128)}
+    return {"pooling": options.get("pooling", "mean"), "normalize": options.get("normalize", False), "prompts": prompts,
+            "longest_text": options.get("max_seq_length", 128)}
 
 
 def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
@@ -110,18 +113,19 @@ def load_keras(path: str) -> keras.Model:
 
     Raises ValueError for a file that is missing, damaged or holds an unknown class, and for weights that are no numbers.
     """
-    model = _load_keras(path)
+    model = _load_keras(local_copy(path))
     stored_models.require_finite({variable.path: variable for variable in model.variables}, path)
     return model
 
 
 def _load_keras(path: str) -> keras.Model:
     try:
-        return keras.saving.load_model(local_copy(path), compile=False)
+        return keras.saving.load_model(path, compile=False)
     except (OSError, KeyError, TypeError, ValueError) as error:
-        told = UNKNOWN_CLASS.search(str(error))
-        reason = f"it holds a class {told[1]}, which is not registered with Keras: import its module first" if told \
-            else str(error).strip().splitlines()[0]
+        unknown_class = UNKNOWN_CLASS.search(str(error))
+        reason = str(error).strip().splitlines()[0]
+        if unknown_class:
+            reason = f"it holds a class {unknown_class[1]}, which is not registered with Keras: import its module first"
         raise ValueError(f"{path}: cannot be read as a Keras model: {reason}") from None
 
 

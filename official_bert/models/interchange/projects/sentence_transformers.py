@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from official_bert import files
+from official_bert.files import read_json, read_mapping
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.stored_models import StoredModel, StoredPooling
 
@@ -24,12 +24,12 @@ def read_pooling(folder: str) -> StoredPooling:
 
     Raises ValueError for damaged files.
     """
-    kinds = _modules(folder)
-    if "Pooling" not in kinds:
+    modules = _modules(folder)
+    if "Pooling" not in modules:
         return ""
-    values = stored_models.read_mapping(os.path.join(folder, kinds["Pooling"], CONFIG_FILE))
+    values = read_mapping(os.path.join(folder, modules["Pooling"], CONFIG_FILE))
     modes: list[Any] = [mode for key, mode in MODES.items() if values.get(key)] or [values.get("pooling_mode")]
-    if not set(kinds) <= set(COMPUTED):
+    if not set(modules) <= set(COMPUTED):
         return "other"
     return "cls" if modes == ["cls"] else "mean" if modes == ["mean"] else "other"
 
@@ -37,9 +37,7 @@ def read_pooling(folder: str) -> StoredPooling:
 def _modules(folder: str) -> dict[str, str]:
     """The folder of each module by its class; {} without `modules.json`."""
     path = os.path.join(folder, MODULES_FILE)
-    if not os.path.exists(path):
-        return {}
-    modules = files.read_json(path)
+    modules = read_json(path, missing=[])
     if not isinstance(modules, list) or not all(isinstance(module, dict) and {"type", "path"} <= module.keys() for module in modules):
         raise ValueError(f"{path}: expected a list of modules with type and path, got {str(modules)[:80]}")
     return {str(module["type"]).rpartition(".")[2]: str(module["path"]) for module in modules}
@@ -50,11 +48,10 @@ def read_settings(folder: str) -> dict[str, Any]:
 
     {} for a folder without `modules.json`. Raises ValueError for damaged files.
     """
-    if not (kinds := _modules(folder)):
+    if not (modules := _modules(folder)):
         return {}
     path, length_path, tokenizer_path = (os.path.join(folder, name) for name in (SETTINGS_FILE, LENGTH_FILE, TOKENIZER_FILE))
-    settings, lengths, tokenizer = (stored_models.read_mapping(name) if os.path.exists(name) else {}
-                                    for name in (path, length_path, tokenizer_path))
+    settings, lengths, tokenizer = (read_mapping(name, missing={}) for name in (path, length_path, tokenizer_path))
     prompts = settings.get("prompts") or {}
     longest = lengths.get("max_seq_length") or tokenizer.get("model_max_length") or 0  # the latter alone since its version 6
     longest = 0 if isinstance(longest, (int, float)) and longest > NO_LENGTH else longest
@@ -64,7 +61,7 @@ def read_settings(folder: str) -> dict[str, Any]:
         raise ValueError(f"{length_path}: max_seq_length: expected a number of tokens, got {str(longest)[:40]}")
     our_prompts = {ours: next((prompts[name] for name in theirs if prompts.get(name)), "") for ours, theirs in PROMPTS.items()}
     our_prompts = {name: prompt for name, prompt in our_prompts.items() if prompt}
-    return {"normalize": "Normalize" in kinds, "prompts": our_prompts, "longest_text": longest}
+    return {"normalize": "Normalize" in modules, "prompts": our_prompts, "longest_text": longest}
 
 
 def remarks(pooling: StoredPooling) -> list[str]:

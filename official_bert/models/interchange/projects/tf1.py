@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.config import build
+from official_bert.files import read_mapping
 from official_bert.model_config import OF_2018, ModelConfig
 from official_bert.models.interchange import casing, stored_models
 from official_bert.models.interchange.members import albert, electra
@@ -51,10 +52,20 @@ def read(prefix: str, head: Head = "") -> StoredModel:
         return _read_albert(prefix, reader, names)
     if any(name.startswith(("electra/", *electra.TF1_GENERATOR)) for name in names):
         return _read_electra(prefix, reader, names, head == "pretraining")
-    weights, unknown = _weights_of(prefix, reader, names, TABLE)
-    vocab = stored_models.read_vocab(folder)
-    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=stored_models.read_config(folder), unknown=unknown,
-                       head=stored_models.head_of(weights, prefix), vocab=vocab, do_lower_case=casing.of_folder(prefix, vocab))
+    return _stored(prefix, "", TABLE, *_weights_of(prefix, reader, names, TABLE),
+                   config=stored_models.read_config(folder), **_vocabulary(prefix))
+
+
+def _vocabulary(prefix: str) -> dict[str, Any]:
+    """Returns the fields of `StoredModel` about the `vocab.txt` beside a checkpoint."""
+    vocab = stored_models.read_vocab(os.path.dirname(prefix))
+    return {"vocab": vocab, "do_lower_case": casing.of_folder(prefix, vocab)}
+
+
+def _stored(prefix: str, member: str, table: NameTable, weights: Mapping[str, np.ndarray], unknown: Sequence[str],
+            **fields: Any) -> StoredModel:
+    return StoredModel(origin=f"{NAME} {prefix}{member}", weights=weights, table=table, unknown=unknown,
+                       head=stored_models.head_of(weights, prefix), **fields)
 
 
 def _weights_of(prefix: str, reader: Any, names: Sequence[str], table: NameTable,
@@ -75,19 +86,19 @@ def _weights_of(prefix: str, reader: Any, names: Sequence[str], table: NameTable
 def _read_albert(prefix: str, reader: Any, names: Sequence[str]) -> StoredModel:
     """Reads an ALBERT, with `albert_config.json` beside it."""
     folder = os.path.dirname(prefix)
-    path = next((path for name in ("albert_config.json", stored_models.BERT_CONFIG_FILE)
-                 if os.path.exists(path := os.path.join(folder, name))), "")
-    if not path:
+    there = os.listdir(folder)
+    name = next((name for name in ("albert_config.json", stored_models.BERT_CONFIG_FILE) if name in there), "")
+    if not name:
         raise ValueError(f"{prefix}: expected an albert_config.json beside it, got none: attention heads and layers cannot be told from "
                          "the weights")
-    config = build(ModelConfig, albert.tf1_config(stored_models.read_mapping(path), path), path)
+    path = os.path.join(folder, name)
+    config = build(ModelConfig, albert.tf1_config(read_mapping(path), path), path)
     weights, unknown = _weights_of(prefix, reader, names, albert.TF1_TABLE, lambda name: albert.tf1_layer(name, config))
-    model = next((name for name in sorted(os.listdir(folder)) if name.endswith(".model")), "")
+    model = next((name for name in sorted(there) if name.endswith(".model")), "")
     tokenizer = tokenizer_files.read(os.path.join(folder, model)) | {tokenizer_files.CLASS_FILE: b"AlbertTokenizer"} if model else {}
-    return StoredModel(origin=f"{NAME} {prefix} (ALBERT)", weights=weights, table=albert.TF1_TABLE, config=config, unknown=unknown,
-                       tokenizer=tokenizer, do_lower_case=True if model else None,
-                       model_type="albert", head=stored_models.head_of(weights, prefix),
-                       sentence_task=albert.ALBERT.sentence_task if "next_sentence/output_bias" in weights else "")
+    return _stored(prefix, " (ALBERT)", albert.TF1_TABLE, weights, unknown, config=config, tokenizer=tokenizer,
+                   do_lower_case=True if model else None, model_type="albert",
+                   sentence_task=albert.ALBERT.sentence_task if "next_sentence/output_bias" in weights else "")
 
 
 def _read_electra(prefix: str, reader: Any, names: Sequence[str], wants_generator: bool) -> StoredModel:
@@ -105,14 +116,13 @@ def _read_electra(prefix: str, reader: Any, names: Sequence[str], wants_generato
     if "replaced/output_weights" in weights:
         weights["replaced/output_weights"] = weights["replaced/output_weights"].T  # a kernel there
     config = electra.tf1_sizes(weights, sizes := stored_models.read_config(folder), prefix)
-    vocab, notes = stored_models.read_vocab(folder), []
+    notes = []
     if sizes is None or sizes.hidden_size != config.hidden_size:
         notes.append("attention heads are taken to have 64 numbers each")
     if both and not is_generator:
         notes.append("the generator beside it is not read; convert_checkpoint --head=pretraining reads it")
-    return StoredModel(origin=f"{NAME} {prefix} (ELECTRA)", weights=weights, table=electra.TF1_TABLE, config=config, unknown=unknown,
-                       model_type="electra", head=stored_models.head_of(weights, prefix), vocab=vocab,
-                       do_lower_case=casing.of_folder(prefix, vocab), notes=notes)
+    return _stored(prefix, " (ELECTRA)", electra.TF1_TABLE, weights, unknown, config=config, model_type="electra",
+                   notes=notes, **_vocabulary(prefix))
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:

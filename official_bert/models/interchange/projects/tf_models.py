@@ -12,24 +12,20 @@ import tensorflow as tf
 
 from official_bert.config import ModelConfig
 from official_bert.models.interchange import casing, stored_models
-from official_bert.models.interchange.names import DENSE, NORM, NameTable, rows
+from official_bert.models.interchange.names import DENSE, NORM, NameTable, layer_rows, rows
 from official_bert.models.interchange.stored_models import StoredModel
 
 NAME = "tf-models checkpoint"
-LAYER = "_transformer_layers/{i}/"
 TABLE = NameTable([
     *rows("embeddings/word_embeddings", "_embedding_layer/embeddings"),
     *rows("embeddings/token_type_embeddings", "_type_embedding_layer/embeddings"),
     *rows("embeddings/position_embeddings", "_position_embedding_layer/embeddings"),
     *rows("embeddings/LayerNorm/", "_embedding_norm_layer/", NORM),
-    *rows("layer_{i}/attention/query/", LAYER + "_attention_layer/_query_dense/", DENSE),
-    *rows("layer_{i}/attention/key/", LAYER + "_attention_layer/_key_dense/", DENSE),
-    *rows("layer_{i}/attention/value/", LAYER + "_attention_layer/_value_dense/", DENSE),
-    *rows("layer_{i}/attention/output/", LAYER + "_attention_layer/_output_dense/", DENSE),
-    *rows("layer_{i}/attention_LayerNorm/", LAYER + "_attention_layer_norm/", NORM),
-    *rows("layer_{i}/intermediate/", LAYER + "_intermediate_dense/", DENSE),
-    *rows("layer_{i}/output/", LAYER + "_output_dense/", DENSE),
-    *rows("layer_{i}/output_LayerNorm/", LAYER + "_output_layer_norm/", NORM),
+    *layer_rows("_transformer_layers/{i}/", {
+        "attention/query": "_attention_layer/_query_dense", "attention/key": "_attention_layer/_key_dense",
+        "attention/value": "_attention_layer/_value_dense", "attention/output": "_attention_layer/_output_dense",
+        "attention_LayerNorm": "_attention_layer_norm", "intermediate": "_intermediate_dense",
+        "output": "_output_dense", "output_LayerNorm": "_output_layer_norm"}),
     *rows("pooler/", "_pooler_layer/", DENSE),
     *rows("masked_lm/transform/", "masked_lm/dense/", DENSE),
     *rows("masked_lm/LayerNorm/", "masked_lm/layer_norm/", NORM),

@@ -111,6 +111,6 @@ def test_every_relative_goes_on_with_records_of_its_own_tokenizer(tmp_path, monk
     assert done.returncode == 0, done.stderr
     again, before = formats.read(str(tmp_path / "more")), formats.read(checkpoint)
     assert again.config == before.config and set(again.weights) >= {name for name in before.weights if not name.startswith("next_")}
-    mask = loading.load(formats.vocab_file_of(str(tmp_path / "more"), again), again.do_lower_case is not False).special["[MASK]"]
+    mask = loading.load(formats.vocab_file_of(again), again.do_lower_case is not False).special["[MASK]"]
     answer = official_bert.Predictor(str(tmp_path / "more"))([f"the little {mask} of the ferryman"])[0]
     assert len(answer["tokens"]) == 1 and np.isfinite(answer["probabilities"]).all()

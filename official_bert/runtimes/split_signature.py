@@ -1,4 +1,4 @@
-"""Names in the two halves of a SavedModel's signature, between which another runtime computes the model (`serving/halves`).
+"""Names in a signature that is split in two around the model, which another runtime computes (`serving/halves`).
 
 NAME is that of an input or output of the model; B texts, R rows, G groups of rows.
 """

@@ -1,4 +1,4 @@
-"""Checkpoints by name or in an archive: repositories of the Hugging Face hub, keras-hub's presets, zip files of 2018.
+"""Hub download: checkpoints by name (the Hugging Face hub, keras-hub's presets), and in zip files of 2018.
 
 Each becomes a folder on this machine, which the formats read. `huggingface_hub` fetches, caches, locks and resumes; it alone reads
 `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE`, and sends the token to that host alone. No Python file is ever fetched.
@@ -16,7 +16,6 @@ from typing import Any
 from absl import logging
 
 from official_bert.archives import opened_zip
-from official_bert.files import exists, is_remote
 
 NAME = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
 PRESET = re.compile(r"bert_[a-z0-9_]+")  # of keras-hub
@@ -34,36 +33,35 @@ OTHER_READING = "nor is it the name of a repository of the Hugging Face hub (own
 
 def is_name(path: str) -> bool:
     """Whether a path that does not exist can be the name of a repository: one slash, no leading dot, and no folder of its first part."""
-    return bool(NAME.fullmatch(path)) and not exists(path) and not os.path.isdir(path.partition("/")[0])
+    return bool(NAME.fullmatch(path)) and not os.path.isdir(path.partition("/")[0])
 
 
 def local_folder(path: str) -> str:
-    """Returns the folder on this machine that a name or a zip file stands for; any other path unchanged.
+    """Returns the folder that a name or a zip file of this machine stands for; any other path unchanged.
 
     A path that exists is never a name. Raises ValueError if a repository cannot be fetched, with the way out, or if a zip file is not one
     of 2018.
     """
-    if is_remote(path):
-        return path
-    if path.endswith(".zip") and os.path.isfile(path):
-        return _unpacked(path, os.stat(path).st_mtime_ns)
+    if os.path.exists(path):
+        return _unpacked(path, os.stat(path).st_mtime_ns) if path.endswith(".zip") and os.path.isfile(path) else path
     if is_name(path):
-        return _fetched(path)
-    return _saved_preset(path) if PRESET.fullmatch(path) and not exists(path) else path
+        return _downloaded(path)
+    return _saved_preset(path) if PRESET.fullmatch(path) else path
 
 
 @functools.cache
-def _fetched(name: str) -> str:
+def _downloaded(name: str) -> str:
     """Returns the folder of a repository in the cache of `huggingface_hub`, and fetches what it lacks."""
     import huggingface_hub
     from huggingface_hub import errors
-    parts = NAME.fullmatch(name)
-    assert parts
-    repository, revision = parts["repository"], parts["revision"]
+    match = NAME.fullmatch(name)
+    assert match
+    repository, revision = match["repository"], match["revision"]
     try:
         about = huggingface_hub.HfApi().model_info(repository, revision=revision)  # asks once; the listing of files would try for a minute
         files = [file.rfilename for file in about.siblings or ()]
-        return huggingface_hub.snapshot_download(repository, revision=revision, allow_patterns=wanted_files(files, name))
+        return huggingface_hub.snapshot_download(
+            repository, revision=revision, allow_patterns=files_to_download(files, name))
     except errors.GatedRepoError:
         raise ValueError(f"{name}: the Hugging Face hub wants a token of somebody whom its owner admits; HF_TOKEN gives it") from None
     except errors.RevisionNotFoundError:
@@ -83,7 +81,7 @@ def _fetched(name: str) -> str:
         return folder
 
 
-def wanted_files(files: Iterable[str], name: str) -> list[str]:
+def files_to_download(files: Iterable[str], name: str) -> list[str]:
     """Returns those files of a repository that are read here. Raises ValueError if it has no weights among them."""
     files = list(files)
     weights = next((kept for kind in WEIGHTS if (kept := [file for file in files if kind.fullmatch(file)])), [])

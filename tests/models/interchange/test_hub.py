@@ -15,14 +15,14 @@ import pytest
 from commands import ROOT
 from made_checkpoints import stored_small
 
-from official_bert.models.interchange import formats, published
+from official_bert.models.interchange import formats, hub
 
 ASK = """
 import sys
-from official_bert.models.interchange import published
+from official_bert.models.interchange import hub
 for name in sys.argv[1:]:
     try:
-        print("FOLDER", published.local_folder(name))
+        print("FOLDER", hub.local_folder(name))
     except ValueError as error:
         print("ERROR", error)
 """
@@ -57,16 +57,17 @@ def answers(process):
 
 
 def test_a_repository_is_fetched_once_without_programs_and_then_needs_no_network(repositories, tmp_path):
-    with hub_server.serving(repositories) as hub:
-        lines, _ = answers(ask(tmp_path, hub.url, "google-bert/tiny", "google-bert/none", "google-bert/tiny@v9", "google-bert/tiny@main"))
+    with hub_server.serving(repositories) as server:
+        names = ("google-bert/tiny", "google-bert/none", "google-bert/tiny@v9", "google-bert/tiny@main")
+        lines, _ = answers(ask(tmp_path, server.url, *names))
         assert lines[1].startswith("ERROR google-bert/none: no such file or folder, nor a repository of that name")
         assert lines[2] == "ERROR google-bert/tiny@v9: the repository has no revision 'v9'"
         folder = pathlib.Path(lines[0].removeprefix("FOLDER "))
         assert lines[3] == lines[0] and {path.name for path in folder.iterdir()} == {
             "config.json", "model.safetensors", "special_tokens_map.json", "tokenizer_config.json", "vocab.txt"}
-        asked = [path for _, path, _ in hub.seen]
+        asked = [path for _, path, _ in server.seen]
         assert not [path for path in asked if path.endswith((".py", ".bin", ".h5"))]
-        url = hub.url
+        url = server.url
     for variables in ({"HF_HUB_OFFLINE": "1"}, {}):  # switched off, and nobody there
         offline, _ = answers(ask(tmp_path, url, "google-bert/tiny", "google-bert/other", **variables))
         assert offline[0] == lines[0]
@@ -81,10 +82,10 @@ def test_readmes_command_fills_a_blank_with_a_model_of_that_name(repositories, t
     command = re.search(r"^\.venv/bin/python (-m official_bert.run_predict --model=(google-bert/\S+) .*)$", (ROOT / "README.md").read_text(
         encoding="utf-8"), re.MULTILINE)
     (repositories / "google-bert/tiny").rename(repositories / command.group(2))
-    with hub_server.serving(repositories) as hub:
-        url = hub.url
+    with hub_server.serving(repositories) as server:
+        url = server.url
         first = run_as_typed(command.group(1), tmp_path, HF_ENDPOINT=url)
-        assert hub.seen
+        assert server.seen
     assert first == run_as_typed(command.group(1), tmp_path, HF_ENDPOINT=url, HF_HUB_OFFLINE="1")
     assert first[0] == "The capital of [MASK] is Paris." and {line.split()[1] for line in first[1:]} <= {
         "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "river"} and len(first) == 6
@@ -100,24 +101,24 @@ def run_as_typed(command, tmp_path, **variables):
 
 
 def test_a_token_goes_to_the_hub_alone_and_is_never_told(repositories, tmp_path):
-    with hub_server.serving(repositories) as hub:
-        hub.private.add("google-bert/tiny")
-        lines, err = answers(ask(tmp_path, hub.url, "google-bert/tiny"))
+    with hub_server.serving(repositories) as server:
+        server.private.add("google-bert/tiny")
+        lines, err = answers(ask(tmp_path, server.url, "google-bert/tiny"))
         assert lines[0].startswith("ERROR google-bert/tiny: no such file or folder, nor a repository") and "HF_TOKEN" in lines[0]
-        lines, err = answers(ask(tmp_path, hub.url, "google-bert/tiny", HF_TOKEN="hf_secret"))
+        lines, err = answers(ask(tmp_path, server.url, "google-bert/tiny", HF_TOKEN="hf_secret"))
         assert lines[0].startswith("FOLDER") and "hf_secret" not in "".join(lines) + err
-        assert ("GET", f"google-bert/tiny/resolve/{hub_server.SHA}/config.json", "Bearer hf_secret") in hub.seen
+        assert ("GET", f"google-bert/tiny/resolve/{hub_server.SHA}/config.json", "Bearer hf_secret") in server.seen
 
 
 @pytest.mark.slow  # huggingface_hub tries five times, a minute in all
 def test_a_cut_connection_is_told_and_the_same_command_goes_on(repositories, tmp_path):
-    with hub_server.serving(repositories) as hub:
-        hub.cut_after["model.safetensors"] = 100
-        lines, _ = answers(ask(tmp_path, hub.url, "google-bert/tiny"))
+    with hub_server.serving(repositories) as server:
+        server.cut_after["model.safetensors"] = 100
+        lines, _ = answers(ask(tmp_path, server.url, "google-bert/tiny"))
         assert lines[0].startswith(("ERROR google-bert/tiny: only a part could be fetched",
                                     "ERROR google-bert/tiny: no such file or folder, and the Hugging Face hub could not be asked"))
-        hub.cut_after.clear()
-        both = [ask(tmp_path, hub.url, "google-bert/tiny") for _ in range(2)]  # two at once
+        server.cut_after.clear()
+        both = [ask(tmp_path, server.url, "google-bert/tiny") for _ in range(2)]  # two at once
         found = {answers(process)[0][0] for process in both}
     folder, = (line.removeprefix("FOLDER ") for line in found)
     assert (pathlib.Path(folder) / "model.safetensors").read_bytes() == (repositories / "google-bert/tiny/model.safetensors").read_bytes()
@@ -127,21 +128,21 @@ def test_the_files_that_are_wanted():
     sharded = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"]
     small = ["config.json", "sentencepiece.bpe.model", "1_Pooling/config.json", "modules.json", "config_sentence_transformers.json"]
     others = ["README.md", "run.py", "pytorch_model.bin", "flax_model.msgpack", "onnx/model.onnx", "model.safetensors.py", "a/config.json"]
-    assert published.wanted_files([*others, *small, *sharded], "a/b") == [*small, *sharded]
-    assert published.wanted_files(["pytorch_model.bin", "config.json"], "a/b") == ["config.json", "pytorch_model.bin"]
+    assert hub.files_to_download([*others, *small, *sharded], "a/b") == [*small, *sharded]
+    assert hub.files_to_download(["pytorch_model.bin", "config.json"], "a/b") == ["config.json", "pytorch_model.bin"]
     with pytest.raises(ValueError, match=r"a/b: expected model.safetensors, .* got README.md, rust_model.ot"):
-        published.wanted_files(["rust_model.ot", "README.md"], "a/b")
+        hub.files_to_download(["rust_model.ot", "README.md"], "a/b")
 
 
 def test_what_can_be_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
-    assert published.is_name("google-bert/bert-base-uncased") and published.is_name("a/b@refs/pr/1")
+    assert hub.is_name("google-bert/bert-base-uncased") and hub.is_name("a/b@refs/pr/1")
     for path in ("runs/mine", "./runs", "../a", ".a/b", "a/b/c", "bert", "/a/b", "a//b", "a/b@", "https://a/b", ""):
-        assert not published.is_name(path), path
+        assert not hub.is_name(path), path
     (tmp_path / "google-bert").mkdir()
     (tmp_path / "google-bert/here").mkdir()
-    assert published.local_folder("google-bert/here") == "google-bert/here"  # a path that exists wins
+    assert hub.local_folder("google-bert/here") == "google-bert/here"  # a path that exists wins
     told = "runs/typo: no checkpoint found there: no such file or folder, nor is it the name of a repository"
     with pytest.raises(ValueError, match=told):
         formats.read("runs/typo")
@@ -177,7 +178,7 @@ def test_a_preset_of_keras_hub_goes_through_its_own_loader(tmp_path, monkeypatch
     def from_preset(name):
         asked.append(name)
         return keras_hub.models.BertBackbone.from_preset("saved")
-    monkeypatch.setattr(published, "_loaders", lambda _: (from_preset,))
+    monkeypatch.setattr(hub, "_loaders", lambda _: (from_preset,))
     read = formats.read("bert_tiny_en_uncased")
     assert asked == ["bert_tiny_en_uncased"]
     np.testing.assert_array_equal(read.weights["layer_0/output/kernel"], stored.weights["layer_0/output/kernel"])
