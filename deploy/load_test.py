@@ -109,7 +109,7 @@ def send(client, tally: Tally, texts, sizes, deadline: float, seed: int) -> None
         started = tally.wait_until_due()
         if rng.random() < FLAGS.mistakes:
             answer = http.request("POST", f"{FLAGS.url}/v1/models/{FLAGS.model}:predict", body=rng.choice(MISTAKES),
-                                  headers=client.client.headers)
+                                  headers=client.headers)
             refused = answer.status == 400 and "error" in json.loads(answer.data)
             tally.add("refused as documented" if refused else f"MISTAKE ANSWERED {answer.status}", 0, 0)
             continue

@@ -1,8 +1,9 @@
 """The clients: the same answers over both protocols, in order, and again after what passes."""
 
-import asyncio
+import concurrent.futures
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pandas
@@ -11,7 +12,8 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow_serving.apis import predict_pb2
 
-from official_bert.server.client import AsyncGrpcClient, AsyncRestClient, GrpcClient, RestClient, ServingError, texts
+from official_bert.server.client import GrpcClient, RestClient, ServingError
+from official_bert.server.client.rows import as_mappings, needs_input_names
 
 
 @pytest.fixture(scope="module", params=["rest", "grpc"])
@@ -90,33 +92,29 @@ def test_wrong_options_are_refused():
             RestClient("http://127.0.0.1:1", "m", **options)
 
 
-@pytest.mark.parametrize("protocol", ["rest", pytest.param("grpc", marks=pytest.mark.slow)])
-def test_asynchronous_clients_give_the_same_answers_and_can_be_cancelled(server, protocol):
-    def make(**options):
-        return AsyncRestClient(server.url, "demo", **options) if protocol == "rest" else (
-            AsyncGrpcClient(server.target, "demo", **options))
+def test_one_client_answers_several_threads_and_goes_on_after_errors(connect):
+    with connect(batch_size=3, concurrency=2) as client, concurrent.futures.ThreadPoolExecutor(2) as threads:
+        sent = ["x" * (index % 5) + str(index) for index in range(20)]
+        both = list(threads.map(client.predict, [sent, sent[::-1]]))
+        assert [row["upper"] for row in both[0]] == [text.upper() for text in sent] and both[1] == both[0][::-1]
+        with pytest.raises(ServingError, match="INVALID_ARGUMENT"):
+            client.predict([{"more": "b"}] * 8)
+        assert client.predict(["abc"])[0]["length"] == 3
+    with connect(timeout=0.3) as hasty, pytest.raises(ServingError, match="DEADLINE_EXCEEDED"):
+        hasty.predict([{"steps": 600_000}], "work")
 
-    async def main():
-        async with make(batch_size=3, concurrency=2) as client:
-            texts = ["x" * (index % 5) + str(index) for index in range(20)]
-            both = await asyncio.gather(client.predict(texts), client.predict(texts[::-1]))
-            assert [row["upper"] for row in both[0]] == [text.upper() for text in texts]
-            assert both[1] == both[0][::-1]
-            assert await client.versions() == {2: "AVAILABLE"}
-            assert (await client.signatures())["pair"]["inputs"] == {"text": "DT_STRING", "text_pair": "DT_STRING"}
-            assert await client.predict(["a b"], "words") == [{"words": ["a", "b"]}]
-            with pytest.raises(ServingError, match="INVALID_ARGUMENT"):
-                await client.predict([{"more": "b"}] * 8)
-            waiting = asyncio.ensure_future(client.predict([{"steps": 600_000}], "work"))
-            await asyncio.sleep(0.2)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            assert (await client.predict(["abc"]))[0]["length"] == 3  # and the client goes on
-        async with make(timeout=0.3) as hasty:
-            with pytest.raises(ServingError, match="DEADLINE_EXCEEDED"):
-                await hasty.predict([{"steps": 600_000}], "work")
-    asyncio.run(main())
+
+def test_closing_ends_the_requests_of_other_threads(connect):
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        client = connect()
+        client.predict(["a"])
+        waiting = threads.submit(client.predict, [{"steps": 600_000}], "work")
+        time.sleep(0.3)
+        started = time.perf_counter()
+        client.close()
+        with pytest.raises(ServingError):
+            waiting.result(20)
+        assert time.perf_counter() - started < 10
 
 
 def signatures_with(dtype, output):
@@ -126,11 +124,11 @@ def signatures_with(dtype, output):
 def test_a_newer_version_with_another_output_is_not_answered_under_the_name_of_the_former(monkeypatch):
     outputs = iter(["score", "chance"])
 
-    async def ask(self, method, path, body=None):
+    def ask(self, method, path, body=None):
         return {"predictions": [0.5]} if method == "POST" else {
             "metadata": {"signature_def": {"signature_def": signatures_with("DT_INT32", next(outputs))}}}
 
-    monkeypatch.setattr(AsyncRestClient, "_ask", ask)
+    monkeypatch.setattr(RestClient, "_ask", ask)
     with RestClient("http://127.0.0.1:1", "m") as client:
         assert client.predict([1]) == [{"score": 0.5}]
         assert client.predict([1]) == [{"chance": 0.5}]
@@ -142,16 +140,16 @@ def test_a_newer_version_with_another_output_is_not_answered_under_the_name_of_t
 def test_a_newer_version_with_another_type_gets_that_type(monkeypatch):
     types = ["DT_INT32"]
 
-    async def signatures(self):
+    def signatures(self):
         return {"serving_default": {"inputs": {"x": types[-1]}, "outputs": {"y": "DT_FLOAT"}}}
 
-    async def call(self, service, method, request):
+    def call(self, service, method, request):
         if types_pb2.DataType.Name(request.inputs["x"].dtype) != types[-1]:
             raise ServingError("INVALID_ARGUMENT", f"input 'x': expected {types[-1]}")
         return predict_pb2.PredictResponse(outputs={"y": tf.make_tensor_proto(np.array([0.5], np.float32))})
 
-    monkeypatch.setattr(AsyncGrpcClient, "signatures", signatures)
-    monkeypatch.setattr(AsyncGrpcClient, "_call", call)
+    monkeypatch.setattr(GrpcClient, "signatures", signatures)
+    monkeypatch.setattr(GrpcClient, "_call", call)
     with GrpcClient("127.0.0.1:1", "m") as client:
         assert client.predict([1]) == [{"y": 0.5}]
         types.append("DT_INT64")
@@ -177,16 +175,16 @@ def test_tuples_and_frames_are_rows_of_the_inputs_in_the_order_of_predictor():
     pairs = [("who", "ada"), ("where", "brno")]
     wanted = [{"question": "who", "context": "ada"}, {"question": "where", "context": "brno"}]
     inputs = ["context", "question"]
-    assert texts.as_mappings(pairs, inputs) == wanted and texts.as_mappings(pairs[0], inputs) == wanted[0]
-    assert texts.as_mappings([pairs[0], wanted[1]], inputs) == wanted and texts.as_mappings(tuple(pairs), inputs) == wanted
+    assert as_mappings(pairs, inputs) == wanted and as_mappings(pairs[0], inputs) == wanted[0]
+    assert as_mappings([pairs[0], wanted[1]], inputs) == wanted and as_mappings(tuple(pairs), inputs) == wanted
     frame = pandas.DataFrame(wanted).assign(other=1)
-    assert texts.as_mappings(frame, inputs) == wanted and texts.asks_for_names(frame) and texts.asks_for_names(pairs)
-    assert texts.as_mappings([(1, 2)], ["x"]) == [(1, 2)] and not texts.asks_for_names(["a", {"text": "b"}])
-    assert not texts.asks_for_names(frame["question"])  # a series is iterated
+    assert as_mappings(frame, inputs) == wanted and needs_input_names(frame) and needs_input_names(pairs)
+    assert as_mappings([(1, 2)], ["x"]) == [(1, 2)] and not needs_input_names(["a", {"text": "b"}])
+    assert not needs_input_names(frame["question"])  # a series is iterated
     with pytest.raises(ValueError, match="rows: row 2: expected question and context, got 3 values"):
-        texts.as_mappings([pairs[0], ("a", "b", "c")], inputs)
+        as_mappings([pairs[0], ("a", "b", "c")], inputs)
     with pytest.raises(ValueError, match="rows: expected columns 'text', 'text_pair', 'text' is missing; rename them"):
-        texts.as_mappings(frame, ["text_pair", "text"])
+        as_mappings(frame, ["text_pair", "text"])
 
 
 def test_a_frame_is_answered_row_by_row(connect):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.server.client.attempts import ServingError
+from official_bert.server.client.retries import ServingError
 
 Signatures = dict[str, dict[str, dict[str, str]]]  # {signature: {"inputs" or "outputs": {name: dtype}}}
 
@@ -86,11 +86,11 @@ def rows_of_proto(response: Any, count: int) -> list[dict[str, Any]]:
     arrays = {name: tf.make_ndarray(response.outputs[name]) for name in sorted(response.outputs)}
     for name, array in arrays.items():
         if array.shape[:1] != (count,):
-            raise without_rows(count, f"{name} of the shape {list(array.shape)}")
+            raise wrong_number_of_rows(count, f"{name} of the shape {list(array.shape)}")
     return [{name: _plain(array[index], name) for name, array in arrays.items()} for index in range(count)]
 
 
-def without_rows(count: int, got: str) -> ServingError:
+def wrong_number_of_rows(count: int, got: str) -> ServingError:
     """Returns the error for an answer that cannot be given as the rows of its request."""
     return ServingError("INVALID_ARGUMENT", f"expected an answer for each of {count} rows, got {got}")
 

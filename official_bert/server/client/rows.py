@@ -6,7 +6,7 @@ from typing import Any
 ORDER = ("text", "text_pair", "question", "context", "choices")  # of the inputs in a tuple; a SavedModel's inputs have no order
 
 
-def asks_for_names(rows: Any) -> bool:
+def needs_input_names(rows: Any) -> bool:
     """Whether rows can be sent only by somebody who knows the names of the inputs: a frame, a tuple, a list with a tuple."""
     return hasattr(rows, "columns") or isinstance(rows, tuple) or (isinstance(rows, list) and any(isinstance(row, tuple) for row in rows))
 
@@ -24,7 +24,7 @@ def as_mappings(rows: Any, inputs: Sequence[str]) -> Any:
         return [dict(zip(ordered, row)) for row in rows[ordered].itertuples(index=False, name=None)]
     if len(ordered) == 1:
         return rows
-    if isinstance(rows, tuple) and not any(isinstance(part, (tuple, Mapping)) for part in rows):
+    if isinstance(rows, tuple) and not any(isinstance(value, (tuple, Mapping)) for value in rows):
         return _mapping(rows, ordered, 1)
     return [_mapping(row, ordered, number) if isinstance(row, tuple) else row for number, row in enumerate(rows, 1)]
 
