@@ -5,7 +5,6 @@ N rows.
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -43,10 +42,10 @@ def check_same_rows(first: ComparableAnswers, second: ComparableAnswers) -> None
     """Raises ValueError unless both answer the same rows, in one order, with the same right answers."""
     if len(first.questions) != len(second.questions):
         raise ValueError(f"expected the same rows, got {len(first.questions)} and {len(second.questions)}")
-    for what, ours, theirs in (("text", first.questions, second.questions), ("right answer", first.gold, second.gold)):
-        for row, (our_row, their_row) in enumerate(zip(ours, theirs)):
-            if our_row != their_row:
-                raise ValueError(f"expected the same rows, got another {what} in row {row}: {our_row!r:.60} and {their_row!r:.60}")
+    for field, firsts, seconds in (("text", first.questions, second.questions), ("right answer", first.gold, second.gold)):
+        for row, (one, other) in enumerate(zip(firsts, seconds)):
+            if one != other:
+                raise ValueError(f"expected the same rows, got another {field} in row {row}: {one!r:.60} and {other!r:.60}")
 
 
 def measure_differences(first: ComparableAnswers, second: ComparableAnswers, resamples: int = RESAMPLES,
@@ -58,18 +57,16 @@ def measure_differences(first: ComparableAnswers, second: ComparableAnswers, res
     no resample differs. NaN, both ends, if a metric is not defined in most resamples.
     """
     rows = np.arange(len(first.questions))
-    ours, theirs = first.measure(rows), second.measure(rows)
-    for name in ours:
-        if name in theirs:
-            def difference(drawn: np.ndarray, name: str = name) -> float:
-                numbers = drawn.astype(np.int64)
-                return second.measure(numbers)[name] - first.measure(numbers)[name]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", scipy.stats.DegenerateDataWarning)  # two models with equal answers
-                drawn = scipy.stats.bootstrap((rows,), difference, n_resamples=resamples, method="percentile", vectorized=False,
-                                              random_state=np.random.default_rng(seed)).bootstrap_distribution \
-                    if len(rows) > 1 else np.array([math.nan])
-            yield Difference(name, ours[name], theirs[name], *_percentile_interval(drawn))
+    firsts, seconds = first.measure(rows), second.measure(rows)
+    names = [name for name in firsts if name in seconds]
+
+    def differences(drawn: np.ndarray) -> dict[str, float]:
+        drawn_firsts, drawn_seconds = first.measure(drawn), second.measure(drawn)
+        return {name: drawn_seconds[name] - drawn_firsts[name] for name in names}
+
+    intervals = _bootstrap_intervals(differences, len(rows), resamples, seed)
+    for name in names:
+        yield Difference(name, firsts[name], seconds[name], *intervals.get(name, (math.nan, math.nan)))
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> tuple[int, int, float]:
@@ -91,15 +88,21 @@ def differing_rows(first: ComparableAnswers, second: ComparableAnswers) -> list[
 
 def measure_interval(answers: ComparableAnswers, resamples: int = CARD_RESAMPLES, seed: int = 0) -> dict[str, tuple[float, float]]:
     """Returns the percentile interval of each metric, from a bootstrap over the rows; NaN if a metric is not defined in most resamples."""
-    rng, count = np.random.default_rng(seed), len(answers.questions)
-    drawn = [answers.measure(rng.integers(count, size=count)) for _ in range(resamples)] if count > 1 else []
-    return {name: _percentile_interval(np.array([one[name] for one in drawn])) for name in (drawn[0] if drawn else ())}
+    return _bootstrap_intervals(answers.measure, len(answers.questions), resamples, seed)
 
 
-def _percentile_interval(drawn: np.ndarray) -> tuple[float, float]:
-    """The interval of a bootstrap's values, without those that are not defined (a correlation of equal scores)."""
-    finite_values, tail = drawn[np.isfinite(drawn)], (1.0 - CONFIDENCE) / 2.0
-    if 2 * len(finite_values) <= len(drawn):
-        return math.nan, math.nan
-    low, high = np.quantile(finite_values, [tail, 1.0 - tail])
-    return float(low), float(high)
+def _bootstrap_intervals(measure: Callable[[np.ndarray], Mapping[str, float]], count: int, resamples: int,
+                         seed: int) -> dict[str, tuple[float, float]]:
+    """Returns the percentile interval of each number that `measure` gives for `count` rows drawn with replacement; {} for one row.
+
+    Values that are not defined (a correlation of equal scores) do not count; without any in half of the resamples, both ends are NaN.
+    """
+    rng, tail = np.random.default_rng(seed), (1.0 - CONFIDENCE) / 2.0
+    samples = [measure(rng.integers(count, size=count)) for _ in range(resamples)] if count > 1 else []
+    intervals = {}
+    for name in samples[0] if samples else ():
+        values = np.array([sample[name] for sample in samples])
+        finite_values = values[np.isfinite(values)]
+        low, high = np.quantile(finite_values, [tail, 1.0 - tail]) if 2 * len(finite_values) > len(values) else (math.nan, math.nan)
+        intervals[name] = float(low), float(high)
+    return intervals

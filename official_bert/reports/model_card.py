@@ -21,7 +21,7 @@ def make_card(title: str, config: Config, checkpoint: str, data: Data, metrics: 
     `checkpoint` is that which it began with ("": random weights), `data` are use, file and rows (None: not counted), `answers` the sets
     that were evaluated, for the intervals, and `options` the defaults of the task's options.
     """
-    intervals = {f"{metric}{name}": bounds for name, one in answers.items() for metric, bounds in measure_interval(one).items()}
+    intervals = {f"{metric}{name}": bounds for name, evaluated in answers.items() for metric, bounds in measure_interval(evaluated).items()}
     return "\n".join([
         MARK, "", f"# {_cell(title)}", "", *_table(("", ""), describe_model(config, checkpoint, data)),
         "", "## Metrics", "",

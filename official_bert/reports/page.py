@@ -54,9 +54,9 @@ def as_json(title: str, sections: Sequence[Section]) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_clean(str(key)): _plain(part) for key, part in value.items()}
+        return {_clean(str(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
+        return [_plain(item) for item in value]
     if isinstance(value, str):
         return _clean(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

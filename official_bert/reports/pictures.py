@@ -84,11 +84,11 @@ def confusion_picture(matrix: np.ndarray, labels: Sequence[str]) -> Picture:
 def reliability_picture(bins: Sequence[Bin]) -> Picture:
     """Accuracy against confidence; bars are the share of rows in each bin."""
     with _drawn("Reliability: the share of right answers for each confidence; the diagonal is perfect", 5.0, 4.5) as (axes, done):
-        total = sum(part.rows for part in bins)
-        axes.bar([(part.low + part.high) / 2 for part in bins], [part.rows / total for part in bins], width=0.09, color="lightgray",
+        total = sum(entry.rows for entry in bins)
+        axes.bar([(entry.low + entry.high) / 2 for entry in bins], [entry.rows / total for entry in bins], width=0.09, color="lightgray",
                  label="share of rows")
         axes.plot([0, 1], [0, 1], color="gray", linestyle=":")
-        axes.plot([part.confidence for part in bins], [part.accuracy for part in bins], marker="o", label="share of right answers")
+        axes.plot([entry.confidence for entry in bins], [entry.accuracy for entry in bins], marker="o", label="share of right answers")
         axes.set_xlabel("probability of the answer")
         axes.set_ylim(0, 1.02)
         axes.legend()
@@ -140,7 +140,7 @@ def maps_picture(maps: Mapping[str, np.ndarray], tokens: Sequence[str], descript
     """Square maps [S,S] of weights from 0 to 1, side by side under their names; rows and columns are tokens."""
     size, step = len(tokens), len(tokens) + 1
     gap = np.full((size, 1), np.nan)
-    whole = np.concatenate([part for one in maps.values() for part in (one, gap)][:-1], axis=1)
+    whole = np.concatenate([block for weights in maps.values() for block in (weights, gap)][:-1], axis=1)
     names = [label_of(token) for token in tokens]
     side = min(1.0 + 0.2 * size, 8.0)
     with _drawn(description, side * len(maps) + 1.0, side + 1.0, is_titled=False) as (axes, done):

@@ -57,12 +57,11 @@ def cut_section(cut: Mapping[str, tuple[int, int]], limit: int, windows: bool = 
     if not cut:
         return None
     if windows:
-        values = {kind: {"in_windows": some, "rows": rows} for kind, (some, rows) in cut.items()}
-        return Section(name="rows_in_windows", title=f"Rows longer than {limit} tokens", values=values,
-                       header=("data", "in several windows", "rows"), rows=[[kind, some, rows] for kind, (some, rows) in cut.items()],
-                       note="The logits of a row's windows are averaged (options.truncate).")
-    values = {kind: {"cut": some, "rows": rows} for kind, (some, rows) in cut.items()}
-    return Section(name="cut_rows", title=f"Rows longer than {limit} tokens", values=values, header=("data", "cut", "rows"),
-                   rows=[[kind, some, rows] for kind, (some, rows) in cut.items()],
-                   note="The model did not see the rest of their texts (options.max_seq_length)." if any(
-                       some for some, _ in cut.values()) else "")
+        name, key, heading = "rows_in_windows", "in_windows", "in several windows"
+        note = "The logits of a row's windows are averaged (options.truncate)."
+    else:
+        name, key, heading = "cut_rows", "cut", "cut"
+        note = "The model did not see the rest of their texts (options.max_seq_length)." if any(long for long, _ in cut.values()) else ""
+    return Section(name=name, title=f"Rows longer than {limit} tokens", header=("data", heading, "rows"), note=note,
+                   values={kind: {key: long, "rows": rows} for kind, (long, rows) in cut.items()},
+                   rows=[[kind, long, rows] for kind, (long, rows) in cut.items()])

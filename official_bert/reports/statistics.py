@@ -18,9 +18,9 @@ def class_scores(gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str])
     A share of nothing is 0.
     """
     numbers = [1] if gold.shape[1:] == (1,) else range(len(labels))  # scikit-learn takes a single column for two classes, 0 and 1
-    parts = sklearn.metrics.precision_recall_fscore_support(gold, predicted, labels=numbers, zero_division=0.0)
+    scores = sklearn.metrics.precision_recall_fscore_support(gold, predicted, labels=numbers, zero_division=0.0)
     return {label: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
-            for label, precision, recall, f1, support in zip(labels, *parts)}
+            for label, precision, recall, f1, support in zip(labels, *scores)}
 
 
 def confusion(gold: np.ndarray, predicted: np.ndarray, count: int) -> np.ndarray:
@@ -60,8 +60,8 @@ def reliability(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> 
 
 def expected_calibration_error(bins: Sequence[Bin]) -> float:
     """Returns the mean over all rows of the distance between confidence and accuracy of their bin (Guo et al. 2017)."""
-    total = sum(one.rows for one in bins)
-    return float(sum(one.rows * abs(one.accuracy - one.confidence) for one in bins) / total) if total else 0.0
+    total = sum(entry.rows for entry in bins)
+    return float(sum(entry.rows * abs(entry.accuracy - entry.confidence) for entry in bins) / total) if total else 0.0
 
 
 def roc_auc(gold: np.ndarray, scores: np.ndarray) -> float | None:

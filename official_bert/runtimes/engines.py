@@ -95,18 +95,18 @@ def load_engine(folder: str, threads: int = 0) -> tuple[PortableModel, dict[str,
     path = os.path.join(folder, FILE)
     try:
         description = read_json(path)
-        kind = engine_of(description["format"])
+        engine = engine_of(description["format"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: expected what run_export writes beside a model: {error}") from None
-    return start(kind, os.path.join(folder, kind.file), threads), description
+    return start(engine, os.path.join(folder, engine.file), threads), description
 
 
-def start(kind: type[PortableModel], path: str, threads: int = 0) -> PortableModel:
+def start(engine: type[PortableModel], path: str, threads: int = 0) -> PortableModel:
     """Returns a running model. Raises ValueError if the runtime is not installed, or cannot read the file."""
     try:
-        return kind(path, threads)
+        return engine(path, threads)
     except ImportError as error:
-        raise ValueError(f"{path}: {error.name} is not installed: install official-bert[{kind.extra}] "
-                         f"(requirements-{kind.extra}.txt)") from None
+        raise ValueError(f"{path}: {error.name} is not installed: install official-bert[{engine.extra}] "
+                         f"(requirements-{engine.extra}.txt)") from None
     except Exception as error:  # each runtime has exceptions of its own
-        raise ValueError(f"{path}: {kind.__name__} cannot read it: {str(error).splitlines()[0][:200]}") from None
+        raise ValueError(f"{path}: {engine.__name__} cannot read it: {str(error).splitlines()[0][:200]}") from None

@@ -62,8 +62,8 @@ class AccessRules:
     def check_token(self, authorization: str) -> None:
         """Checks an `Authorization` header against all tokens, in constant time."""
         if self.tokens:
-            scheme, _, given = authorization.partition(" ")
-            data = given.strip().encode("utf-8", "surrogateescape")
+            scheme, _, sent_token = authorization.partition(" ")
+            data = sent_token.strip().encode("utf-8", "surrogateescape")
             matches = [hmac.compare_digest(data, token.encode()) for token in self.tokens]
             if scheme.lower() != "bearer" or not any(matches):
                 raise RequestError("UNAUTHENTICATED", "expected the header Authorization: Bearer with one of the server's tokens")
@@ -75,8 +75,8 @@ def accepts(content_type: str, from_browser: bool) -> bool:
     TF Serving looks at no type. Here JSON declares itself, which no page can do for another site without asking first
     (CORS preflight); only what is no browser may leave it out, or say what `curl -d` says of every body.
     """
-    kind = content_type.partition(";")[0].strip().lower()
-    return kind == "application/json" or kind.endswith("+json") or (not from_browser and kind in UNDECLARED)
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type == "application/json" or media_type.endswith("+json") or (not from_browser and media_type in UNDECLARED)
 
 
 def is_local(host: str) -> bool:

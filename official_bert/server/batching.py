@@ -14,7 +14,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import numpy as np
 
@@ -53,23 +53,20 @@ class Batcher:
         size = len(next(iter(inputs.values())))
         if size > parameters.max_batch_size:
             raise invalid(f"Task size {size} is larger than maximum input batch size {parameters.max_batch_size}")
-        part = most_rows(row_extents(inputs), parameters, self.limits)
-        if size <= part:
-            return (await self._enqueue(key, inputs, size, run, deadline, parameters, trim))[0]
-        waiting = [asyncio.ensure_future(self._enqueue(
-            key, {name: array[start:start + part] for name, array in inputs.items()}, min(part, size - start), run, deadline,
-            parameters, trim)) for start in range(0, size, part)]
+        most = most_rows(row_extents(inputs), parameters, self.limits)
+        if size <= most:
+            return (await self._enqueue(key, inputs, run, deadline, parameters, trim))[0]
+        waiting = [asyncio.ensure_future(self._enqueue(key, rows, run, deadline, parameters, trim)) for rows in split_rows(inputs, most)]
         total = 0
         try:
-            for part_answer in asyncio.as_completed(waiting):
-                total += (await part_answer)[1]
+            for answer in asyncio.as_completed(waiting):
+                total += (await answer)[1]
                 if total > self.limits.max_answer_bytes:
                     raise answer_too_large(self.limits.max_answer_bytes)
         finally:
-            for waiting_part in waiting:
-                waiting_part.cancel()
-        answers = [part_answer.result()[0] for part_answer in waiting]
-        return {name: join([answer[name] for answer in answers]) for name in answers[0]}
+            for task in waiting:
+                task.cancel()
+        return join_outputs([task.result()[0] for task in waiting])
 
     async def alone(self, inputs: Arrays, run: Run, has_rows: bool, deadline: float | None = None) -> dict[str, np.ndarray]:
         """Returns the outputs for inputs that are not batched, as `run_alone` does. Raises RequestError as `answer` does."""
@@ -85,8 +82,9 @@ class Batcher:
         """Ends the threads; one that runs a model ends when that is done."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def _enqueue(self, key: Hashable, inputs: Arrays, size: int, run: Run, deadline: float | None,
-                       parameters: BatchingParameters, trim: Trim | None = None) -> tuple[dict[str, np.ndarray], int]:
+    async def _enqueue(self, key: Hashable, inputs: Arrays, run: Run, deadline: float | None, parameters: BatchingParameters,
+                       trim: Trim | None) -> tuple[dict[str, np.ndarray], int]:
+        size = len(next(iter(inputs.values())))
         inner = tuple((name, _unpadded_shape(array) if parameters.pad_variable_length_inputs else array.shape[1:])
                       for name, array in sorted(inputs.items()))
         queue = self._queues.get((key, inner))
@@ -190,18 +188,14 @@ def run_alone(run: Run, inputs: Arrays, has_rows: bool, deadline: float | None, 
 
     Raises RequestError if the outputs are too large.
     """
-    parts = [inputs]
-    if has_rows:
-        part = most_rows(row_extents(inputs), BatchingParameters(max_batch_size=limits.max_request_rows), limits)
-        size = len(next(iter(inputs.values())))
-        parts = [{name: array[start:start + part] for name, array in inputs.items()} for start in range(0, size, part)]
+    most = most_rows(row_extents(inputs), BatchingParameters(max_batch_size=limits.max_request_rows), limits) if has_rows else 0
     answers, total = [], 0
-    for rows in parts:
+    for rows in split_rows(inputs, most) if has_rows else [inputs]:
         answers.append(run(rows, deadline))
         total += answer_bytes(answers[-1])
         if total > limits.max_answer_bytes:
             raise answer_too_large(limits.max_answer_bytes)
-    return {name: join([answer[name] for answer in answers]) for name in answers[0]}
+    return join_outputs(answers)
 
 
 def answer_bytes(outputs: Arrays) -> int:
@@ -248,6 +242,17 @@ def _unpadded_shape(array: np.ndarray) -> tuple[int, ...]:
     A 0 behind the ids of a text is masked; a choice of 0 or "" among a text's choices would get a share of their probability.
     """
     return array.shape[1:] if array.dtype == object else array.shape[1:-1]
+
+
+def split_rows(inputs: Arrays, most: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the rows of inputs in parts of `most` rows."""
+    for start in range(0, len(next(iter(inputs.values()))), most):
+        yield {name: array[start:start + most] for name, array in inputs.items()}
+
+
+def join_outputs(answers: Sequence[Arrays]) -> dict[str, np.ndarray]:
+    """Joins the outputs for parts of a request."""
+    return {name: join([answer[name] for answer in answers]) for name in answers[0]}
 
 
 def join(arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -36,16 +36,16 @@ class EngineRun:
 
     def __call__(self, inputs: Arrays, deadline: float | None = None) -> dict[str, np.ndarray]:
         """Returns the outputs. Raises RequestError as `Signature.run` does; between two groups of rows for a deadline that has passed."""
-        made = self.prepare.run(inputs, deadline)
-        outputs = self._compute(made, deadline)
-        return self.finish.run({name: outputs[name.removeprefix(OUTPUT)] if name.startswith(OUTPUT) else made[name]
+        prepared = self.prepare.run(inputs, deadline)
+        outputs = self._compute(prepared, deadline)
+        return self.finish.run({name: outputs[name.removeprefix(OUTPUT)] if name.startswith(OUTPUT) else prepared[name]
                                 for name in self.finish.inputs}, deadline)
 
-    def _compute(self, made: Arrays, deadline: float | None) -> Arrays:
+    def _compute(self, prepared: Arrays, deadline: float | None) -> Arrays:
         """Returns the engine's outputs for all rows, group by group."""
-        rows = {name.removeprefix(ROWS): value for name, value in made.items() if name.startswith(ROWS)}
-        whole = {name.removeprefix(WHOLE): value for name, value in made.items() if name.startswith(WHOLE)}
-        order, sizes = made[ORDER], made[SIZES].tolist()
+        rows = {name.removeprefix(ROWS): value for name, value in prepared.items() if name.startswith(ROWS)}
+        whole = {name.removeprefix(WHOLE): value for name, value in prepared.items() if name.startswith(WHOLE)}
+        order, sizes = prepared[ORDER], prepared[SIZES].tolist()
         if len(sizes) <= 1:
             return self.engine({**rows, **whole})
         computed, first = [], 0
@@ -53,11 +53,11 @@ class EngineRun:
             if deadline is not None and time.monotonic() > deadline:
                 raise RequestError("DEADLINE_EXCEEDED", "Run() timeout exceeded: no answer in time")
             chosen = order[first:first + size]
-            first, longest = first + size, int(made[LENGTHS][chosen].max())
+            first, longest = first + size, int(prepared[LENGTHS][chosen].max())
             computed.append(self.engine({**{name: np.ascontiguousarray(value[chosen][..., :longest]) for name, value in rows.items()},
                                          **{name: value[chosen] for name, value in whole.items()}}))
         back = np.argsort(order)
-        return {name: join([part[name] for part in computed])[back] for name in computed[0]}
+        return {name: join([group[name] for group in computed])[back] for name in computed[0]}
 
 
 def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0) -> str:
@@ -66,13 +66,13 @@ def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0) -
 
     Raises ValueError if there is no such folder, its runtime is not installed, the SavedModel has no halves, or an answer differs.
     """
-    place = os.path.join(folder_of(folder_of(folder)), engine, os.path.basename(folder))
+    engine_folder = os.path.join(folder_of(folder_of(folder)), engine, os.path.basename(folder))
     where = f"--engine={engine}"
-    if (folder_here := local_copy(place)) != place:
+    if (folder_here := local_copy(engine_folder)) != engine_folder:
         servable.copies.append(folder_here)
     if not os.path.isfile(os.path.join(folder_here, FILE)):
-        raise ValueError(f"{where}: expected {place}, which run_export --format=saved_model,{engine} writes beside {folder}, got no such "
-                         "folder; models that have no such form are refused there by name")
+        raise ValueError(f"{where}: expected {engine_folder}, which run_export --format=saved_model,{engine} writes beside {folder}, got "
+                         "no such folder; models that have no such form are refused there by name")
     if not servable.halves:
         raise ValueError(f"{where}: expected a SavedModel with the signatures prepare and finish, which run_export "
                          f"--format=saved_model,{engine} writes, got {', '.join(servable.signatures)} in {folder}")
@@ -82,7 +82,7 @@ def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0) -
         if half_name(PREPARE, name) in servable.halves:
             prepare, finish = (servable.halves[half_name(half, name)] for half in (PREPARE, FINISH))
             run = EngineRun(prepare, finish, model)
-            largest = max(largest, _check(signature, run, description["limits"], f"{place}: {where}"))
+            largest = max(largest, _check(signature, run, description["limits"], f"{engine_folder}: {where}"))
             signature.computed_by = run
             computed.append(name)
     return f"{', '.join(computed)} by {engine}, within {largest:.1e} of the SavedModel"
@@ -114,17 +114,17 @@ def _difference(name: str, expected: Arrays, computed: Arrays) -> float:
 
     That is infinity for other values that are no numbers, unless two numbers beside them are so near that either may stand first.
     """
-    one, other = expected[name], computed[name]
-    if one.shape != other.shape:
+    value, computed_value = expected[name], computed[name]
+    if value.shape != computed_value.shape:
         return np.inf
-    if one.dtype.kind == "f":
-        return float(np.abs(one - other).max(initial=0) / np.abs(one).max(initial=1))
-    different = one != other
-    for value in expected.values():
-        if value.dtype.kind == "f" and value.shape == one.shape and one.ndim > 1 and one.shape[-1] > 1:
-            gaps = np.pad(np.abs(np.diff(value)), [(0, 0)] * (one.ndim - 1) + [(1, 1)], constant_values=np.inf)
-            different &= np.minimum(gaps[..., 1:], gaps[..., :-1]) > 2 * BOUND
-    return np.inf if different.any() else 0.0
+    if value.dtype.kind == "f":
+        return float(np.abs(value - computed_value).max(initial=0) / np.abs(value).max(initial=1))
+    differs = value != computed_value
+    for scores in expected.values():
+        if scores.dtype.kind == "f" and scores.shape == value.shape and value.ndim > 1 and value.shape[-1] > 1:
+            gaps = np.pad(np.abs(np.diff(scores)), [(0, 0)] * (value.ndim - 1) + [(1, 1)], constant_values=np.inf)
+            differs &= np.minimum(gaps[..., 1:], gaps[..., :-1]) > 2 * BOUND
+    return np.inf if differs.any() else 0.0
 
 
 def _samples(inputs: Mapping[str, TensorSpec], limits: Mapping[str, int]) -> Iterator[dict[str, np.ndarray]]:

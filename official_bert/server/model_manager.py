@@ -75,21 +75,21 @@ class ModelManager:
         while True:
             numbers = model.chosen(set(folders) - failed)
             for number in numbers:
-                self._look_at(model.name, number, folders[number])
+                self._load_if_complete(model.name, number, folders[number])
             failing = {number for number in numbers if self._versions[model.name][number].error}
             if not failing:
                 return numbers
             failed |= failing
 
-    def _look_at(self, name: str, number: int, folder: str) -> None:
+    def _load_if_complete(self, name: str, number: int, folder: str) -> None:
         """Loads a version that is complete, unless it is loaded, or failed and has not changed since."""
         versions = self._versions[name]
         version = versions.get(number)
         if version is not None and version.state in ("LOADING", "AVAILABLE", "UNLOADING"):
             return
         state = fingerprint(folder)
-        ended = version is not None and version.state == "END" and not version.error
-        if version is None or version.fingerprint != state or ended:
+        is_unloaded = version is not None and version.state == "END" and not version.error
+        if version is None or version.fingerprint != state or is_unloaded:
             with self._changed:
                 version = versions[number] = Version(number, folder, state)
             if state is None or time.time() - state[0] < self._settle_seconds:
@@ -152,8 +152,8 @@ class ModelManager:
         available = {key: entry for key, entry in self._versions.get(name, {}).items() if entry.state == "AVAILABLE"}
         version = max(available, default=None) if number is None else number
         if version not in available:
-            asked = f"Latest({name})" if number is None else f"Specific({name}, {number})"
-            raise RequestError("NOT_FOUND", f"Servable not found for request: {asked}")
+            requested = f"Latest({name})" if number is None else f"Specific({name}, {number})"
+            raise RequestError("NOT_FOUND", f"Servable not found for request: {requested}")
         return available[version]
 
     def _labelled(self, name: str, label: str) -> int:

@@ -90,6 +90,13 @@ def check_strings(name: str, strings: Any, limits: Limits) -> None:
                 raise invalid(f"input {name!r}, string {index}: not valid UTF-8 at byte {error.start}") from None
 
 
+def check_all_strings(inputs: Arrays, limits: Limits) -> None:
+    """Checks the strings of all inputs."""
+    for name, array in inputs.items():
+        if array.dtype == object:
+            check_strings(name, array.ravel(), limits)
+
+
 def check_inputs(signature: Any, inputs: Arrays, limits: Limits) -> None:
     """Refuses inputs that do not fit a `Signature`, with one sentence that names the input. Sizes and strings are checked before."""
     check_names(signature.inputs, inputs)
@@ -111,7 +118,7 @@ def _check_shape(name: str, array: np.ndarray, spec: TensorSpec) -> None:
     if type_name(array) != spec.dtype:
         raise invalid(f"input {name!r}: expected {spec}, got {type_name(array)}")
     fits = spec.shape is None or (len(spec.shape) == array.ndim and all(
-        wanted in (None, size) for wanted, size in zip(spec.shape, array.shape)))
+        expected in (None, size) for expected, size in zip(spec.shape, array.shape)))
     if not fits:
         raise invalid(f"input {name!r}: expected {spec}, got the shape {list(array.shape)}")
 

@@ -5,8 +5,8 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,28 +14,15 @@ from official_bert.server.batching import Batcher, run_alone
 from official_bert.server.metrics import Metrics
 from official_bert.server.model_manager import ModelManager, Version
 from official_bert.server.reading.process import RequestReader
-from official_bert.server.reading.requests import Reading
+from official_bert.server.reading.requests import ModelAddress, Reading
 from official_bert.server.reading.tensors import Arrays
 from official_bert.server.request_checks import Limits, check_inputs, have_rows
 from official_bert.server.servable import Servable, Signature
 from official_bert.server.statuses import RequestError, invalid
 
 LARGE_ANSWER = 10_000  # values
+Body = TypeVar("Body")
 CLOCK_SECONDS = 0.1  # a client that goes so shortly before its deadline goes because of it: its clock is a little ahead
-
-@dataclasses.dataclass(frozen=True)
-class ModelAddress:
-    """The model that a request asks for: a version by number or label, or else the highest."""
-
-    name: str
-    version: int | None = None
-    label: str | None = None
-
-    @classmethod
-    def of(cls, spec: Any) -> "ModelAddress":
-        """Reads a `ModelSpec`."""
-        kind = spec.WhichOneof("version_choice")
-        return cls(spec.name, spec.version.value if kind == "version" else None, spec.version_label if kind == "version_label" else None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +31,15 @@ class Answer:
 
     version: int
     signature: str
-    is_rows: bool  # whether a REST request came in row form
     outputs: Arrays
+
+    async def written(self, write: Callable[[], Body]) -> Body:
+        """Returns what `write` makes of the outputs, in a thread if that takes milliseconds."""
+        return await asyncio.to_thread(write) if self.is_large else write()
 
     @property
     def is_large(self) -> bool:
-        """Whether a thread should write it, because it takes milliseconds."""
+        """Whether there are many values."""
         return sum(array.size for array in self.outputs.values()) > LARGE_ANSWER
 
 
@@ -102,19 +92,17 @@ class RequestHandler:
             known = admission.name if admission.name in self.manager.models else "(unknown)"
             self.metrics.request_done(known, status, api, entrypoint, time.perf_counter() - started)
 
-    async def predict(self, address: ModelAddress, read: Callable[[Servable], Awaitable[Reading]], deadline: float | None = None) -> Answer:
-        """Runs the signature that a request names; `read` gives the request.
+    async def predict(self, servable: Servable, request: Reading, deadline: float | None = None) -> Answer:
+        """Runs the signature that a request names.
 
         Raises RequestError, DEADLINE_EXCEEDED or RESOURCE_EXHAUSTED if there is no answer by `deadline` (of `time.monotonic`).
         """
-        with self.manager.using(address.name, address.version, address.label) as servable:
-            request = await read(servable)
-            signature = servable.signature(request.signature)
-            _check_outputs(signature, request.outputs)
-            check_inputs(signature, request.inputs, self.limits)
-            outputs = await self._run(servable, signature, request.inputs, deadline)
-            return Answer(servable.version, signature.name, request.is_rows,
-                          {name: outputs[name] for name in request.outputs} if request.outputs else outputs)
+        signature = servable.signature(request.signature)
+        _check_outputs(signature, request.outputs)
+        check_inputs(signature, request.inputs, self.limits)
+        outputs = await self._run(servable, signature, request.inputs, deadline)
+        return Answer(servable.version, signature.name,
+                      {name: outputs[name] for name in request.outputs} if request.outputs else outputs)
 
     async def _run(self, servable: Servable, signature: Signature, inputs: Arrays, deadline: float | None) -> Arrays:
         """Runs in a batch if the signature has rows and batching is on."""
@@ -143,7 +131,7 @@ class RequestHandler:
 
     def describe(self, address: ModelAddress) -> tuple[int, dict[str, Any], list[str]]:
         """Returns a version's number, its signatures' definitions (`SignatureDef`), and the names of its classes."""
-        with self.manager.using(address.name, address.version, address.label) as servable:
+        with self.manager.using(*address) as servable:
             return servable.version, servable.definitions, servable.labels
 
 

@@ -118,22 +118,19 @@ class Servable:
             with self._session.graph.as_default():
                 meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], folder)
             check_weights(folder)
-            self.definitions = {key: value for key, value in meta_graph.signature_def.items()
-                                if not key.startswith("__saved_model")}
             padded = read_padded(folder)
-            self.signatures = {key: Signature(key, value, self._session, padded.get(key)) for key, value in self.definitions.items()}
+            self.signatures = {key: Signature(key, definition, self._session, padded.get(key))
+                               for key, definition in meta_graph.signature_def.items() if not key.startswith("__saved_model")}
             # No client may ask for halves: nothing checks what the second takes.
             self.halves = {key: self.signatures.pop(key) for key in _names_of_split_signatures(self.signatures)}
             for half in self.halves.values():
                 half.in_callers_thread = True
-            self.definitions = {key: value for key, value in self.definitions.items() if key in self.signatures}
+            self.definitions = {key: meta_graph.signature_def[key] for key in self.signatures}
             self.input_specs = {key: signature.inputs for key, signature in self.signatures.items()}
-        except tf.errors.OpError as error:
+        # TensorFlow's own; a tag or a tensor that is not there, or other metadata.
+        except (tf.errors.OpError, RuntimeError, KeyError, TypeError, AttributeError) as error:
             self.close()
-            raise ValueError(f"{folder}: {_first_line(error.message)}") from None
-        except (RuntimeError, KeyError, TypeError, AttributeError) as error:  # a tag or a tensor that is not there, or other metadata
-            self.close()
-            raise ValueError(f"{folder}: {_first_line(str(error))}") from None
+            raise ValueError(f"{folder}: {_first_line(getattr(error, 'message', str(error)))}") from None
         except BaseException:
             self.close()
             raise
@@ -196,8 +193,8 @@ def read_padded(folder: str) -> dict[str, Padded]:
             raise ValueError
         return padded
     except (OSError, ValueError, AttributeError, RecursionError):
-        wanted = '{"SIGNATURE": {"OUTPUT": {"counted_by": "OUTPUT"}}}, or "as_wide_as" and an input'
-        raise ValueError(f"{path}: expected {wanted}") from None
+        form = '{"SIGNATURE": {"OUTPUT": {"counted_by": "OUTPUT"}}}, or "as_wide_as" and an input'
+        raise ValueError(f"{path}: expected {form}") from None
 
 
 def read_labels(folder: str) -> list[str]:

@@ -31,8 +31,8 @@ from official_bert.server.memory import give_back
 from official_bert.server.metrics import Metrics
 from official_bert.server.model_manager import ModelManager
 from official_bert.server.protocols.kserve.grpc_service import InferenceService
+from official_bert.server.protocols.rest_service import RestService
 from official_bert.server.protocols.tensorflow_serving.grpc_service import Health, ModelService, PredictionService
-from official_bert.server.protocols.tensorflow_serving.rest import RestService
 from official_bert.server.reading.process import RequestReader
 from official_bert.server.request_checks import Limits
 from official_bert.server.request_handler import RequestHandler
@@ -129,7 +129,7 @@ class Server:
         self._stack.callback(reader.close)
         self._stack.push_async_callback(self._stop_listening)
         try:
-            await self._start_polling()
+            self._stack.callback(asyncio.create_task(self._poll()).cancel)
             if options.rest_port is not None:
                 await self._start_rest(options.rest_port)
             if options.grpc_port is not None:
@@ -148,22 +148,13 @@ class Server:
             await asyncio.to_thread(self.manager.close)
             raise ValueError("; ".join(errors))
 
-    async def _start_polling(self) -> None:
-        async def poll() -> None:
-            while True:
-                await asyncio.sleep(self.options.poll_seconds)
-                try:
-                    await asyncio.to_thread(self.manager.poll)
-                except Exception:
-                    LOG.exception("looking at the folders of models")
-
-        task = asyncio.create_task(poll())
-
-        async def end() -> None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        self._stack.push_async_callback(end)
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.poll_seconds)
+            try:
+                await asyncio.to_thread(self.manager.poll)
+            except Exception:
+                LOG.exception("looking at the folders of models")
 
     async def _start_rest(self, port: int) -> None:
         service = RestService(self.handler, self.options.metrics_path, self.options.timeout_seconds,
@@ -202,12 +193,11 @@ class Server:
         model_service_pb2_grpc.add_ModelServiceServicer_to_server(ModelService(self.handler), server)
         server.add_generic_rpc_handlers([InferenceService(self.handler).handlers()])
         health_pb2_grpc.add_HealthServicer_to_server(Health(self.handler), server)
-        host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
+        address = f"{self._host}:{port}"
         try:
-            self.grpc_port = (server.add_secure_port(f"{host}:{port}", self._tls.credentials) if self._tls else
-                              server.add_insecure_port(f"{host}:{port}"))
+            self.grpc_port = server.add_secure_port(address, self._tls.credentials) if self._tls else server.add_insecure_port(address)
         except RuntimeError:
-            raise OSError(f"--port={port}: cannot listen on {host}:{port}; is it in use?") from None
+            raise OSError(f"--port={port}: cannot listen on {address}; is it in use?") from None
         await server.start()
         self._stack.callback(asyncio.create_task(give_back()).cancel)
         self._listening.append(lambda: server.stop(self.options.drain_seconds))
@@ -219,10 +209,14 @@ class Server:
 
     def addresses(self) -> str:
         """Says where the server listens."""
-        host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
         scheme = "https" if self._tls else "http"
-        rest = f"REST and a page to try it: {scheme}://{host}:{self.rest_port}" if self.rest_port else ""
-        return "; ".join(filter(None, [rest, f"gRPC: {host}:{self.grpc_port}" if self.grpc_port else ""]))
+        rest = f"REST and a page to try it: {scheme}://{self._host}:{self.rest_port}" if self.rest_port else ""
+        return "; ".join(filter(None, [rest, f"gRPC: {self._host}:{self.grpc_port}" if self.grpc_port else ""]))
+
+    @property
+    def _host(self) -> str:
+        """Returns the host as it stands before a port."""
+        return f"[{self.options.host}]" if ":" in self.options.host else self.options.host
 
     async def run(self, started: Callable[["Server"], Any] = lambda server: None) -> None:
         """Serves until SIGINT or SIGTERM; `started` is called when it listens.

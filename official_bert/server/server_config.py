@@ -1,17 +1,27 @@
 """TF Serving's configuration files (text protocol buffers), read strictly: models, batching, monitoring."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, wrappers_pb2
+from google.protobuf import text_format
 
 from official_bert.files import read_text
 from official_bert.server.batch_queue import BatchingParameters
+from official_bert.server.message_definitions import MessagePool
 
-FIELD = descriptor_pb2.FieldDescriptorProto
 METRICS_PATH = "/monitoring/prometheus/metrics"
 PER_MODEL_BATCHING_FILE = "batching_params.pbtxt"  # in a version's folder, beside saved_model.pb
+_NUMBER = ".google.protobuf.Int64Value"
+# TF Serving's messages, which its Python package does not hold. Only names and types matter in text form.
+_MESSAGES = MessagePool("serving", {
+    "BatchingParameters": {
+        "max_batch_size": _NUMBER, "batch_timeout_micros": _NUMBER, "max_enqueued_batches": _NUMBER, "num_batch_threads": _NUMBER,
+        "thread_pool_name": ".google.protobuf.StringValue", "max_execution_batch_size": _NUMBER,
+        "enable_large_batch_splitting": ".google.protobuf.BoolValue", "allowed_batch_sizes": "int64*",
+        "pad_variable_length_inputs": "bool"},
+    "MonitoringConfig": {"prometheus_config": "PrometheusConfig"},
+    "PrometheusConfig": {"enable": "bool", "path": "string"}}, one_of={})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,17 +63,17 @@ def read_models(path: str) -> list[ServedModelConfig]:
 
 def _policy(policy: Any, place: str) -> dict[str, Any]:
     """Turns a `ServableVersionPolicy` into fields of ServedModelConfig."""
-    kind = policy.WhichOneof("policy_choice") or "latest"
-    if kind == "specific":
+    choice = policy.WhichOneof("policy_choice") or "latest"
+    if choice == "specific":
         if not policy.specific.versions:
             raise ValueError(f"{place}: expected versions in its specific policy")
         return {"policy": "specific", "specific": tuple(policy.specific.versions)}
-    return {"policy": kind} if kind == "all" else {"latest": max(1, policy.latest.num_versions)}
+    return {"policy": choice} if choice == "all" else {"latest": max(1, policy.latest.num_versions)}
 
 
 def read_batching(path: str) -> BatchingParameters:
     """Reads a `--batching_parameters_file`; large requests are split only if it says so. Raises ValueError naming the file."""
-    parsed = _parse(path, _batching_message())
+    parsed = _parse(path, _MESSAGES.message_class("BatchingParameters")())
     values: dict[str, Any] = {"enable_large_batch_splitting": False}
     for field in parsed.DESCRIPTOR.fields:
         if field.is_repeated:
@@ -80,7 +90,7 @@ def read_batching(path: str) -> BatchingParameters:
 
 def read_metrics_path(path: str) -> str:
     """Reads the address of the metrics in a `--monitoring_config_file`; empty if they are not enabled."""
-    prometheus = _parse(path, _monitoring_message()).prometheus_config
+    prometheus = _parse(path, _MESSAGES.message_class("MonitoringConfig")()).prometheus_config
     if prometheus.enable and prometheus.path and not prometheus.path.startswith("/"):
         raise ValueError(f"{path}: prometheus_config.path: expected an address from /, got {prometheus.path!r}")
     return (prometheus.path or METRICS_PATH) if prometheus.enable else ""
@@ -92,39 +102,3 @@ def _parse(path: str, message: Any) -> Any:
         return text_format.Parse(read_text(path), message)
     except text_format.ParseError as error:
         raise ValueError(f"{path}:{error}") from None
-
-
-# The two messages below are TF Serving's; its Python package does not hold them. Only names and types matter in text form.
-def _batching_message() -> Any:
-    """Makes an empty `BatchingParameters`."""
-    number, flag, name = (f".google.protobuf.{kind}" for kind in ("Int64Value", "BoolValue", "StringValue"))
-    fields = [("max_batch_size", number), ("batch_timeout_micros", number), ("max_enqueued_batches", number),
-              ("num_batch_threads", number), ("thread_pool_name", name), ("max_execution_batch_size", number),
-              ("enable_large_batch_splitting", flag)]
-    return _make({"BatchingParameters": [
-        *(FIELD(name=key, type=FIELD.TYPE_MESSAGE, type_name=kind) for key, kind in fields),
-        FIELD(name="allowed_batch_sizes", type=FIELD.TYPE_INT64, label=FIELD.LABEL_REPEATED),
-        FIELD(name="pad_variable_length_inputs", type=FIELD.TYPE_BOOL)]})
-
-
-def _monitoring_message() -> Any:
-    """Makes an empty `MonitoringConfig`."""
-    return _make({
-        "MonitoringConfig": [FIELD(name="prometheus_config", type=FIELD.TYPE_MESSAGE, type_name=".serving.PrometheusConfig")],
-        "PrometheusConfig": [FIELD(name="enable", type=FIELD.TYPE_BOOL), FIELD(name="path", type=FIELD.TYPE_STRING)]})
-
-
-def _make(messages: Mapping[str, Sequence[Any]]) -> Any:
-    """Makes an empty message of the first of the types, which are defined by their fields."""
-    file = descriptor_pb2.FileDescriptorProto(name="serving.proto", package="serving", syntax="proto3",
-                                              dependency=[wrappers_pb2.DESCRIPTOR.name])
-    for name, fields in messages.items():
-        message = file.message_type.add(name=name)
-        for number, field in enumerate(fields, 1):
-            message.field.add().MergeFrom(field)
-            message.field[-1].number = number
-            message.field[-1].label = field.label or FIELD.LABEL_OPTIONAL
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"serving.{next(iter(messages))}"))()

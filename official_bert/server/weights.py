@@ -16,7 +16,7 @@ def check_weights(folder: str) -> None:
     if not os.path.exists(f"{(prefix := os.path.join(folder, VARIABLES))}.index"):
         return  # all of them are constants of the graph
     reader = tf.train.load_checkpoint(prefix)
-    for name, kind in sorted(reader.get_variable_to_dtype_map().items()):
-        if kind.is_floating and (bad := int(np.isnan(values := reader.get_tensor(name)).sum())):
+    for name, dtype in sorted(reader.get_variable_to_dtype_map().items()):
+        if dtype.is_floating and (bad := int(np.isnan(values := reader.get_tensor(name)).sum())):
             raise ValueError(f"{folder}: {name.removesuffix('/.ATTRIBUTES/VARIABLE_VALUE')}: expected numbers, got {bad:,} of "
                              f"{values.size:,} NaN: the training of this model has diverged, or the file is damaged")

@@ -226,20 +226,20 @@ def test_a_process_that_dies_over_a_body_is_replaced(running):
 FULL = """import atexit, time
 from official_bert.server.reading import child
 atexit.register(time.sleep, 0.3)
-child._held_memory = iter([0, 1 << 40]).__next__
+child.resident = iter([0, 1 << 40]).__next__
 child.main()"""
 
 
 def test_a_process_that_ends_because_it_is_full_takes_no_request_with_it(monkeypatch):
     started, start = [], process.subprocess.Popen
     monkeypatch.setattr(process.subprocess, "Popen", lambda arguments, **options: (
-        started.append(arguments) or start([arguments[0], "-c", FULL], **options)))
+        started.append(arguments) or start([arguments[0], "-c", FULL, arguments[-1]], **options)))
     reader = process.RequestReader(Limits(), predict_pb2.PredictRequest)
     request = predict_pb2.PredictRequest(inputs={"text": tf.make_tensor_proto(["x" * 20_000])})
     request.model_spec.name = "demo"
 
     async def ask():
-        return [(await reader.grpc(request.SerializeToString())).inputs["text"][0] for _ in range(4)]
+        return [(await reader.read("predict_grpc", request.SerializeToString())).inputs["text"][0] for _ in range(4)]
 
     try:
         assert asyncio.run(ask()) == [b"x" * 20_000] * 4

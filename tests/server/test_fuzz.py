@@ -54,7 +54,7 @@ def test_nesting_and_digits_without_end_are_refused():
 @given(request=requests, signature=signatures)
 def test_any_json_gives_inputs_that_fit_the_signature_or_is_refused(request, signature):
     body = json.dumps(request).encode("utf-8", "surrogatepass")
-    read = refuses(reading.read_rest, body, dict.fromkeys(("serving_default", "a"), signature.inputs), LIMITS)
+    read = refuses(reading.read_rest, body, LIMITS, dict.fromkeys(("serving_default", "a"), signature.inputs))
     if read is None:
         return
     for name, array in read.inputs.items():

@@ -81,7 +81,8 @@ class RestClient(ModelClient):
             raise ServingError("CANCELLED", "the client is closed")
         connection = self._idle_connection()
         connection.timeout = max(0.001, deadline - time.monotonic())  # of connecting and sending
-        connection.response_class = lambda sock, **options: http.client.HTTPResponse(_AnswerReader(sock, deadline), **options)
+        connection.response_class = lambda sock, **options: http.client.HTTPResponse(  # type: ignore[assignment]
+            _AnswerReader(sock, deadline), **options)  # type: ignore[arg-type]
         self._in_use.add(connection)
         try:
             connection.request(method, path, data, self.headers | ({"Content-Type": "application/json"} if data else {}))

@@ -11,8 +11,8 @@ TEXT_TYPES = {429: "overloaded", 503: "overloaded", 504: "overloaded"}
 def error_body(path: str, status: int, message: str) -> dict[str, Any]:
     """Returns the JSON object of an error: OpenAI's, text-embeddings-inference's, or that of TF Serving and KServe."""
     if path == EMBEDDINGS_PATH:
-        kind = OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-        return {"error": {"message": message, "type": kind, "param": None, "code": "model_not_found" if status == 404 else None}}
+        error_type = OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+        return {"error": {"message": message, "type": error_type, "param": None, "code": "model_not_found" if status == 404 else None}}
     if path in TEXT_PATHS:
         return {"error": message, "error_type": TEXT_TYPES.get(status, "validation" if status < 500 else "backend")}
     return {"error": message}

@@ -12,11 +12,11 @@ import orjson
 from aiohttp import web
 
 from official_bert.server.protocols.error_forms import EMBEDDINGS_PATH
-from official_bert.server.protocols.translation import Translation, check_whole, vectors_of
-from official_bert.server.request_handler import ModelAddress
+from official_bert.server.protocols.rest_protocol import RestProtocol, check_whole, vectors_of
+from official_bert.server.reading.requests import ModelAddress
 
 
-class OpenAI(Translation):
+class OpenAI(RestProtocol):
     """Answers with vectors of texts, or of rows of ids."""
 
     def route(self, method, path):
@@ -25,14 +25,14 @@ class OpenAI(Translation):
 
     async def _embeddings(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         async with self.reading(request, "Embeddings", "openai", deadline) as (reading, admission):
-            admission.name = reading.name
-            name = self.model_that_takes(reading.name, reading.inputs)
+            admission.name = model = reading.address.name
+            name = self.model_that_takes(model, reading.inputs)
             outputs = ("embedding",) if "input_ids" in reading.inputs else ("embedding", "token_count")
             answer = await self.predict(ModelAddress(name), reading, deadline, outputs, "one that run_export --head=embeddings wrote")
             check_whole(answer)
             vectors = vectors_of(answer, reading.more["dimensions"], normalize=True)
             counts = reading.inputs["input_mask"] if "input_ids" in reading.inputs else answer.outputs["token_count"]
-            return await self.respond(request, vectors.size, lambda: to_json(vectors, int(counts.sum()), reading.name, reading.more))
+            return await self.respond(request, answer, lambda: to_json(vectors, int(counts.sum()), model, reading.more))
 
 
 def to_json(vectors: np.ndarray, tokens: int, model: str, more: Mapping[str, Any]) -> bytes:

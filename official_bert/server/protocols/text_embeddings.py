@@ -6,20 +6,23 @@ Source: TEI's OpenAPI description. Its addresses have no model in them: they are
 What a model can do is known from the outputs of its signature: `embedding`; ids and weights of tokens, [B,K] each; a `score` of two texts.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import orjson
 from aiohttp import web
 
-from official_bert.server.protocols.translation import Translation, check_whole, prompts_of, vectors_of
+from official_bert.server.protocols.rest_protocol import RestProtocol, check_whole, json_response, prompts_of, vectors_of
+from official_bert.server.reading.requests import ModelAddress, Reading
 from official_bert.server.reading.tensors import NUMPY_TYPES
-from official_bert.server.request_handler import ModelAddress
+from official_bert.server.request_handler import Admission, Answer
 from official_bert.server.servable import Signature
 from official_bert.server.statuses import invalid
 
 CUT = "; with \"truncate\": true its end is cut off"
 
 
-class TextEmbeddings(Translation):
+class TextEmbeddings(RestProtocol):
     """Answers for the default model."""
 
     def route(self, method, path):
@@ -29,40 +32,44 @@ class TextEmbeddings(Translation):
 
     async def _embed(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         async with self.reading(request, "Embed", "embed", deadline) as (reading, admission):
-            admission.name = name = self.chosen_model()
-            answer = await self.predict(ModelAddress(self.model_that_takes(name, reading.inputs)), reading, deadline, ("embedding",),
-                                        "one that run_export --head=embeddings wrote")
-            if not reading.more["truncate"]:
-                check_whole(answer, CUT)
+            name = self._model_for(reading, admission)
+            answer = await self._predict(name, reading, deadline, ("embedding",), "one that run_export --head=embeddings wrote")
             vectors = vectors_of(answer, reading.more["dimensions"], reading.more["normalize"])
-            return await self.respond(request, vectors.size, lambda: orjson.dumps(vectors, option=orjson.OPT_SERIALIZE_NUMPY))
+            return await self.respond(request, answer, lambda: orjson.dumps(vectors, option=orjson.OPT_SERIALIZE_NUMPY))
 
     async def _embed_sparse(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         async with self.reading(request, "EmbedSparse", "embed", deadline) as (reading, admission):
-            admission.name = name = self.chosen_model()
-            name = self.model_that_takes(name, reading.inputs)
+            name = self._model_for(reading, admission)
             with self.handler.manager.using(name) as servable:
                 ids, weights = sparse_outputs(servable.signature(""), name)
             if reading.more["dimensions"]:
                 raise invalid("'dimensions': expected none, because vectors with an entry for each token are not cut")
-            answer = await self.predict(ModelAddress(name), reading, deadline)
-            if not reading.more["truncate"]:
-                check_whole(answer, CUT)
-            return await self.respond(request, answer.outputs[ids].size, lambda: sparse_json(answer.outputs[ids], answer.outputs[weights]))
+            answer = await self._predict(name, reading, deadline)
+            return await self.respond(request, answer, lambda: sparse_json(answer.outputs[ids], answer.outputs[weights]))
 
     async def _rerank(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         async with self.reading(request, "Rerank", "rerank", deadline) as (reading, admission):
-            admission.name = name = self.chosen_model()
-            answer = await self.predict(ModelAddress(name), reading, deadline, ("score",), "one with a score for two texts")
-            if not reading.more["truncate"]:
-                check_whole(answer, CUT)
+            name = self._model_for(reading, admission)
+            answer = await self._predict(name, reading, deadline, ("score",), "one with a score for two texts")
             scores = np.asarray(answer.outputs["score"], np.float64)
             if not reading.more["raw_scores"]:
                 scores = np.exp(-np.logaddexp(0, -scores))  # sigmoid, without overflow
             texts = reading.inputs["text_pair"] if reading.more["return_text"] else None
-            return await self.respond(request, scores.size, lambda: orjson.dumps([
+            return await self.respond(request, answer, lambda: orjson.dumps([
                 {"index": int(index), "score": float(scores[index]), **({} if texts is None else {"text": texts[index].decode("utf-8")})}
                 for index in np.argsort(-scores, kind="stable")]))
+
+    def _model_for(self, reading: Reading, admission: Admission) -> str:
+        """Returns the default model in the form that takes these inputs."""
+        admission.name = self.chosen_model()
+        return self.model_that_takes(admission.name, reading.inputs)
+
+    async def _predict(self, name: str, reading: Reading, deadline: float | None, outputs: Sequence[str] = (), kind: str = "") -> Answer:
+        """Runs a model, which may cut texts only if the request allows it."""
+        answer = await self.predict(ModelAddress(name), reading, deadline, outputs, kind)
+        if not reading.more["truncate"]:
+            check_whole(answer, CUT)
+        return answer
 
     async def _info(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         name, limits = self.chosen_model(), self.handler.limits
@@ -70,7 +77,7 @@ class TextEmbeddings(Translation):
             body = {"model_id": name, "model_sha": str(servable.version), "model_dtype": "float32",
                     "model_type": _kind(servable.signature(""), servable.labels), "max_client_batch_size": limits.max_request_rows,
                     "max_concurrent_requests": limits.max_concurrent_requests, "prompts": prompts_of(servable), "version": "official_bert"}
-        return web.Response(body=orjson.dumps(body), content_type="application/json")
+        return json_response(body)
 
     async def _health(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         return web.Response(status=503 if self.handler.why_not_ready() else 200)

@@ -9,76 +9,75 @@ from typing import Any
 
 import numpy as np
 
+from official_bert.server.protocols.json_fields import check_keys, describe_type, field
 from official_bert.server.protocols.tensorflow_serving.rest_json import parse_body
-from official_bert.server.reading.requests import Reading
+from official_bert.server.reading.requests import ModelAddress, Reading
 from official_bert.server.reading.tensors import Arrays
 from official_bert.server.request_checks import Limits, check_declared, check_strings
 from official_bert.server.statuses import invalid
 
 MOST_ID = (1 << 31) - 1
-KINDS = {str: "a string", bool: "true or false", int: "a whole number", list: "a list"}
 
 
 def read_openai(body: bytes, limits: Limits) -> Reading:
     """Reads a request for `/v1/embeddings`. Raises RequestError."""
     request = parse_body(body)
-    _check_keys(request, ("input", "model", "encoding_format", "dimensions", "user"))
-    encoding = _field(request, "encoding_format", str, "float")
+    check_keys(request, ("input", "model", "encoding_format", "dimensions", "user"))
+    encoding = field(request, "encoding_format", str, "float")
     if encoding not in ("float", "base64"):
         raise invalid(f"'encoding_format': expected 'float' or 'base64', got {encoding!r:.60}")
-    _field(request, "user", str, "")
-    return Reading(signature="", inputs=_texts_or_ids(request, "input", limits)[0], name=_field(request, "model", str),
+    field(request, "user", str, "")
+    return Reading(inputs=_texts_or_ids(request, "input", limits), address=ModelAddress(field(request, "model", str)),
                    more={"encoding": encoding, "dimensions": _dimensions(request)})
 
 
 def read_embed(body: bytes, limits: Limits) -> Reading:
     """Reads a request for TEI's `/embed` or `/embed_sparse`. Raises RequestError."""
     request = parse_body(body)
-    _check_keys(request, ("inputs", "normalize", "truncate", "truncation_direction", "dimensions", "prompt_name"))
-    prompt = _field(request, "prompt_name", str, "")
-    inputs, is_one = _texts_or_ids(request, "inputs", limits)
+    check_keys(request, ("inputs", "normalize", "truncate", "truncation_direction", "dimensions", "prompt_name"))
+    prompt = field(request, "prompt_name", str, "")
+    inputs = _texts_or_ids(request, "inputs", limits)
     if prompt and "input_ids" in inputs:
         raise invalid("'prompt_name': expected texts beside it, got token ids")
     return Reading(signature=prompt, inputs=inputs, more={
-        "is_one": is_one, "normalize": _field(request, "normalize", bool, True), "truncate": _truncate(request),
+        "normalize": field(request, "normalize", bool, True), "truncate": _truncate(request),
         "dimensions": _dimensions(request)})
 
 
 def read_rerank(body: bytes, limits: Limits) -> Reading:
     """Reads a request for TEI's `/rerank`: each text is a row, with the query before it. Raises RequestError."""
     request = parse_body(body)
-    _check_keys(request, ("query", "texts", "raw_scores", "return_text", "truncate", "truncation_direction"))
-    query, texts = _field(request, "query", str), _field(request, "texts", list)
+    check_keys(request, ("query", "texts", "raw_scores", "return_text", "truncate", "truncation_direction"))
+    query, texts = field(request, "query", str), field(request, "texts", list)
     if not texts:
         raise invalid("'texts': expected at least one text, got none")
     _check_size({"text": ("string", (len(texts),)), "text_pair": ("string", (len(texts),))}, limits)
-    return Reading(signature="", inputs={"text": _strings("query", [query], limits).repeat(len(texts)),
-                                         "text_pair": _strings("texts", texts, limits)}, more={
-        "raw_scores": _field(request, "raw_scores", bool, False), "return_text": _field(request, "return_text", bool, False),
+    return Reading(inputs={"text": _strings("query", [query], limits).repeat(len(texts)),
+                           "text_pair": _strings("texts", texts, limits)}, more={
+        "raw_scores": field(request, "raw_scores", bool, False), "return_text": field(request, "return_text", bool, False),
         "truncate": _truncate(request)})
 
 
-def _texts_or_ids(request: Mapping[str, Any], key: str, limits: Limits) -> tuple[Arrays, bool]:
-    """Returns the inputs, texts or rows of ids, and whether it was one that did not stand in a list."""
+def _texts_or_ids(request: Mapping[str, Any], key: str, limits: Limits) -> Arrays:
+    """Returns the inputs, texts or rows of ids; one of either may stand without a list around it."""
     value = request.get(key)
     if isinstance(value, str):
-        return {"text": _strings(key, [value], limits)}, True
+        return {"text": _strings(key, [value], limits)}
     if not isinstance(value, list):
-        raise invalid(f"{key!r}: expected a string, a list of strings, or lists of token ids, got {_kind(value)}")
+        raise invalid(f"{key!r}: expected a string, a list of strings, or lists of token ids, got {describe_type(value)}")
     if not value:
         raise invalid(f"{key!r}: expected at least one text, got an empty list")
     if isinstance(value[0], str):
         _check_size({"text": ("string", (len(value),))}, limits)
-        return {"text": _strings(key, value, limits)}, False
-    is_one = not isinstance(value[0], list)
-    return _rows_of_ids(key, [value] if is_one else value, limits), is_one
+        return {"text": _strings(key, value, limits)}
+    return _rows_of_ids(key, value if isinstance(value[0], list) else [value], limits)
 
 
 def _rows_of_ids(key: str, rows: list, limits: Limits) -> Arrays:
     """Returns rows of ids, padded with 0 to the longest, their mask and segments 0."""
     for place, row in enumerate(rows):
         if not isinstance(row, list) or not row:
-            raise invalid(f"{key!r}, item {place}: expected a list of token ids, got {_kind(row) if row != [] else 'an empty one'}")
+            raise invalid(f"{key!r}, item {place}: expected a list of token ids, got {describe_type(row) if row != [] else 'an empty one'}")
     shape = (len(rows), max(map(len, rows)))
     _check_size(dict.fromkeys(("input_ids", "input_mask", "segment_ids"), ("int32", shape)), limits)
     ids, mask = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
@@ -95,7 +94,7 @@ def _strings(key: str, values: list, limits: Limits) -> np.ndarray:
     array = np.empty(len(values), object)
     for place, value in enumerate(values):
         if not isinstance(value, str):
-            raise invalid(f"{key!r}, item {place}: expected a string, got {_kind(value)}")
+            raise invalid(f"{key!r}, item {place}: expected a string, got {describe_type(value)}")
         try:
             array[place] = value.encode("utf-8")
         except UnicodeEncodeError:
@@ -112,26 +111,11 @@ def _check_size(shapes: Mapping[str, tuple[str, tuple[int, ...]]], limits: Limit
     check_declared(shapes, limits)
 
 
-def _check_keys(request: Mapping[str, Any], keys: tuple[str, ...]) -> None:
-    if unknown := sorted(set(request) - set(keys)):
-        raise invalid(f"expected the keys {', '.join(keys)}, got {unknown[0]!r:.60}")
-
-
-def _field(request: Mapping[str, Any], key: str, kind: type, default: Any = None) -> Any:
-    """Returns a value of exactly this type; null is as good as none. A default of None: it must be there."""
-    value = request.get(key)
-    if value is None and default is not None:
-        return default
-    if type(value) is not kind:
-        raise invalid(f"{key!r}: expected {KINDS[kind]}, got {_kind(value)}")
-    return value
-
-
 def _dimensions(request: Mapping[str, Any]) -> int:
-    """Returns the wanted length of vectors; 0: as long as they are."""
+    """Returns the length of the vectors to answer; 0: as long as they are."""
     if request.get("dimensions") is None:
         return 0
-    dimensions = _field(request, "dimensions", int)
+    dimensions = field(request, "dimensions", int)
     if dimensions < 1:
         raise invalid(f"'dimensions': expected at least 1, got {dimensions}")
     return dimensions
@@ -139,12 +123,7 @@ def _dimensions(request: Mapping[str, Any]) -> int:
 
 def _truncate(request: Mapping[str, Any]) -> bool:
     """Returns whether texts may be cut, which models here do at the end."""
-    direction = _field(request, "truncation_direction", str, "right")
+    direction = field(request, "truncation_direction", str, "right")
     if direction.lower() != "right":
         raise invalid(f"'truncation_direction': expected 'right', because models here cut the end of a text, got {direction!r:.60}")
-    return _field(request, "truncate", bool, False)
-
-
-def _kind(value: Any) -> str:
-    names = {str: "a string", bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "an object"}
-    return names.get(type(value), "null")
+    return field(request, "truncate", bool, False)

@@ -1,16 +1,18 @@
-"""The process that reads large requests: one after the other from its standard input, until that ends."""
+"""The process that reads large requests: one after the other from a pipe, until that ends."""
 
 import json
 import os
 import resource
 import sys
-from typing import IO, Any
+from multiprocessing.connection import Connection
+from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pool, message_factory
 
-from official_bert.server.protocols.readers import READERS
-from official_bert.server.reading import requests
-from official_bert.server.reading.process import receive, send, send_reading, specs_of
+from official_bert.server.memory import resident
+from official_bert.server.protocols.readers import readers
+from official_bert.server.reading.process import send_reading
+from official_bert.server.reading.requests import Reading
 from official_bert.server.request_checks import Limits
 from official_bert.server.statuses import RequestError
 
@@ -22,47 +24,35 @@ def main() -> None:
     """Reads the limits and the message's definition, then requests."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     os.nice(1)  # what is small goes first
-    tasks, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # nothing that is printed may come between the answers
-    settings = json.loads(receive(tasks))
-    limits = Limits(**{**settings, "text_inputs": tuple(settings["text_inputs"])})
-    message = _message(tasks)
+    pipe = Connection(int(sys.argv[1]))
+    limits = Limits(**json.loads(pipe.recv_bytes()))
+    read_by = readers(_message(pipe))
     stays = True
     while stays:
         try:
-            head = receive(tasks)
-        except ConnectionResetError:
+            task = json.loads(pipe.recv_bytes())
+        except EOFError:
             return
-        send_reading(answers, _read(json.loads(head), receive(tasks), message, limits))
-        stays = _held_memory() < KEPT_MEMORY
-        send(answers, b"stays" if stays else b"")  # said, because the server cannot see in time that a process is about to end
+        send_reading(pipe, _read(read_by[task.pop("protocol")], pipe.recv_bytes(), limits, task))
+        stays = resident() < KEPT_MEMORY
+        pipe.send_bytes(b"stays" if stays else b"")  # said, because the server cannot see in time that a process is about to end
 
 
-def _held_memory() -> int:
-    """Bytes in memory. (`ru_maxrss` begins at what the parent had.)"""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
-
-
-def _message(tasks: IO[bytes]) -> Any:
-    """The class of the message whose name and definition come next."""
-    name, pool = receive(tasks).decode(), descriptor_pool.DescriptorPool()
-    while data := receive(tasks):
-        pool.Add(descriptor_pb2.FileDescriptorProto.FromString(data))
+def _message(pipe: Connection) -> Any:
+    """Returns the class of the message whose name and definition come next."""
+    name, pool = pipe.recv_bytes().decode(), descriptor_pool.DescriptorPool()
+    while data := pipe.recv_bytes():
+        pool.AddSerializedFile(data)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
 
 
-def _read(task: dict, data: bytes, message: Any, limits: Limits) -> requests.Reading | RequestError:
+def _read(reader: Any, body: bytes, limits: Limits, task: dict) -> Reading | RequestError:
     try:
-        if "protocol" in task:
-            return READERS[task.pop("protocol")](data, limits, **task)
-        if "signatures" in task:
-            return requests.read_rest(data, specs_of(task), limits)
-        return requests.read_grpc(message, data, limits)
+        return reader(body, limits, **task)
     except RequestError as error:
         return error
     except MemoryError:
-        return RequestError("RESOURCE_EXHAUSTED", f"a request of {len(data)} bytes takes too much memory to read")
+        return RequestError("RESOURCE_EXHAUSTED", f"a request of {len(body)} bytes takes too much memory to read")
     except Exception as error:
         return RequestError("INTERNAL", f"{type(error).__name__} while the request was read")
 

@@ -3,10 +3,10 @@
 The process that reads large requests imports this, and must start in a moment.
 """
 
-import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +15,7 @@ from official_bert.server.statuses import invalid
 
 Arrays = Mapping[str, np.ndarray]
 MOST_DIMENSIONS = 8
+STRING_LENGTH = struct.Struct("<I")  # before each string of a binary tensor
 # DataType's number: its name, the NumPy type, and the field of a TensorProto that lists its values.
 TYPES: Mapping[int, tuple[str, Any, str]] = {
     1: ("float32", np.float32, "float_val"), 2: ("float64", np.float64, "double_val"), 3: ("int32", np.int32, "int_val"),
@@ -26,8 +27,7 @@ TYPES: Mapping[int, tuple[str, Any, str]] = {
 NUMPY_TYPES = {name: np.dtype(kind) for name, kind, _ in TYPES.values()}
 
 
-@dataclasses.dataclass(frozen=True)
-class TensorSpec:
+class TensorSpec(NamedTuple):
     """An input or output of a signature. `shape` is None for unknown rank; sizes that may vary are None.
 
     `dtype` is TensorFlow's name of the type; "type N" for types that no request can carry, such as resources.
@@ -35,7 +35,7 @@ class TensorSpec:
 
     tensor: str
     dtype: str
-    shape: tuple[int | None, ...] | None
+    shape: Sequence[int | None] | None
 
     @classmethod
     def of(cls, info: Any) -> "TensorSpec":
@@ -87,35 +87,78 @@ def declared_shape(name: str, proto: Any) -> tuple[str, tuple[int, ...]]:
 
 def read_tensor(name: str, proto: Any) -> np.ndarray:
     """Returns a `TensorProto` of an admitted shape as an array. As in TensorFlow, missing values repeat the last one, or are 0 or ""."""
-    kind, sizes = declared_shape(name, proto)
+    dtype, sizes = declared_shape(name, proto)
     count = math.prod(sizes)
     if proto.tensor_content:
-        if kind == "string" or len(proto.tensor_content) != count * NUMPY_TYPES[kind].itemsize:
-            raise invalid(f"input {name!r}: not a valid tensor: {len(proto.tensor_content)} bytes of content for {kind} {list(sizes)}")
-        return np.frombuffer(proto.tensor_content, NUMPY_TYPES[kind]).reshape(sizes)
-    values = _listed(name, proto, kind)
+        if dtype == "string" or len(proto.tensor_content) != count * NUMPY_TYPES[dtype].itemsize:
+            raise invalid(f"input {name!r}: not a valid tensor: {len(proto.tensor_content)} bytes of content for {dtype} {list(sizes)}")
+        return np.frombuffer(proto.tensor_content, NUMPY_TYPES[dtype]).reshape(sizes)
+    values = _listed(name, proto, dtype)
     if len(values) > count:
         raise invalid(f"input {name!r}: not a valid tensor: {len(values)} values for the shape {list(sizes)}")
     if len(values) < count:
-        filled = np.full(count, values[-1] if len(values) else (b"" if kind == "string" else 0), values.dtype)
+        filled = np.full(count, values[-1] if len(values) else (b"" if dtype == "string" else 0), values.dtype)
         filled[:len(values)] = values
         values = filled
     return values.reshape(sizes)
 
 
-def _listed(name: str, proto: Any, kind: str) -> np.ndarray:
+def _listed(name: str, proto: Any, dtype: str) -> np.ndarray:
     """Returns the values that a `TensorProto` lists one by one, flat."""
     listed = getattr(proto, TYPES[proto.dtype][2])
-    if kind == "string":
-        values = np.empty(len(listed), object)
-        values[:] = list(listed)
-        return values
+    if dtype == "string":
+        return object_array(listed)
     try:
-        if kind in ("float16", "bfloat16"):  # listed as the integers of their bits
-            return np.fromiter(listed, np.uint16, len(listed)).view(NUMPY_TYPES[kind])
-        if kind in ("complex64", "complex128"):  # listed as real and imaginary parts
-            parts = np.fromiter(listed, np.float32 if kind == "complex64" else np.float64, len(listed))
-            return parts.view(NUMPY_TYPES[kind])
-        return np.fromiter(listed, NUMPY_TYPES[kind], len(listed))
+        if dtype in ("float16", "bfloat16"):  # listed as the integers of their bits
+            return np.fromiter(listed, np.uint16, len(listed)).view(NUMPY_TYPES[dtype])
+        if dtype in ("complex64", "complex128"):  # listed as real and imaginary parts
+            return np.fromiter(listed, np.float32 if dtype == "complex64" else np.float64, len(listed)).view(NUMPY_TYPES[dtype])
+        return np.fromiter(listed, NUMPY_TYPES[dtype], len(listed))
     except (ValueError, OverflowError) as error:
         raise invalid(f"input {name!r}: not a valid tensor: {str(error)[:200]}") from None
+
+
+def object_array(values: Sequence) -> np.ndarray:
+    """Returns strings or other values as a flat array of objects, as NumPy holds bytes of several lengths."""
+    array = np.empty(len(values), object)
+    array[:] = list(values)
+    return array
+
+
+def to_bytes(array: np.ndarray) -> bytes:
+    """Returns an array as a binary tensor: little-endian numbers row by row, or strings, each behind its length."""
+    if array.dtype == object:
+        return b"".join(part for value in array.ravel().tolist() for part in (STRING_LENGTH.pack(len(value)), value))
+    return np.ascontiguousarray(array).tobytes()
+
+
+def from_bytes(name: str, dtype: str, shape: Sequence[int], data: memoryview) -> np.ndarray:
+    """Returns a binary tensor as an array. Raises RequestError for another number of bytes than its shape wants."""
+    count = math.prod(shape)
+    if dtype != "string":
+        numpy_type = NUMPY_TYPES[dtype]
+        if len(data) != count * numpy_type.itemsize:
+            raise invalid(f"input {name!r}: expected {count * numpy_type.itemsize} bytes for the shape {list(shape)}, got {len(data)}")
+        if dtype == "bool":
+            return np.frombuffer(data, np.uint8).astype(bool).reshape(shape)
+        return np.frombuffer(data, numpy_type).reshape(shape)
+    strings: list[bytes] = []
+    start = 0
+    while start < len(data) and len(strings) <= count:
+        if start + STRING_LENGTH.size > len(data):
+            raise invalid(f"input {name!r}: expected the length of a string, got {len(data) - start} bytes at the end")
+        (size,) = STRING_LENGTH.unpack_from(data, start)
+        start += STRING_LENGTH.size
+        if start + size > len(data):
+            raise invalid(f"input {name!r}: expected a string of {size} bytes, got {len(data) - start} at the end")
+        strings.append(bytes(data[start:start + size]))
+        start += size
+    return shaped(name, object_array(strings), shape)
+
+
+def shaped(name: str, flat: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """Returns a flat array in a shape. Raises RequestError for another number of values."""
+    if len(flat) != math.prod(shape):
+        raise invalid(f"input {name!r}: expected {math.prod(shape)} values for the shape {list(shape)}, got {len(flat)}"
+                      f"{' or more' * (len(flat) > math.prod(shape))}")
+    return flat.reshape(shape)

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tensorflow_serving.apis import predict_pb2
 
 from official_bert.server.protocols.kserve import tensors
 from official_bert.server.protocols.kserve.messages import message_class
-from official_bert.server.protocols.readers import READERS
+from official_bert.server.protocols.readers import readers
 from official_bert.server.request_checks import Limits
 from official_bert.server.statuses import HTTP_STATUS, RequestError
 
+READERS = readers(predict_pb2.PredictRequest)
 LIMITS = Limits(max_request_bytes=1 << 16, max_request_elements=64, max_request_rows=8, max_text_bytes=20)
 KEYS = {"openai": ["input", "model", "encoding_format", "dimensions", "user"],
         "embed": ["inputs", "normalize", "truncate", "truncation_direction", "dimensions", "prompt_name"],
@@ -67,7 +69,8 @@ def test_any_json_is_read_within_the_limits_or_refused(name):
 def test_bytes_without_sense_end_or_measure_are_refused(name):
     for body in (b"", b"[]", b"null", b"{", b"\xff\xfe", b"[" * 100_000, b'{"inputs": ' * 20_000, b'{"inputs": [' + b"9" * 50_000 + b"]}",
                  b"\x0a" * 40_000, b"\xff" * 4_000):
-        reading = read_or_refuse(name, body)
+        task = {"signatures": {"serving_default": {"text": ("", "string", [None])}}} if name == "predict_rest" else {}
+        reading = read_or_refuse(name, body, **task)
         assert reading is None or (name, body) == ("kserve_grpc", b""), body[:20]  # a message without any field
 
 

@@ -14,6 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from official_bert.server.protocols.kserve import tensors
 from official_bert.server.protocols.kserve.messages import MESSAGES, message_class
+from official_bert.server.reading.tensors import NUMPY_TYPES, from_bytes, to_bytes
 from official_bert.server.request_checks import Limits
 from official_bert.server.statuses import RequestError
 
@@ -207,9 +208,8 @@ def test_binary_bodies_that_lie_about_their_sizes_are_refused(server):
 
 @pytest.mark.parametrize("kind", [name for name in tensors.DATATYPES if name != "string"])
 def test_every_type_survives_as_bytes(kind):
-    from official_bert.server.reading.tensors import NUMPY_TYPES
     array = np.array([[0, 1, 1], [1, 0, 1]]).astype(NUMPY_TYPES[kind])
-    found = tensors.from_bytes("x", kind, (2, 3), memoryview(tensors.to_bytes(array)))
+    found = from_bytes("x", kind, (2, 3), memoryview(to_bytes(array)))
     assert found.dtype == array.dtype
     np.testing.assert_array_equal(found.astype(np.float64), array.astype(np.float64))
 

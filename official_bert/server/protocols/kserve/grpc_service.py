@@ -1,15 +1,15 @@
 """KServe's V2 protocol over gRPC: `inference.GRPCInferenceService`."""
 
-import asyncio
 from typing import Any
 
 import grpc
 
 from official_bert.server.protocols.kserve.messages import SERVICE, message_class
 from official_bert.server.protocols.kserve.rest import EXTENSIONS, metadata
-from official_bert.server.protocols.kserve.tensors import DATATYPES, datatype_of, to_bytes, version_number
+from official_bert.server.protocols.kserve.tensors import DATATYPES, address_of, datatype_of
 from official_bert.server.protocols.tensorflow_serving.grpc_service import answering
-from official_bert.server.request_handler import Answer, ModelAddress, RequestHandler
+from official_bert.server.reading.tensors import to_bytes, type_name
+from official_bert.server.request_handler import Answer, RequestHandler
 from official_bert.server.statuses import RequestError
 
 METHODS = ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer")
@@ -39,7 +39,7 @@ class InferenceService:
         """Whether a model, or a version of it, answers."""
         async with answering(self.handler, context, "ModelReady"):
             try:
-                with self.handler.manager.using(*_address(request.name, request.version)):
+                with self.handler.manager.using(*address_of(request.name, request.version)):
                     return message_class("ModelReadyResponse")(ready=True)
             except RequestError as error:
                 if error.code != "NOT_FOUND":
@@ -54,23 +54,16 @@ class InferenceService:
         """The tensors of a model."""
         async with answering(self.handler, context, "ModelMetadata") as (admission, _):
             admission.name = request.name
-            return message_class("ModelMetadataResponse")(**metadata(self.handler, ModelAddress(*_address(request.name, request.version))))
+            return message_class("ModelMetadataResponse")(**metadata(self.handler, address_of(request.name, request.version)))
 
     async def ModelInfer(self, data: bytes, context: Any) -> Any:  # noqa: N802
         """Runs a model for a serialized `ModelInferRequest`."""
         async with answering(self.handler, context, "ModelInfer") as (admission, deadline):
             request = await self.handler.reader.read("kserve_grpc", data)
-            admission.name = request.name
-
-            async def read(_: Any) -> Any:
-                return request
-            answer = await self.handler.predict(ModelAddress(request.name, request.version), read, deadline)
-            made_of = request.name, answer, request.more["id"], request.more["raw"]
-            return await asyncio.to_thread(_response, *made_of) if answer.is_large else _response(*made_of)
-
-
-def _address(name: str, version: str) -> tuple[str, int | None]:
-    return name, version_number(version) if version else None
+            admission.name = name = request.address.name
+            with self.handler.manager.using(*request.address) as servable:
+                answer = await self.handler.predict(servable, request, deadline)
+            return await answer.written(lambda: _response(name, answer, request.more["id"], request.more["raw"]))
 
 
 def _response(name: str, answer: Answer, identity: str, raw: bool) -> Any:
@@ -83,6 +76,6 @@ def _response(name: str, answer: Answer, identity: str, raw: bool) -> Any:
         if raw:
             response.raw_output_contents.append(to_bytes(array))
         else:
-            field = DATATYPES["string" if array.dtype == object else array.dtype.name][1]
+            field = DATATYPES[type_name(array)][1]
             getattr(tensor.contents, field).extend(array.ravel().tolist())
     return response

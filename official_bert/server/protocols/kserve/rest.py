@@ -8,13 +8,13 @@ import re
 import urllib.parse
 from typing import Any
 
-import orjson
 from aiohttp import web
 
-from official_bert.server.protocols.kserve.tensors import DATATYPES, format_answer, version_number
-from official_bert.server.protocols.translation import Translation
+from official_bert.server.protocols.kserve.tensors import DATATYPES, address_of, format_answer
+from official_bert.server.protocols.rest_protocol import RestProtocol, json_response
+from official_bert.server.reading.requests import ModelAddress
 from official_bert.server.reading.tensors import Specs
-from official_bert.server.request_handler import ModelAddress, RequestHandler
+from official_bert.server.request_handler import RequestHandler
 from official_bert.server.statuses import RequestError, invalid
 
 HEADER = "Inference-Header-Content-Length"
@@ -23,7 +23,7 @@ EXTENSIONS = ("binary_tensor_data",)
 PLATFORM = "tensorflow_savedmodel"
 
 
-class KServe(Translation):
+class KServe(RestProtocol):
     """Answers for the model in an address."""
 
     def route(self, method, path):
@@ -31,29 +31,30 @@ class KServe(Translation):
         if match := MODEL.fullmatch(path):
             if (method == "POST") == (match["method"] == "/infer"):
                 answer = {"/infer": self._infer, "/ready": self._model_ready, None: self._metadata}[match["method"]]
-                return lambda request, deadline: answer(request, address_of(match), deadline)
+                name, version = (urllib.parse.unquote(match[group] or "") for group in ("name", "version"))
+                return lambda request, deadline: answer(request, address_of(name, version), deadline)
             return None
         return {"/v2": self._server, "/v2/": self._server, "/v2/health/live": self._live,
                 "/v2/health/ready": self._ready}.get(path) if method == "GET" else None
 
     async def _server(self, *_: Any) -> web.StreamResponse:
-        return _json({"name": "official_bert", "version": "2", "extensions": EXTENSIONS})
+        return json_response({"name": "official_bert", "version": "2", "extensions": EXTENSIONS})
 
     async def _live(self, *_: Any) -> web.StreamResponse:
-        return _json({"live": True})
+        return json_response({"live": True})
 
     async def _ready(self, *_: Any) -> web.StreamResponse:
         if waiting := self.handler.why_not_ready():
             raise RequestError("UNAVAILABLE", waiting)
-        return _json({"ready": True})
+        return json_response({"ready": True})
 
     async def _model_ready(self, request: web.BaseRequest, address: ModelAddress, deadline: float | None) -> web.StreamResponse:
-        with self.handler.manager.using(address.name, address.version):
-            return _json({"name": address.name, "ready": True})
+        with self.handler.manager.using(*address):
+            return json_response({"name": address.name, "ready": True})
 
     async def _metadata(self, request: web.BaseRequest, address: ModelAddress, deadline: float | None) -> web.StreamResponse:
         with self.handler.admitted(address.name, "ModelMetadata", "REST"):
-            return _json(metadata(self.handler, address))
+            return json_response(metadata(self.handler, address))
 
     async def _infer(self, request: web.BaseRequest, address: ModelAddress, deadline: float | None) -> web.StreamResponse:
         header = request.headers.get(HEADER)
@@ -72,22 +73,16 @@ class KServe(Translation):
                 body, length = format_answer(head, answer.outputs, binary)
                 size.append(length)
                 return body
-            response = await self.respond(request, sum(array.size for array in answer.outputs.values()), write,
+            response = await self.respond(request, answer, write,
                                           "application/octet-stream" if binary else "application/json")
             if size[0] is not None:
                 response.headers[HEADER] = str(size[0])
             return response
 
 
-def address_of(match: re.Match) -> ModelAddress:
-    """Returns the model that an address names. Raises RequestError for a version that is no number."""
-    version = version_number(urllib.parse.unquote(match["version"])) if match["version"] else None
-    return ModelAddress(urllib.parse.unquote(match["name"]), version)
-
-
 def metadata(handler: RequestHandler, address: ModelAddress) -> dict[str, Any]:
     """Returns what KServe says of a model: its versions, and the tensors of its default signature. Raises RequestError."""
-    with handler.manager.using(address.name, address.version) as servable:
+    with handler.manager.using(*address) as servable:
         signature = servable.signature("")
         versions = [str(entry.number) for entry in handler.manager.statuses(address.name, address.version) if entry.state == "AVAILABLE"]
         return {"name": address.name, "versions": versions, "platform": PLATFORM,
@@ -99,7 +94,3 @@ def _tensors(specs: Specs) -> list[dict[str, Any]]:
     return [{"name": name, "datatype": DATATYPES.get(spec.dtype, (spec.dtype,))[0],
              "shape": [-1] if spec.shape is None else [-1 if size is None else size for size in spec.shape]}
             for name, spec in specs.items()]
-
-
-def _json(value: Any) -> web.Response:
-    return web.Response(body=orjson.dumps(value), content_type="application/json")

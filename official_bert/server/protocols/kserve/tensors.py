@@ -5,19 +5,28 @@ little-endian; numbers are little-endian, row by row.
 """
 
 import math
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import orjson
-from google.protobuf.message import DecodeError
 
+from official_bert.server.protocols.json_fields import field
 from official_bert.server.protocols.kserve.messages import message_class
 from official_bert.server.protocols.tensorflow_serving import rest_json
-from official_bert.server.reading.requests import Reading, check_fields
-from official_bert.server.reading.tensors import MOST_DIMENSIONS, NUMPY_TYPES, Arrays, TensorSpec
-from official_bert.server.request_checks import Limits, check_declared, check_strings
+from official_bert.server.reading.requests import ModelAddress, Reading, parse_message
+from official_bert.server.reading.tensors import (
+    MOST_DIMENSIONS,
+    NUMPY_TYPES,
+    Arrays,
+    TensorSpec,
+    from_bytes,
+    object_array,
+    shaped,
+    to_bytes,
+    type_name,
+)
+from official_bert.server.request_checks import Limits, check_all_strings, check_declared
 from official_bert.server.statuses import RequestError, invalid
 
 # TensorFlow's name of a type: the protocol's, and the field of a message that lists its values.
@@ -28,7 +37,6 @@ DATATYPES: Mapping[str, tuple[str, str]] = {
     "float16": ("FP16", ""), "bfloat16": ("BF16", ""), "float32": ("FP32", "fp32_contents"), "float64": ("FP64", "fp64_contents"),
     "string": ("BYTES", "bytes_contents")}
 NAMES = {datatype: (name, field) for name, (datatype, field) in DATATYPES.items()}
-LENGTH = struct.Struct("<I")
 MOST_VERSION = (1 << 63) - 1
 
 
@@ -37,7 +45,7 @@ def read_rest(body: bytes, limits: Limits, header: int | None = None) -> Reading
     if header is not None and not 0 <= header <= len(body):
         raise invalid(f"Inference-Header-Content-Length: expected at most the {len(body)} bytes of the body, got {header}")
     request, binary = rest_json.parse_body(body[:header]), memoryview(body)[len(body) if header is None else header:]
-    entries = _list(request, "inputs")
+    entries = _objects(request, "inputs")
     if not entries:
         raise invalid("'inputs': expected a tensor at least, got none")
     shapes = _declared([(_text(entry, "name"), _text(entry, "datatype"), entry.get("shape")) for entry in entries], limits)
@@ -54,26 +62,20 @@ def read_rest(body: bytes, limits: Limits, header: int | None = None) -> Reading
         start += size
     if start < len(binary):
         raise invalid(f"expected {start} bytes of binary tensors, got {len(binary)}")
-    _check_all_strings(arrays, limits)
-    parameters, outputs = _parameters(request), _list(request, "outputs")
-    by_default = parameters.get("binary_data_output", False) is True
+    check_all_strings(arrays, limits)
+    outputs = _objects(request, "outputs")
+    by_default = _parameters(request).get("binary_data_output", False) is True
     as_binary = {_text(entry, "name"): _parameters(entry).get("binary_data", by_default) is True for entry in outputs}
     if len(as_binary) < len(outputs):
         raise invalid("'outputs': expected each name once")
-    identity = request.get("id", "")
-    if not isinstance(identity, str):
-        raise invalid("'id': expected a string")
-    return Reading(signature="", inputs=arrays, outputs=tuple(as_binary), more={
-        "id": identity, "binary": [name for name, is_binary in as_binary.items() if is_binary], "all_binary": by_default and not as_binary})
+    return Reading(inputs=arrays, outputs=tuple(as_binary), more={
+        "id": field(request, "id", str, ""), "binary": [name for name, is_binary in as_binary.items() if is_binary],
+        "all_binary": by_default and not as_binary})
 
 
 def read_grpc(data: bytes, limits: Limits) -> Reading:
     """Reads a serialized `ModelInferRequest`. Raises RequestError; INTERNAL for what is none."""
-    check_fields(data)
-    try:
-        request = message_class("ModelInferRequest").FromString(data)
-    except DecodeError:
-        raise RequestError("INTERNAL", "not an inference.ModelInferRequest") from None
+    request = parse_message(message_class("ModelInferRequest"), data)
     shapes = _declared([(entry.name, entry.datatype, list(entry.shape[:MOST_DIMENSIONS + 1])) for entry in request.inputs], limits)
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
@@ -83,17 +85,18 @@ def read_grpc(data: bytes, limits: Limits) -> Reading:
         if raw and entry.HasField("contents"):
             raise invalid(f"input {name!r}: expected contents or raw_input_contents, got both")
         arrays[name] = from_bytes(name, dtype, shape, memoryview(raw[place])) if raw else _from_contents(name, dtype, shape, entry.contents)
-    _check_all_strings(arrays, limits)
-    version = request.model_version
-    return Reading(signature="", inputs=arrays, name=request.model_name, version=version_number(version) if version else None,
+    check_all_strings(arrays, limits)
+    return Reading(inputs=arrays, address=address_of(request.model_name, request.model_version),
                    outputs=tuple(entry.name for entry in request.outputs), more={"id": request.id, "raw": bool(raw)})
 
 
-def version_number(text: str) -> int:
-    """Returns a version's number. Raises RequestError for anything else."""
-    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_VERSION)) and int(text) <= MOST_VERSION):
-        raise invalid(f"version: expected a number, got {text!r:.60}")
-    return int(text)
+def address_of(name: str, version: str) -> ModelAddress:
+    """Returns the model that a request names, the highest version for "". Raises RequestError for a version that is no number."""
+    if not version:
+        return ModelAddress(name)
+    if not (version.isascii() and version.isdecimal() and len(version) <= len(str(MOST_VERSION)) and int(version) <= MOST_VERSION):
+        raise invalid(f"version: expected a number, got {version!r:.60}")
+    return ModelAddress(name, int(version))
 
 
 def _declared(entries: Iterable[tuple[str, str, Any]], limits: Limits) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -118,66 +121,25 @@ def _from_json(name: str, dtype: str, shape: tuple[int, ...], data: Any) -> np.n
     if dtype == "float16":
         raise invalid(f"input {name!r}: JSON cannot stand for FP16; send it as binary data")
     array = rest_json.to_array(data, TensorSpec("", dtype, None), name)
-    return _shaped(name, array.ravel(), shape)
-
-
-def from_bytes(name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> np.ndarray:
-    """Returns a binary tensor as an array. Raises RequestError for another number of bytes than its shape wants."""
-    if dtype != "string":
-        kind = NUMPY_TYPES[dtype]
-        if len(data) != math.prod(shape) * kind.itemsize:
-            raise invalid(f"input {name!r}: expected {math.prod(shape) * kind.itemsize} bytes for the shape {list(shape)}, got {len(data)}")
-        if dtype == "bool":
-            return np.frombuffer(data, np.uint8).astype(bool).reshape(shape)
-        return np.frombuffer(data, kind).reshape(shape)
-    strings: list[bytes] = []
-    start, count = 0, math.prod(shape)
-    while start < len(data) and len(strings) <= count:
-        if start + LENGTH.size > len(data):
-            raise invalid(f"input {name!r}: expected the length of a string, got {len(data) - start} bytes at the end")
-        (size,) = LENGTH.unpack_from(data, start)
-        start += LENGTH.size
-        if start + size > len(data):
-            raise invalid(f"input {name!r}: expected a string of {size} bytes, got {len(data) - start} at the end")
-        strings.append(bytes(data[start:start + size]))
-        start += size
-    array = np.empty(len(strings), object)
-    array[:] = strings
-    return _shaped(name, array, shape)
+    return shaped(name, array.ravel(), shape)
 
 
 def _from_contents(name: str, dtype: str, shape: tuple[int, ...], contents: Any) -> np.ndarray:
     """Returns the values that a message lists one by one as an array."""
-    field = DATATYPES[dtype][1]
-    if not field:
+    contents_field = DATATYPES[dtype][1]
+    if not contents_field:
         raise invalid(f"input {name!r}: {DATATYPES[dtype][0]}: expected raw_input_contents")
-    listed = getattr(contents, field)
+    listed = getattr(contents, contents_field)
     if len(listed) != math.prod(shape):
-        raise invalid(f"input {name!r}: expected {math.prod(shape)} values in {field}, got {len(listed)}")
+        raise invalid(f"input {name!r}: expected {math.prod(shape)} values in {contents_field}, got {len(listed)}")
     if dtype == "string":
-        array = np.empty(len(listed), object)
-        array[:] = list(listed)
-        return array.reshape(shape)
-    kind, numbers = NUMPY_TYPES[dtype], list(listed)
-    if kind.kind in "iu" and numbers:  # a field is wider than the type: NumPy would cut bits off
-        least, most = np.iinfo(kind).min, np.iinfo(kind).max
+        return object_array(listed).reshape(shape)
+    numpy_type, numbers = NUMPY_TYPES[dtype], list(listed)
+    if numpy_type.kind in "iu" and numbers:  # a field is wider than the type: NumPy would cut bits off
+        least, most = np.iinfo(numpy_type).min, np.iinfo(numpy_type).max
         if wrong := next((number for number in (min(numbers), max(numbers)) if not least <= number <= most), None):
             raise invalid(f"input {name!r}: {DATATYPES[dtype][0]}: expected numbers of {least} to {most}, got {wrong}")
-    return np.array(numbers, kind).reshape(shape)
-
-
-def _shaped(name: str, flat: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    if len(flat) != math.prod(shape):
-        raise invalid(f"input {name!r}: expected {math.prod(shape)} values for the shape {list(shape)}, got {len(flat)}"
-                      f"{' or more' * (len(flat) > math.prod(shape))}")
-    return flat.reshape(shape)
-
-
-def to_bytes(array: np.ndarray) -> bytes:
-    """Returns an array as a binary tensor."""
-    if array.dtype == object:
-        return b"".join(part for value in array.ravel().tolist() for part in (LENGTH.pack(len(value)), value))
-    return np.ascontiguousarray(array).tobytes()
+    return np.array(numbers, numpy_type).reshape(shape)
 
 
 def format_answer(head: Mapping[str, Any], outputs: Arrays, binary: Sequence[str]) -> tuple[bytes, int | None]:
@@ -197,34 +159,23 @@ def format_answer(head: Mapping[str, Any], outputs: Arrays, binary: Sequence[str
 
 def datatype_of(name: str, array: np.ndarray) -> str:
     """Returns the protocol's name of an output's type. Raises RequestError for one that it lacks."""
-    kind = "string" if array.dtype == object else array.dtype.name
-    if kind not in DATATYPES:
-        raise RequestError("UNIMPLEMENTED", f"output {name!r}: this protocol has no {kind}; leave it out of 'outputs'")
-    return DATATYPES[kind][0]
+    dtype = type_name(array)
+    if dtype not in DATATYPES:
+        raise RequestError("UNIMPLEMENTED", f"output {name!r}: this protocol has no {dtype}; leave it out of 'outputs'")
+    return DATATYPES[dtype][0]
 
 
-def _check_all_strings(arrays: Arrays, limits: Limits) -> None:
-    for name, array in arrays.items():
-        if array.dtype == object:
-            check_strings(name, array.ravel(), limits)
-
-
-def _list(request: Mapping[str, Any], key: str) -> list[dict]:
+def _objects(request: Mapping[str, Any], key: str) -> list[dict]:
     """Returns a list of objects; none if the key is not there."""
-    value = request.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+    values = request.get(key, [])
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise invalid(f"{key!r}: expected a list of objects")
-    return value
+    return values
 
 
 def _text(entry: Mapping[str, Any], key: str) -> str:
-    if not isinstance(entry.get(key), str):
-        raise invalid(f"{key!r} of a tensor: expected a string, got {entry.get(key)!r:.60}")
-    return entry[key]
+    return field(entry, key, str, owner=" of a tensor")
 
 
 def _parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    value = entry.get("parameters", {})
-    if not isinstance(value, dict):
-        raise invalid("'parameters': expected an object")
-    return value
+    return field(entry, "parameters", dict, {})

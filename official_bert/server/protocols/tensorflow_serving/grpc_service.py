@@ -20,7 +20,8 @@ from tensorflow_serving.apis import (
 
 from official_bert.server.model_manager import Version
 from official_bert.server.protocols.kserve.messages import SERVICE
-from official_bert.server.request_handler import Admission, Answer, ModelAddress, RequestHandler
+from official_bert.server.reading.requests import ModelAddress
+from official_bert.server.request_handler import Admission, Answer, RequestHandler
 from official_bert.server.statuses import RequestError, invalid
 
 LOG = logging.getLogger("official_bert.server")
@@ -37,14 +38,11 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
     async def Predict(self, data: bytes, context: Any) -> Any:  # noqa: N802  the protocol's name
         """Runs a signature for a serialized `PredictRequest`."""
         async with answering(self.handler, context, "Predict") as (admission, deadline):
-            request = await self.handler.reader.grpc(data)
-            admission.name = request.name
-
-            async def read(_: Any) -> Any:
-                return request
-
-            answer = await self.handler.predict(ModelAddress(request.name, request.version, request.label), read, deadline)
-            return await asyncio.to_thread(_response, request.name, answer) if answer.is_large else _response(request.name, answer)
+            request = await self.handler.reader.read("predict_grpc", data)
+            admission.name = name = request.address.name
+            with self.handler.manager.using(*request.address) as servable:
+                answer = await self.handler.predict(servable, request, deadline)
+            return await answer.written(lambda: _response(name, answer))
 
     async def GetModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
         """The signatures of a version."""

@@ -6,16 +6,17 @@ whose names end in `_bytes` are binary.
 
 import base64
 import binascii
+import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import orjson
 
-from official_bert.server.reading.tensors import MOST_DIMENSIONS, NUMPY_TYPES, Arrays, Specs, TensorSpec
+from official_bert.server.reading.tensors import MOST_DIMENSIONS, NUMPY_TYPES, Arrays, Specs, TensorSpec, object_array
 from official_bert.server.statuses import answer_too_large, invalid
 
 # By NumPy's kind of type (V: bfloat16). Exact types: True is an int for Python.
@@ -103,12 +104,10 @@ def to_array(value: Any, spec: TensorSpec, name: str) -> np.ndarray:
             got = f"of {len(wrong[0])}" if isinstance(wrong[0], list) else f"but got {_shown(wrong[0])}"
             raise invalid(f"input {name!r}: expected lists of equal length {size} at level {len(shape)}, found one {got}")
         shape.append(size)
-        leaves = [part for item in leaves for part in item]
+        leaves = [leaf for item in leaves for leaf in item]
     if not leaves and spec.shape is not None and len(shape) < len(spec.shape):
         shape += [0] * (len(spec.shape) - len(shape))  # [] says nothing of the sizes behind it
-    array = np.empty(len(leaves), object)
-    array[:] = _leaves(leaves, spec.dtype, name)
-    return array.astype(NUMPY_TYPES[spec.dtype]).reshape(shape)
+    return object_array(_leaves(leaves, spec.dtype, name)).astype(NUMPY_TYPES[spec.dtype]).reshape(shape)
 
 
 def _leaves(leaves: list, dtype: str, name: str) -> list:
@@ -161,8 +160,9 @@ def _is_binary(value: Any) -> bool:
 
 
 def _type_error(value: Any, dtype: str, name: str):
-    kinds = {str: "String", bool: "Bool", int: "Number", float: "Number", list: "Array", dict: "Object"}
-    return invalid(f"input {name!r}: JSON Value: {_shown(value)} Type: {kinds.get(type(value), 'Null')} is not of expected type: {dtype}")
+    type_names = {str: "String", bool: "Bool", int: "Number", float: "Number", list: "Array", dict: "Object"}
+    return invalid(f"input {name!r}: JSON Value: {_shown(value)} Type: {type_names.get(type(value), 'Null')} "
+                   f"is not of expected type: {dtype}")
 
 
 def _shown(value: Any) -> str:
@@ -183,9 +183,9 @@ def format_outputs(outputs: Arrays, as_rows: bool, most_bytes: int) -> bytes:
         sizes = {name: array.shape[0] if array.ndim else None for name, array in outputs.items()}
         if len(set(sizes.values())) > 1 or None in sizes.values():
             raise invalid(f"outputs without a common batch size cannot be given as rows: {sizes}; ask in column form")
-        pieces = [b'{"predictions":[', *_rows(outputs), b"]}"]
+        pieces = itertools.chain([b'{"predictions":'], _rows(outputs), [b"}"])
     else:
-        pieces = [b'{"outputs":', *_columns_out(outputs), b"}"]
+        pieces = itertools.chain([b'{"outputs":'], _columns_out(outputs), [b"}"])
     body, total = [], 0
     for piece in pieces:
         total += len(piece)
@@ -212,39 +212,40 @@ def _columns_out(outputs: Arrays) -> Iterator[bytes]:
 
 
 def _rows(outputs: Arrays) -> Iterator[bytes]:
-    """The rows, several to a piece; each a value, or an object of the outputs."""
-    count = len(next(iter(outputs.values())))
-    step = PIECE * count // max(1, sum(array.size for array in outputs.values())) if count else 1
-    for start in range(0, count, max(1, step)):
-        if start:
-            yield b","
-        part = {name: array[start:start + max(1, step)] for name, array in outputs.items()}
-        if step < 1:
-            yield from _columns_out({name: array[0] for name, array in part.items()})
-            continue
+    """The rows, each a value, or an object of the outputs."""
+    def write(rows: slice) -> bytes:
+        part = {name: array[rows] for name, array in outputs.items()}
         finite = _is_finite(part)
         values = {name: _plain(array, name, finite) for name, array in part.items()}
-        rows = [dict(zip(values, row)) for row in zip(*values.values())] if len(values) > 1 else next(iter(values.values()))
-        yield _dump(rows, finite)[1:-1]
+        return _dump([dict(zip(values, row)) for row in zip(*values.values())] if len(values) > 1 else next(iter(values.values())), finite)
+
+    yield from _list_pieces(len(next(iter(outputs.values()))), sum(array.size for array in outputs.values()), write,
+                            lambda row: _columns_out({name: array[row] for name, array in outputs.items()}))
 
 
 def _array(name: str, array: np.ndarray) -> Iterator[bytes]:
-    """An array's JSON; what is larger than a piece is cut along its axes, from the first on."""
+    """An array's JSON."""
+    def write(part: Any) -> bytes:
+        finite = _is_finite({name: array[part]})
+        return _dump(_plain(array[part], name, finite), finite)
+
     if array.size <= PIECE or not array.ndim:
-        finite = _is_finite({name: array})
-        yield _dump(_plain(array, name, finite), finite)
-        return
-    step = PIECE * len(array) // array.size
+        yield write(...)
+    else:
+        yield from _list_pieces(len(array), array.size, write, lambda index: _array(name, array[index]))
+
+
+def _list_pieces(count: int, size: int, write: Callable[[slice], bytes], write_item: Callable[[int], Iterator[bytes]]) -> Iterator[bytes]:
+    """The JSON of a list of `count` items with `size` values: several items to a piece, and an item that is too large in its own pieces."""
+    step = PIECE * count // max(1, size)
     yield b"["
-    for start in range(0, len(array), max(1, step)):
+    for start in range(0, count, max(1, step)):
         if start:
             yield b","
         if step < 1:
-            yield from _array(name, array[start])
+            yield from write_item(start)
         else:
-            part = array[start:start + step]
-            finite = _is_finite({name: part})
-            yield _dump(_plain(part, name, finite), finite)[1:-1]
+            yield write(slice(start, start + step))[1:-1]
     yield b"]"
 
 

@@ -1,4 +1,4 @@
-"""The base of protocols over REST that are translated onto TF Serving's: reading a body, choosing a model, running it, writing the answer.
+"""The base of protocols over REST: reading a body, choosing a model, running it, writing the answer.
 
 Everything else is that of every request here: limits, tokens, metrics, batches, deadlines.
 """
@@ -10,20 +10,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import numpy as np
+import orjson
 from aiohttp import web
 
 from official_bert.files import normal
 from official_bert.server.connections import Connections, unpack
-from official_bert.server.reading.requests import Reading
-from official_bert.server.request_handler import Admission, Answer, ModelAddress, RequestHandler
+from official_bert.server.reading.requests import ModelAddress, Reading
+from official_bert.server.request_handler import Admission, Answer, RequestHandler
 from official_bert.server.servable import Servable
 from official_bert.server.statuses import RequestError, answer_too_large, invalid
 
-LARGE_ANSWER = 10_000  # values; a thread writes more
 Route = Callable[[web.BaseRequest, float | None], Awaitable[web.StreamResponse]]
 
 
-class Translation:
+class RestProtocol:
     """A protocol: `route` gives what answers an address. `default_model` answers requests that name none."""
 
     def __init__(self, handler: RequestHandler, connections: Connections, default_model: str = ""):
@@ -34,19 +34,26 @@ class Translation:
         raise NotImplementedError
 
     @contextlib.asynccontextmanager
-    async def reading(self, request: web.BaseRequest, api: str, reader: str, deadline: float | None, name: str = "",
-                      **task: Any) -> AsyncIterator[tuple[Reading, Admission]]:
-        """Reads a request with one of `READERS`, and counts it until it has its answer."""
+    async def admitted(self, request: web.BaseRequest, api: str, deadline: float | None, name: str = "",
+                       ) -> AsyncIterator[tuple[bytes, Admission]]:
+        """Gives the body of a request, which is counted until it has its answer."""
         body = await self.connections.read_body(request)
         with self.connections.working(request), self.handler.admitted(name, api, "REST", deadline) as admission:
-            if "gzip" in request.headers.get("Content-Encoding", ""):
+            if "gzip" in request.headers.get("Content-Encoding", ""):  # TF Serving ignores other encodings
                 body = await asyncio.to_thread(unpack, body, self.handler.limits.max_request_bytes)
+            yield body, admission
+
+    @contextlib.asynccontextmanager
+    async def reading(self, request: web.BaseRequest, api: str, reader: str, deadline: float | None, name: str = "",
+                      **task: Any) -> AsyncIterator[tuple[Reading, Admission]]:
+        """Gives a request as one of `readers` reads it, counted until it has its answer."""
+        async with self.admitted(request, api, deadline, name) as (body, admission):
             yield await self.handler.reader.read(reader, body, **task), admission
 
     async def predict(self, address: ModelAddress, reading: Reading, deadline: float | None, outputs: Iterable[str] = (),
                       kind: str = "") -> Answer:
         """Runs a model that has these `outputs` among its own, or refuses, naming that `kind` of model. Raises RequestError."""
-        async def read(servable: Servable) -> Reading:
+        with self.handler.manager.using(*address) as servable:
             if reading.signature not in ("", *(prompts := prompts_of(servable))):
                 prompt_names = f"one of {', '.join(prompts)}" if prompts else "none, because this model has no prompts"
                 raise invalid(f"'prompt_name': expected {prompt_names}, got {reading.signature!r:.60}")
@@ -54,8 +61,7 @@ class Translation:
             if missing := [name for name in outputs if name not in signature.outputs]:
                 raise invalid(f"model {address.name!r} has no output {missing[0]}: expected {kind}, got a model that gives "
                               f"{', '.join(signature.outputs)}")
-            return reading
-        return await self.handler.predict(address, read, deadline)
+            return await self.handler.predict(servable, reading, deadline)
 
     def model_that_takes(self, name: str, inputs: Iterable[str]) -> str:
         """Returns a served model, or the one in the folder beside it (`text`, `ids`) if that is the form which takes these inputs.
@@ -83,15 +89,20 @@ class Translation:
             raise invalid(f"several models are served ({', '.join(names)}): this address answers for --default_model, which is not given")
         return self.default_model or names[0]
 
-    async def respond(self, request: web.BaseRequest, size: int, write: Callable[[], bytes], content_type: str = "application/json",
+    async def respond(self, request: web.BaseRequest, answer: Answer, write: Callable[[], bytes], content_type: str = "application/json",
                       ) -> web.Response:
-        """Returns a response whose body `write` makes, in a thread if it has many values. Raises RequestError for too large a body."""
-        body = await asyncio.to_thread(write) if size > LARGE_ANSWER else write()
+        """Returns a response whose body `write` makes of an answer. Raises RequestError for too large a body."""
+        body = await answer.written(write)
         if len(body) > (most := self.handler.limits.max_answer_bytes):
             raise answer_too_large(most)
-        if size > LARGE_ANSWER:
+        if answer.is_large:
             return self.connections.response(request, body, content_type)
         return web.Response(body=body, content_type=content_type)
+
+
+def json_response(value: Any) -> web.Response:
+    """Returns a small answer of JSON, which may have been written already (bytes)."""
+    return web.Response(body=value if isinstance(value, bytes) else orjson.dumps(value), content_type="application/json")
 
 
 def prompts_of(servable: Servable) -> list[str]:
