@@ -133,23 +133,20 @@ class Batcher:
         self.metrics.batch_formed(sum(task.size for task in tasks), [now - task.enqueued for task in tasks])
         for task in tasks:
             task.is_running = True
+        answers: list = [_internal(asyncio.CancelledError())] * len(tasks)
         try:
             answers = await self._in_thread(run_batch, run, queue.parameters, self.limits.max_answer_bytes, tasks)
             queue.row_bytes = max([1.0, *(answer[1] / task.size for task, answer in zip(tasks, answers) if isinstance(answer, tuple))])
+        except Exception as error:
+            answers = [_internal(error)] * len(tasks)
+        finally:
+            self._free_threads.release()
             for task, answer in zip(tasks, answers):
                 if not task.future.done():
                     if isinstance(answer, Exception):
                         task.future.set_exception(answer)
                     else:
                         task.future.set_result(answer)
-        except BaseException as error:
-            for task in tasks:
-                if not task.future.done():
-                    task.future.set_exception(_internal(error))
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            self._free_threads.release()
 
     async def _in_thread(self, function, *arguments):
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
@@ -171,14 +168,12 @@ def run_batch(run: Run, parameters: BatchingParameters, most_bytes: int, tasks: 
     try:
         answers = [(outputs, answer_bytes(outputs)) for outputs in _run_together(run, parameters, tasks)]
         return [answer if answer[1] <= most_bytes else answer_too_large(most_bytes) for answer in answers]
-    except RequestError as error:
-        failure = error
     except Exception as error:
+        failure = error if isinstance(error, RequestError) else _internal(error)
         if len(tasks) == 1:
-            LOG.exception("running a model")
-        failure = _internal(error)
-    if len(tasks) == 1:
-        return [failure]
+            if failure is not error:
+                LOG.exception("running a model")
+            return [failure]
     middle = len(tasks) // 2
     return [*run_batch(run, parameters, most_bytes, tasks[:middle]), *run_batch(run, parameters, most_bytes, tasks[middle:])]
 

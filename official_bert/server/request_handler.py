@@ -6,7 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -128,11 +128,6 @@ class RequestHandler:
     def why_not_ready(self) -> str:
         """Says why requests should go elsewhere; empty if every model answers."""
         return "the server is stopping" if self.is_draining else "; ".join(self.manager.errors())
-
-    def describe(self, address: ModelAddress) -> tuple[int, dict[str, Any], list[str]]:
-        """Returns a version's number, its signatures' definitions (`SignatureDef`), and the names of its classes."""
-        with self.manager.using(*address) as servable:
-            return servable.version, servable.definitions, servable.labels
 
 
 def _check_outputs(signature: Signature, names: Sequence[str]) -> None:

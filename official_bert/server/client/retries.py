@@ -1,12 +1,12 @@
 """Retries within a request deadline: which failed requests are sent again, when, and until when."""
 
 import dataclasses
-import datetime
-import email.utils
 import random
 import time
 from collections.abc import Callable
 from typing import TypeVar
+
+import urllib3
 
 FIRST_PAUSE = 0.1  # seconds; each pause is twice the one before
 MOST_ATTEMPTS = 5
@@ -59,11 +59,7 @@ class RetryPolicy:
 
 def read_retry_after(value: str) -> float:
     """Reads a `Retry-After` header, seconds or a date, as seconds from now; 0 for one that is neither."""
-    if value.strip().isdecimal():
-        return float(value)
     try:
-        moment = email.utils.parsedate_to_datetime(value)
-    except ValueError:
+        return urllib3.util.Retry().parse_retry_after(value)
+    except urllib3.exceptions.InvalidHeader:
         return 0.0
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
-    return max(0.0, (moment - datetime.datetime.now(datetime.UTC)).total_seconds())

@@ -24,8 +24,8 @@ class OpenAI(RestProtocol):
         return self._embeddings if (method, path) == ("POST", EMBEDDINGS_PATH) else None
 
     async def _embeddings(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
-        async with self.reading(request, "Embeddings", "openai", deadline) as (reading, admission):
-            admission.name = model = reading.address.name
+        async with self.reading(request, "Embeddings", "openai", deadline) as reading:
+            model = reading.address.name
             name = self.model_that_takes(model, reading.inputs)
             outputs = ("embedding",) if "input_ids" in reading.inputs else ("embedding", "token_count")
             answer = await self.predict(ModelAddress(name), reading, deadline, outputs, "one that run_export --head=embeddings wrote")

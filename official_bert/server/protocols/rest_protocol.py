@@ -5,12 +5,12 @@ Everything else is that of every request here: limits, tokens, metrics, batches,
 
 import asyncio
 import contextlib
+import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import numpy as np
-import orjson
 from aiohttp import web
 
 from official_bert.files import normal
@@ -45,10 +45,12 @@ class RestProtocol:
 
     @contextlib.asynccontextmanager
     async def reading(self, request: web.BaseRequest, api: str, reader: str, deadline: float | None, name: str = "",
-                      **task: Any) -> AsyncIterator[tuple[Reading, Admission]]:
-        """Gives a request as one of `readers` reads it, counted until it has its answer."""
+                      **task: Any) -> AsyncIterator[Reading]:
+        """Gives a request as one of `readers` reads it, counted for its model until it has its answer."""
         async with self.admitted(request, api, deadline, name) as (body, admission):
-            yield await self.handler.reader.read(reader, body, **task), admission
+            reading = await self.handler.reader.read(reader, body, **task)
+            admission.name = name or reading.address.name or self.chosen_model()
+            yield reading
 
     async def predict(self, address: ModelAddress, reading: Reading, deadline: float | None, outputs: Iterable[str] = (),
                       kind: str = "") -> Answer:
@@ -101,8 +103,8 @@ class RestProtocol:
 
 
 def json_response(value: Any) -> web.Response:
-    """Returns a small answer of JSON, which may have been written already (bytes)."""
-    return web.Response(body=value if isinstance(value, bytes) else orjson.dumps(value), content_type="application/json")
+    """Returns a small answer of JSON."""
+    return web.Response(body=json.dumps(value).encode("utf-8"), content_type="application/json")
 
 
 def prompts_of(servable: Servable) -> list[str]:

@@ -22,7 +22,7 @@ from official_bert.server.statuses import RequestError, invalid
 
 LOG = logging.getLogger("official_bert.server")
 PROTOCOLS = (TensorFlowServing, OpenAI, TextEmbeddings, KServe)  # an address is of one of them
-OK = b'{"status": "ok"}'
+OK = {"status": "ok"}
 GRACE_SECONDS = 0.1  # so that a request in a queue or in the model gets the status of its own deadline
 
 

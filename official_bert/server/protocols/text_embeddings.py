@@ -15,7 +15,7 @@ from aiohttp import web
 from official_bert.server.protocols.rest_protocol import RestProtocol, check_whole, json_response, prompts_of, vectors_of
 from official_bert.server.reading.requests import ModelAddress, Reading
 from official_bert.server.reading.tensors import NUMPY_TYPES
-from official_bert.server.request_handler import Admission, Answer
+from official_bert.server.request_handler import Answer
 from official_bert.server.servable import Signature
 from official_bert.server.statuses import invalid
 
@@ -31,15 +31,15 @@ class TextEmbeddings(RestProtocol):
                 ("POST", "/rerank"): self._rerank, ("GET", "/info"): self._info, ("GET", "/health"): self._health}.get((method, path))
 
     async def _embed(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
-        async with self.reading(request, "Embed", "embed", deadline) as (reading, admission):
-            name = self._model_for(reading, admission)
+        async with self.reading(request, "Embed", "embed", deadline) as reading:
+            name = self.model_that_takes(self.chosen_model(), reading.inputs)
             answer = await self._predict(name, reading, deadline, ("embedding",), "one that run_export --head=embeddings wrote")
             vectors = vectors_of(answer, reading.more["dimensions"], reading.more["normalize"])
             return await self.respond(request, answer, lambda: orjson.dumps(vectors, option=orjson.OPT_SERIALIZE_NUMPY))
 
     async def _embed_sparse(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
-        async with self.reading(request, "EmbedSparse", "embed", deadline) as (reading, admission):
-            name = self._model_for(reading, admission)
+        async with self.reading(request, "EmbedSparse", "embed", deadline) as reading:
+            name = self.model_that_takes(self.chosen_model(), reading.inputs)
             with self.handler.manager.using(name) as servable:
                 ids, weights = sparse_outputs(servable.signature(""), name)
             if reading.more["dimensions"]:
@@ -48,8 +48,8 @@ class TextEmbeddings(RestProtocol):
             return await self.respond(request, answer, lambda: sparse_json(answer.outputs[ids], answer.outputs[weights]))
 
     async def _rerank(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
-        async with self.reading(request, "Rerank", "rerank", deadline) as (reading, admission):
-            name = self._model_for(reading, admission)
+        async with self.reading(request, "Rerank", "rerank", deadline) as reading:
+            name = self.model_that_takes(self.chosen_model(), reading.inputs)
             answer = await self._predict(name, reading, deadline, ("score",), "one with a score for two texts")
             scores = np.asarray(answer.outputs["score"], np.float64)
             if not reading.more["raw_scores"]:
@@ -58,11 +58,6 @@ class TextEmbeddings(RestProtocol):
             return await self.respond(request, answer, lambda: orjson.dumps([
                 {"index": int(index), "score": float(scores[index]), **({} if texts is None else {"text": texts[index].decode("utf-8")})}
                 for index in np.argsort(-scores, kind="stable")]))
-
-    def _model_for(self, reading: Reading, admission: Admission) -> str:
-        """Returns the default model in the form that takes these inputs."""
-        admission.name = self.chosen_model()
-        return self.model_that_takes(admission.name, reading.inputs)
 
     async def _predict(self, name: str, reading: Reading, deadline: float | None, outputs: Sequence[str] = (), kind: str = "") -> Answer:
         """Runs a model, which may cut texts only if the request allows it."""

@@ -61,7 +61,7 @@ class KServe(RestProtocol):
         if header is not None and not (header.isascii() and header.isdecimal() and len(header) < 16):
             raise invalid(f"{HEADER}: expected a number of bytes, got {header!r:.40}")
         async with self.reading(request, "ModelInfer", "kserve_rest", deadline, address.name,
-                                header=None if header is None else int(header)) as (reading, _):
+                                header=None if header is None else int(header)) as reading:
             answer = await self.predict(address, reading, deadline)
             head = {"model_name": address.name, "model_version": str(answer.version)}
             if reading.more["id"]:

@@ -81,14 +81,11 @@ def metadata(handler: RequestHandler, address: ModelAddress, fields: Any = (SIGN
         raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
     if unknown := [field for field in fields if field != SIGNATURES]:
         raise invalid(f"Metadata field {unknown[0]} is not supported")
-    version, definitions, labels = handler.describe(address)
-    response = get_model_metadata_pb2.GetModelMetadataResponse()
-    response.model_spec.name, response.model_spec.version.value = address.name, version
-    signatures = get_model_metadata_pb2.SignatureDefMap()
-    for name, definition in definitions.items():
-        signatures.signature_def[name].CopyFrom(definition)
-    response.metadata[SIGNATURES].Pack(signatures)
-    return response, labels
+    with handler.manager.using(*address) as servable:
+        response = get_model_metadata_pb2.GetModelMetadataResponse()
+        response.model_spec.name, response.model_spec.version.value = address.name, servable.version
+        response.metadata[SIGNATURES].Pack(get_model_metadata_pb2.SignatureDefMap(signature_def=servable.definitions))
+        return response, servable.labels
 
 
 def status(versions: list[Version]) -> Any:

@@ -4,7 +4,6 @@
     GET  /v1/models/NAME[/versions/N|/labels/L][/metadata]
 """
 
-import json
 import re
 import urllib.parse
 from typing import Any
@@ -50,8 +49,8 @@ class TensorFlowServing(RestProtocol):
         address = _address(match)
         if match["metadata"]:
             with self.handler.admitted(address.name, "GetModelMetadata", "REST"):
-                return json_response(_metadata_json(*grpc_service.metadata(self.handler, address)))
-        return json_response(_proto_json(grpc_service.status(self.handler.statuses(address))))
+                return json_response(_metadata(*grpc_service.metadata(self.handler, address)))
+        return json_response(_to_dict(grpc_service.status(self.handler.statuses(address))))
 
 
 def _address(match: re.Match) -> ModelAddress:
@@ -64,17 +63,16 @@ def _address(match: re.Match) -> ModelAddress:
     return ModelAddress(urllib.parse.unquote(match["name"]), version, label)
 
 
-def _metadata_json(response: Any, labels: list[str]) -> bytes:
-    """Writes a `GetModelMetadataResponse` as TF Serving does: without the `@type` of the packed message.
+def _metadata(response: Any, labels: list[str]) -> dict[str, Any]:
+    """Returns a `GetModelMetadataResponse` as TF Serving writes it: without the `@type` of the packed message.
 
     A model with names for its classes has one more field, `official_bert`.
     """
     signatures = get_model_metadata_pb2.SignatureDefMap()
     response.metadata[grpc_service.SIGNATURES].Unpack(signatures)
-    labels_json = b',\n"official_bert": ' + json.dumps({"labels": labels}).encode("utf-8") if labels else b""
-    return (b'{\n"model_spec":' + _proto_json(response.model_spec) + b',\n"metadata": {"signature_def": '
-            + _proto_json(signatures) + b"}" + labels_json + b"\n}\n")
+    return {"model_spec": _to_dict(response.model_spec), "metadata": {"signature_def": _to_dict(signatures)},
+            **({"official_bert": {"labels": labels}} if labels else {})}
 
 
-def _proto_json(message: Any) -> bytes:
-    return json_format.MessageToJson(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True).encode("utf-8")
+def _to_dict(message: Any) -> dict[str, Any]:
+    return json_format.MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
