@@ -47,7 +47,7 @@ def mistakes_section(mistakes: Sequence[Mistake], by: str, name: str = "mistakes
     worst = sorted(mistakes, key=lambda mistake: -mistake.by)[:MOST_MISTAKES]
     values = [{"texts": list(map(shortened, mistake.texts)), "wanted": mistake.right, "got": mistake.got, "by": mistake.by}
               for mistake in worst]
-    rows = [["\n".join(value["texts"]), *list(value.values())[1:]] for value in values]
+    rows: list[list[Cell]] = [["\n".join(map(shortened, mistake.texts)), mistake.right, mistake.got, mistake.by] for mistake in worst]
     return Section(name=name, title=title, values=values, header=("text", "wanted", "got", by), rows=rows,
                    note=f"In all: {len(mistakes)}" + (f"; shown: {len(worst)}" if len(mistakes) > len(worst) else ""))
 
