@@ -155,10 +155,9 @@ def _add_headers(request: web.BaseRequest, response: web.StreamResponse, rules: 
 
 
 class GrpcGate(grpc.aio.ServerInterceptor):
-    """Checks tokens, and that the bytes are a message, before a method runs; health may be asked by anyone.
+    """Checks tokens, and that the bytes are a message, before a method runs; ends the call with the status of a RequestError.
 
-    A browser cannot speak gRPC without a proxy that translates, so hosts and origins are not checked. Bytes that are no
-    message get INTERNAL, as from TF Serving; grpc.aio would say UNKNOWN and log a stack for each.
+    Health may be asked by anyone. A browser cannot speak gRPC without a proxy that translates, so hosts and origins are not checked.
     """
 
     def __init__(self, rules: AccessRules, log: AccessLog):
@@ -175,32 +174,33 @@ class GrpcGate(grpc.aio.ServerInterceptor):
             started, name, status, sent = time.perf_counter(), request_id(metadata.get("x-request-id")), "CANCELLED", 0
             context.set_trailing_metadata((("x-request-id", name),))
             try:
-                request = await self._admit(data, metadata, method, details, context)
-                response = await method.unary_unary(request, context)
+                response = await method.unary_unary(self._admit(data, metadata, method, details.method), context)
                 status, sent = "OK", response.ByteSize()
                 return response
-            except grpc.aio.AbortError:
-                status = context.code().name
-                raise
-            except grpc.aio.InternalError:  # the client has gone while its refusal was sent: nobody's fault, so no traceback in the log
-                raise asyncio.CancelledError from None
+            except RequestError as error:
+                status = error.code
+                try:
+                    await context.abort(grpc.StatusCode[error.code], error.message)
+                except grpc.aio.InternalError:  # the client has gone meanwhile: nobody's fault, so no traceback in the log
+                    raise asyncio.CancelledError from None
             finally:
                 self.log.write(started, request_id=name, protocol="GRPC", peer=context.peer(), method="POST",
                                path=details.method[:200], status=status, bytes=sent)
 
         return grpc.unary_unary_rpc_method_handler(answer, None, method.response_serializer)
 
-    async def _admit(self, data: bytes, metadata: Any, method: Any, details: Any, context: Any) -> Any:
-        """Returns the parsed request of a client that may ask; ends the call of any other."""
+    def _admit(self, data: bytes, metadata: Any, method: Any, path: str) -> Any:
+        """Returns the parsed request of a client that may ask.
+
+        Raises RequestError; INTERNAL for bytes that are no message, as TF Serving. grpc.aio would say UNKNOWN and log a stack for each.
+        """
+        if not path.startswith(HEALTH):
+            self.rules.check_token(str(metadata.get("authorization", "")))
+        if path in READ_LATER:
+            return data
+        if len(data) > LARGE_BYTES:
+            raise invalid(f"expected a message of at most {LARGE_BYTES} bytes, got {len(data)}")
         try:
-            if not details.method.startswith(HEALTH):
-                self.rules.check_token(str(metadata.get("authorization", "")))
-            if details.method in READ_LATER:
-                return data
-            if len(data) > LARGE_BYTES:
-                raise invalid(f"expected a message of at most {LARGE_BYTES} bytes, got {len(data)}")
             return method.request_deserializer(data)
-        except RequestError as error:
-            await context.abort(grpc.StatusCode[error.code], error.message)
         except DecodeError:
-            await context.abort(grpc.StatusCode.INTERNAL, f"not a message that {details.method} takes")
+            raise RequestError("INTERNAL", f"not a message that {path} takes") from None

@@ -35,20 +35,20 @@ class RestService:
         self.protocols = [protocol(handler, self.connections, default_model) for protocol in PROTOCOLS]
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answers any request; what goes wrong in it becomes a status and `{"error": ...}`, never a broken server."""
+        """Answers any request. Raises RequestError for what goes wrong in it, which the gate answers."""
         try:
             deadline = asyncio.get_running_loop().time() + self.timeout_seconds
             async with asyncio.timeout_at(deadline + GRACE_SECONDS):
                 return await self._dispatch(request, deadline)
         except TimeoutError:
-            return error_response(504, f"no answer within {self.timeout_seconds:g} s", request.path)
+            raise RequestError("DEADLINE_EXCEEDED", f"no answer within {self.timeout_seconds:g} s") from None
         except web.HTTPRequestEntityTooLarge:
             return error_response(413, f"expected a body of at most {self.handler.limits.max_request_bytes} bytes", request.path)
         except (RequestError, web.HTTPException, ConnectionError):  # the gate, aiohttp and nobody answer these
             raise
         except Exception:
             LOG.exception("%s %s", request.method, request.path)
-            return error_response(500, "internal error; the server's log says more", request.path)
+            raise RequestError("INTERNAL", "internal error; the server's log says more") from None
 
     async def _dispatch(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         path = request.rel_url.raw_path

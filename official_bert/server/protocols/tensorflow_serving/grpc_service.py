@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-import grpc
 import tensorflow as tf
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import (
@@ -109,7 +108,7 @@ class Health(health_pb2_grpc.HealthServicer):
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Tells the state of a service; NOT_FOUND if there is no such service."""
         if request.service not in self.SERVICES:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"expected one of {list(self.SERVICES)}")
+            raise RequestError("NOT_FOUND", f"expected one of {list(self.SERVICES)}")
         return health_pb2.HealthCheckResponse(status=self._status())
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
@@ -135,8 +134,8 @@ class Health(health_pb2_grpc.HealthServicer):
 async def answering(handler: RequestHandler, context: Any, api: str, request: Any = None) -> AsyncIterator[tuple[Admission, float | None]]:
     """Counts a request, and gives the time (of `time.monotonic`) until which its client waits.
 
-    What goes wrong in it becomes a gRPC status, never a broken server. After the deadline that is always DEADLINE_EXCEEDED: the
-    client gives itself this status, and whether the server's answer is quicker than the client's clock is chance.
+    Raises RequestError for whatever goes wrong in it. After the deadline that is always DEADLINE_EXCEEDED: the client gives itself this
+    status, and whether the server's answer is quicker than the client's clock is chance.
     """
     seconds = context.time_remaining()
     deadline = None if seconds is None else time.monotonic() + seconds
@@ -148,8 +147,9 @@ async def answering(handler: RequestHandler, context: Any, api: str, request: An
                 raise invalid("Missing ModelSpec")
             yield admission, deadline
     except RequestError as error:
-        is_late = deadline is not None and time.monotonic() >= deadline
-        await context.abort(grpc.StatusCode["DEADLINE_EXCEEDED" if is_late else error.code], error.message)
+        if deadline is not None and time.monotonic() >= deadline:
+            raise RequestError("DEADLINE_EXCEEDED", error.message) from None
+        raise
     except Exception:
         LOG.exception("gRPC %s", api)
-        await context.abort(grpc.StatusCode.INTERNAL, "internal error; the server's log says more")
+        raise RequestError("INTERNAL", "internal error; the server's log says more") from None
