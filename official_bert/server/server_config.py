@@ -8,7 +8,7 @@ from google.protobuf import text_format
 
 from official_bert.files import read_text
 from official_bert.server.batch_queue import BatchingParameters
-from official_bert.server.message_definitions import MessagePool
+from official_bert.server.protocols.message_definitions import MessagePool
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
 PER_MODEL_BATCHING_FILE = "batching_params.pbtxt"  # in a version's folder, beside saved_model.pb

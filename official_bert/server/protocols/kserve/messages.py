@@ -2,7 +2,7 @@
 
 import types
 
-from official_bert.server.message_definitions import Definitions, MessagePool
+from official_bert.server.protocols.message_definitions import Definitions, MessagePool
 
 SERVICE = "inference.GRPCInferenceService"
 _NAMED = {"name": "string", "version": "string"}
