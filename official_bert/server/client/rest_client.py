@@ -32,13 +32,13 @@ class RestClient(ModelClient):
         self._server = urllib.parse.urlsplit(url)
         if self._server.scheme not in ("http", "https") or not self._server.netloc:
             raise ValueError(f"url: expected one that begins with http:// or https://, got {url!r}")
-        try:
-            tls = ssl.create_default_context(cafile=self.ca_file or None)
-        except OSError as error:
-            raise ValueError(f"ca_file={self.ca_file}: expected certificates (PEM): {error.strerror or error}") from None
-        self._new_connection = (
-            functools.partial(http.client.HTTPSConnection, self._server.netloc, context=tls) if self._server.scheme == "https" else
-            functools.partial(http.client.HTTPConnection, self._server.netloc))
+        self._new_connection = functools.partial(http.client.HTTPConnection, self._server.netloc)
+        if self._server.scheme == "https":
+            try:
+                tls = ssl.create_default_context(cafile=self.ca_file or None)
+            except OSError as error:
+                raise ValueError(f"ca_file={self.ca_file}: expected certificates (PEM): {error.strerror or error}") from None
+            self._new_connection = functools.partial(http.client.HTTPSConnection, self._server.netloc, context=tls)
         version_path = f"/versions/{self.version}" if self.version is not None else ""
         version_path = f"/labels/{urllib.parse.quote(self.label, safe='')}" if self.label else version_path
         self._path = f"{self._server.path.rstrip('/')}/v1/models/{urllib.parse.quote(self.model, safe='')}{version_path}"
@@ -79,8 +79,7 @@ class RestClient(ModelClient):
         """Sends a request once."""
         if self.is_closed:
             raise ServingError("CANCELLED", "the client is closed")
-        connection = self._idle_connection()
-        connection.timeout = max(0.001, deadline - time.monotonic())  # of connecting and sending
+        connection = self._idle_connection(max(0.001, deadline - time.monotonic()))
         connection.response_class = lambda sock, **options: http.client.HTTPResponse(  # type: ignore[assignment]
             _AnswerReader(sock, deadline), **options)  # type: ignore[arg-type]
         self._in_use.add(connection)
@@ -96,14 +95,20 @@ class RestClient(ModelClient):
             self._idle.append(connection)
         return _read_answer(path, response, content)
 
-    def _idle_connection(self) -> http.client.HTTPConnection:
-        """Returns a connection that no thread uses; it is opened by its next request if it is not open."""
+    def _idle_connection(self, timeout: float) -> http.client.HTTPConnection:
+        """Returns a connection that no thread uses; its next request opens it if it is not open.
+
+        `timeout` is that of connecting and of sending, in seconds.
+        """
         try:
             connection = self._idle.pop()
         except IndexError:
-            return self._new_connection()
-        if connection.sock is not None and wait_for_read(connection.sock, 0):  # before a request, nothing but the end can come
-            connection.close()
+            return self._new_connection(timeout=timeout)
+        connection.timeout = timeout
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout)
+            if wait_for_read(connection.sock, 0):  # before a request, nothing but the end can come
+                connection.close()
         return connection
 
 
