@@ -1,4 +1,4 @@
-"""Who may ask: host names, the pages of other sites, content types, and bearer tokens. Knows no protocol library.
+"""Access control: host names, the pages of other sites (CORS), content types, and bearer tokens. Knows no protocol library.
 
 A page that a user of this machine visits can send requests to it from the browser. Two things stop it. A name of the
 page's own that resolves to 127.0.0.1 (DNS rebinding) is no host that this server answers to, and a browser names the

@@ -1,4 +1,4 @@
-"""The tasks that wait for a batch, and the choice among them: rows of similar length, the oldest task always with them.
+"""The batching queue: tasks that wait for a batch, and the choice among them: rows of similar length, always with the oldest task.
 
 A batch costs its rows x its longest row, because shorter rows are padded (or run as groups of their own). So the choice goes by
 *work*: bytes of text, or numbers of ids (`request_checks.row_work`). Rows of other inputs have none, and are chosen by age alone.

@@ -1,4 +1,4 @@
-"""HTTP connections: how many there may be, how long they may be silent, and how much of unfinished bodies is kept.
+"""Limits of HTTP connections: their number, how long they may be silent, and how much of unfinished bodies is kept.
 
 A connection costs memory and a file descriptor from the moment it is open. When there are too many, the one that has waited
 longest without sending a whole request gives way to the new one: a client that sends its request at once is never that one.

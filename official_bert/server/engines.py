@@ -1,4 +1,4 @@
-"""Another runtime in the place of a SavedModel's own model: `--engine`.
+"""ONNX Runtime or LiteRT in the place of a SavedModel's own model: `--engine`.
 
 `run_export --format=saved_model,onnx` writes models/NAME/onnx/VERSION beside models/NAME/text/VERSION, and cuts the signatures of the
 SavedModel in two: `prepare` gives the model's rows of ids, `finish` the answer of its outputs. Nothing here knows what a row means: the

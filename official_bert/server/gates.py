@@ -1,4 +1,4 @@
-"""The gates of REST and gRPC: every request passes checks of who asks, gets an id, and leaves a line in the access log."""
+"""The gates of REST and gRPC: access control, request ids, the access log, and the status of an error."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""Which versions of which models answer: the folders are watched, new versions loaded, old ones given back.
+"""The versions of models that answer: folders are watched, new versions loaded, old ones unloaded.
 
 A new version answers before the old one ends, and a version ends only when its last request has its answer. A folder is read
 only when nothing in it has changed between two looks, so a version that is still being copied is never loaded.

@@ -1,4 +1,4 @@
-"""Answers requests of both protocols: finds the model, checks the arrays, runs them in a batch."""
+"""Answers requests of every protocol within their deadlines: finds the model, checks the arrays, runs them in a batch."""
 
 import asyncio
 import contextlib

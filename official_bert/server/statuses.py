@@ -27,7 +27,7 @@ MOST_CHARACTERS = 1000
 
 
 class RequestError(Exception):
-    """A refused request: `code` is a gRPC status name, `message` says what was wanted and what came.
+    """A refused request: `code` is a gRPC status name, `message` says what was expected and what came.
 
     The message is cut if a request's own words would make it longer than a gRPC status may be.
     """
