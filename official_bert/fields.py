@@ -85,5 +85,5 @@ def check_fields(options: Any, where: str = "config.options.") -> None:
 def needed(key: str, values: Iterable[Any], actual: Any) -> str:
     """Returns what a field needs beside it, such as `schedule: linear or polynomial (not constant)` or `crf: true`."""
     if values:
-        return f"{key}: {' or '.join(map(str, values))} (not {actual})"
+        return f"{key}: {' or '.join(map(str, values))} (not {actual or 'empty'})"
     return f"{key}: true" if actual is False else key

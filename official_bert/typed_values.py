@@ -111,9 +111,14 @@ def _typed(kind: Any, value: Any, where: str, keys: Sequence[str] = ()) -> Any:
         if not any(type(value) is type(part) and value == part for part in parts):
             raise ValueError(f"{where}: expected one of {list(parts)}, got {value!r}")
         return value
+    return _plain(origin or kind, value, where)
+
+
+def _plain(kind: type, value: Any, where: str) -> Any:
+    """Returns `value` as a number, a text or a truth value; a whole number may stand for a float."""
     if kind is float and type(value) is int and abs(value) < 2**1000:
         value = float(value)
-    if type(value) is not (kind := origin or kind):
+    if type(value) is not kind:
         raise ValueError(f"{where}: expected {kind.__name__}, got {value!r}{_hint(kind, value, where)}")
     if kind is int and abs(value) >= 2**31:
         raise ValueError(f"{where}: expected a number below 2^31, got {value}")

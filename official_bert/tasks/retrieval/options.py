@@ -39,7 +39,7 @@ class Options(SplitOptions, TableOptions):
     """Most negatives of a row, the first ones; 0: all."""
     label_column: str = only_with("", *PAIRS)
     """Column of the training file: above 0, both texts belong together; else the second one is a negative."""
-    teacher_columns: tuple[str, ...] = ()
+    teacher_columns: tuple[str, ...] = only_with((), "loss", *OF_A_TEACHER)
     """Columns of a teacher's scores of the second text and of each negative, which may be lists."""
     score_column: str = ""
     """Column of the evaluation file with scores, to which cosines are compared; empty: the second texts are searched
@@ -57,7 +57,7 @@ class Options(SplitOptions, TableOptions):
     """Texts encoded together in training, whose activations alone take memory (GradCache); 0: all of a micro-batch."""
     temperature: Positive = 0.05
     """Divides the cosines."""
-    margin: Positive = 0.2
+    margin: Positive = only_with(0.2, "loss", "triplet")
     """Least difference of cosines, of triplets."""
     matryoshka: Sizes = ()
     """First numbers of the vectors that are good vectors too; the loss is the sum over them."""
@@ -92,8 +92,6 @@ class Options(SplitOptions, TableOptions):
         reader = "options.train_on: pairs" if self.train_on == "scores" else "a loss that reads it"
         check_used(self, ["temperature"], reader, self.loss_name not in ("cosine", "triplet"))
         check_used(self, ["group_size"], reader, self.in_groups)
-        check_used(self, ["margin"], "options.loss: triplet", self.loss_name == "triplet")
-        check_used(self, ["teacher_columns"], f"options.loss: {' or '.join(OF_A_TEACHER)}", self.loss_name in OF_A_TEACHER)
 
     def _check_columns(self) -> None:
         """Raises ValueError for columns that are missing, that stand there twice, or that nothing reads."""

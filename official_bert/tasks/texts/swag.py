@@ -6,7 +6,7 @@ The score of a choice is a vector's product with [CLS].
 import csv
 import dataclasses
 import os
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import scipy.special
@@ -48,7 +48,7 @@ class Options(TextOptions, TableOptions):
     """Column of lists of the choices' keys, one of which is the answer (ARC's choices.label)."""
     answer_as: AnswerAs = "auto"
     """What an answer is; auto: all answers of a file decide."""
-    first_choice: Annotated[int, Constraint("0 or 1", lambda number: number in (0, 1))] = 0
+    first_choice: Literal[0, 1] = 0
     """Number of the first choice, in answers that are numbers."""
 
     def __post_init__(self):
