@@ -1,4 +1,4 @@
-"""Measures of rankings, as trec_eval computes them: nDCG@10, MRR@10, recall, MAP."""
+"""Measures of rankings: nDCG@10, MRR@10, recall, MAP, computed by trec_eval (`pytrec_eval`), or by `ranx` where that has no wheel."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,30 +9,47 @@ from official_bert.reports.sections import Mistake, Section, mistakes_section
 DEPTH = 100  # of the rankings that are measured
 RECALLS = (1, 5, 10, 100)
 FIRST = 10  # places that nDCG and MRR look at
+NAMES = {f"ndcg_cut_{FIRST}": f"ndcg_at_{FIRST}", **{f"recall_{most}": f"recall_at_{most}" for most in RECALLS},
+         f"map_cut_{DEPTH}": f"map_at_{DEPTH}"}
+MEASURES = {f"ndcg_cut.{FIRST}", "recall." + ",".join(map(str, RECALLS)), f"map_cut.{DEPTH}"}
+Judgements = dict[str, dict[str, int]]
+Runs = dict[str, dict[str, float]]
 
 
 def measure(rankings: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, int]]) -> list[dict[str, float]]:
     """Returns the measures of each query from its ranking, the numbers of the best passages in order, and the grades of its answers.
 
-    A ranking counts as it stands: there are no ties. `ndcg_at_10` has linear gains, as in trec_eval.
+    A ranking counts as it stands: there are no ties. `ndcg_at_10` has linear gains, as trec_eval computes it. Raises ValueError if neither
+    package is installed.
     """
-    return [_measures(np.array([grades.get(passage, 0) for passage in ranking[:DEPTH]]),
-                      np.array(sorted(grades.values(), reverse=True))) for ranking, grades in zip(rankings, relevant)]
+    judged = {str(query): {str(passage): int(grade) for passage, grade in grades.items()} for query, grades in enumerate(relevant)}
+    ranked = {str(query): {str(passage): float(-place) for place, passage in enumerate(ranking[:DEPTH])}
+              for query, ranking in enumerate(rankings)}
+    try:
+        scores = _by_trec_eval(judged, ranked)
+    except ImportError:  # on Linux for aarch64
+        scores = _by_ranx(judged, ranked)
+    return [scores[query] for query in ranked]
 
 
-def _measures(gains: np.ndarray, best_gains: np.ndarray) -> dict[str, float]:
-    """Returns the measures of a query from the grades in its ranking, and from those of its answers, highest first."""
-    ranks, count = 1 + np.flatnonzero(gains), max(1, len(best_gains))  # of the answers
-    precisions = (1 + np.arange(len(ranks))) / ranks
-    return {f"ndcg_at_{FIRST}": _gain(gains) / (_gain(best_gains) or 1.0),
-            **{f"recall_at_{most}": float((ranks <= most).sum()) / count for most in RECALLS},
-            f"map_at_{DEPTH}": float(precisions.sum()) / count,
-            f"mrr_at_{FIRST}": float(max(1 / ranks[ranks <= FIRST], default=0.0))}
+def _by_trec_eval(judged: Judgements, ranked: Runs) -> dict[str, dict[str, float]]:
+    import pytrec_eval
+    first = {query: {passage: score for passage, score in scores.items() if score > -FIRST} for query, scores in ranked.items()}
+    whole = pytrec_eval.RelevanceEvaluator(judged, MEASURES).evaluate(ranked)
+    of_first = pytrec_eval.RelevanceEvaluator(judged, {"recip_rank"}).evaluate(first)
+    return {query: {name: whole.get(query, {}).get(theirs, 0.0) for theirs, name in NAMES.items()}
+            | {f"mrr_at_{FIRST}": of_first.get(query, {}).get("recip_rank", 0.0)} for query in ranked}
 
 
-def _gain(gains: np.ndarray) -> float:
-    """Returns the discounted gain of the first places."""
-    return float(np.sum(gains[:FIRST] / np.log2(2 + np.arange(len(gains[:FIRST])))))
+def _by_ranx(judged: Judgements, ranked: Runs) -> dict[str, dict[str, float]]:
+    try:
+        import ranx
+    except ImportError:
+        raise ValueError("measures of rankings: expected the package pytrec_eval-terrier, or ranx: pip install ranx") from None
+    names = {name.replace("_at_", "@"): name for name in (*NAMES.values(), f"mrr_at_{FIRST}")}
+    run = ranx.Run.from_dict(ranked)
+    ranx.evaluate(ranx.Qrels.from_dict(judged), run, list(names), make_comparable=True)
+    return {query: {name: float(run.scores[theirs][query]) for theirs, name in names.items()} for query in ranked}
 
 
 def means(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -50,7 +50,7 @@ def _ranks(vectors: np.ndarray, texts: np.ndarray) -> list[np.ndarray]:
 
 
 def measured(vectors: np.ndarray, texts: np.ndarray) -> list[dict[str, float]]:
-    """Returns the measures of each query of `search`, in the order of the numbers of first texts."""
+    """Returns what trec_eval measures of each query of `search`, in the order of the numbers of first texts."""
     rankings, relevant = [], []
     for ranks in _ranks(vectors, texts):
         right = {int(rank) - 1: place for place, rank in enumerate(ranks)}
