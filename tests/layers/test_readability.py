@@ -21,7 +21,8 @@ def methods(path, name):
 
 
 @pytest.mark.parametrize(("file", "owner", "most"), [
-    ("models/encoder.py", "BertEncoder", 20), ("layers/attention.py", "SelfAttention", 10), ("layers/transformer.py", "TransformerLayer", 10)])
+    ("models/encoder.py", "BertEncoder", 20), ("layers/attention.py", "SelfAttention", 10),
+    ("layers/transformer.py", "TransformerLayer", 10)])
 def test_the_calls_of_the_paper_are_short(file, owner, most):
     [call] = [method for name, method in methods(PACKAGE / file, "call") if name == owner]
     assert call.end_lineno - call.lineno + 1 <= most
