@@ -38,7 +38,7 @@ PAPER_GRID: Mapping[str, tuple[Any, ...]] = {
 SHORT_NAMES = {"training.batch_size": "batch", "optimizer.learning_rate": "rate", "training.epochs": "epochs", "seed": "seed",
                "options.fold": "fold"}
 DIGITS = 3  # of a number drawn from a range
-DRAWS = 100  # tries to draw a setting that is not there yet
+DRAWS = 100  # tries for each setting: it may have been drawn before
 Setting = dict[str, Any]  # values by dotted key
 TrainOne = Callable[[Config, str], dict[str, float]]  # configuration, folder -> metrics
 
@@ -70,12 +70,12 @@ class Range:
     low: float
     high: float
 
-    def draw(self, rng: np.random.Generator) -> float | int:
-        """Draws a number; those of `uniform` and `loguniform` have three digits."""
+    def rvs(self, random_state: np.random.RandomState) -> float | int:
+        """Draws a number, as `ParameterSampler` asks for it; those of `uniform` and `loguniform` have three digits."""
         if self.kind == "integers":
-            return int(rng.integers(int(self.low), int(self.high), endpoint=True))
-        drawn = (rng.uniform(self.low, self.high) if self.kind == "uniform" else
-                 math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
+            return int(random_state.randint(int(self.low), int(self.high) + 1))
+        drawn = (random_state.uniform(self.low, self.high) if self.kind == "uniform" else
+                 math.exp(random_state.uniform(math.log(self.low), math.log(self.high))))
         return min(max(float(f"{drawn:.{DIGITS}g}"), self.low), self.high)
 
 
@@ -114,34 +114,36 @@ def _parse_range(text: str, kind: str, bounds: Sequence[str]) -> Range:
 
 
 def settings_of(grid: Grid) -> list[Setting]:
-    """Every combination of the values. Raises ValueError for a range, which has no end of them."""
-    lists: list[Sequence[Any]] = []
+    """Returns every combination of the values. Raises ValueError for a range: it has no end of values."""
+    from sklearn.model_selection import ParameterGrid
     for key, values in grid.items():
         if isinstance(values, Range):
             raise ValueError(f"--vary={key}={values.kind}(...): expected --random, the number of settings to draw, beside it")
-        lists.append(values)
-    return [dict(zip(grid, values)) for values in itertools.product(*lists)]
+    return [_in_order(setting, grid) for setting in ParameterGrid(grid)]
 
 
 def draw_settings(grid: Grid, count: int, seed: int) -> list[Setting]:
-    """Draws different settings: the i-th one is a function of the seed and those before it, so that a larger number adds to a smaller one.
+    """Draws different settings at random: a larger `count` adds to those of a smaller one.
 
     Raises ValueError if there are not so many.
     """
+    from sklearn.model_selection import ParameterGrid, ParameterSampler
     if not grid:
         raise ValueError("--random: expected --vary (or --grid) with what to draw from")
-    drawn: list[Setting] = []
-    for number in range(count):
-        for attempt in range(DRAWS):
-            rng = np.random.default_rng((seed, number, attempt))
-            setting = {key: values.draw(rng) if isinstance(values, Range) else values[rng.integers(len(values))]
-                       for key, values in grid.items()}
-            if setting not in drawn:
-                drawn.append(setting)
-                break
-        else:
-            raise ValueError(f"--random={count}: expected more different settings to draw from, found {len(drawn)}")
-    return drawn
+    # Of lists alone, the sampler shuffles all combinations; with a range among them, it may draw a setting again.
+    draws = DRAWS * count if any(isinstance(values, Range) for values in grid.values()) else len(ParameterGrid(grid))
+    settings: list[Setting] = []
+    for setting in ParameterSampler(grid, draws, random_state=seed):
+        if setting not in settings:
+            settings.append(setting)
+        if len(settings) == count:
+            return [_in_order(setting, grid) for setting in settings]
+    raise ValueError(f"--random={count}: expected more different settings to draw from, found {len(settings)}")
+
+
+def _in_order(setting: Setting, grid: Grid) -> Setting:
+    """A setting with its keys in the order in which the user gave them, as in the names of the runs' folders."""
+    return {key: setting[key] for key in grid}
 
 
 def with_setting(config: Config, setting: Setting) -> Config:
