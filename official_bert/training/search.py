@@ -7,7 +7,6 @@ checkpoints; another search in the same folder may add runs, and chooses among i
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
 import logging
 import math
