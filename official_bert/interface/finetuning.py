@@ -39,7 +39,7 @@ from official_bert.tasks.loading import check_named, load_task, task_class
 from official_bert.tasks.texts.base import TextSets
 from official_bert.tasks.texts.glue_files import dataset_name
 from official_bert.text import loading
-from official_bert.training import checkpointing, guards, run_config, runs, search
+from official_bert.training import guards, origins, run_config, runs, search
 from official_bert.training.distribution import check_backend, make_strategy
 from official_bert.training.running.cluster import Placement, is_first_worker
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps, TaskBase
@@ -201,7 +201,7 @@ def classify_as_in_2018(task: TaskBase, files: DataFiles, run: RunFolder, placem
     """
     best = task.config.training.answer_with == "best"
     if not steps.train:
-        changed = checkpointing.check_same_run(task.config, run, (), task.Options)
+        changed = origins.check_same_run(task.config, run, (), task.Options)
         if changed_options := [change.describe() for change in changed if change.key.startswith("options.")]:
             print(f"{run.path}: other than in training: {'; '.join(changed_options)}")
     metrics = runs.FineTuning(task, files, run, placement, init_checkpoint, steps, best, named_results=False,

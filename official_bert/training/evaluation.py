@@ -49,7 +49,7 @@ def measure(task: TaskBase, files: DataFiles, output_dir: str, placement: Placem
     for place in {run, start} - {NO_RUN}:
         origins.check_held_out_part(digests, place, folds)
         if "eval" not in digests or folds:
-            checkpointing.check_same_run(task.config, place, DIVISION, task.Options)
+            origins.check_same_run(task.config, place, DIVISION, task.Options)
         if origins.evaluates_on_training_file(digests, place):
             report("the run was trained on the file that it is evaluated on; what is measured there says nothing about other data")
     trainer = _prepare(task, run, placement, init_checkpoint)
@@ -129,7 +129,7 @@ def outputs_of(choose: Callable[[Outputs, Batch], dict[str, tf.Tensor]], model: 
 
 
 def _prepare(task: TaskBase, run: RunFolder, placement: Placement, init_checkpoint: str = "") -> Trainer:
-    changed = checkpointing.check_same_run(task.config, run, MEANING, task.Options)
+    changed = origins.check_same_run(task.config, run, MEANING, task.Options)
     frozen = next((change.before for change in changed if change.key == "training.freeze"), task.config.training.freeze)
     guards.check_vocabulary(task.config, run, init_checkpoint)
     strategy = distribution.make_strategy(placement)
