@@ -109,7 +109,7 @@ def first_bad_tensor(step: Step, weights: Tensors, batch: Batch, number: int, mi
     for name, value in [*zip((f"weight {name}" for name in names), weights), *batch.items()]:
         if not is_finite(value):
             return name
-    totals = step.task.loss_weights(batch)
+    totals = step.objective.loss_weights(batch)
     for place in range(micro_batches):
         rows = next(iter(batch.values())).shape[0] // micro_batches
         part = {key: value[place * rows:(place + 1) * rows] for key, value in batch.items()}
@@ -126,7 +126,7 @@ def _bad_in_part(step: Step, weights: Tensors, part: Batch, totals: dict, number
         if not is_finite(value):
             bad.append(f"output of {path}")
     with watched(step.model, note):
-        gradients, losses, _ = step.gradients(weights, seeds, step.task.with_answers(part), totals, tf.constant(1.0))
+        gradients, losses, _ = step.gradients(weights, seeds, step.objective.with_answers(part), totals, tf.constant(1.0))
     if bad:
         return bad[0]
     values = [(f"{name} loss", value) for name, value in losses.items()]

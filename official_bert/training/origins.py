@@ -77,8 +77,8 @@ def origin_of(config: Config, digests: Mapping[str, str], phases: Sequence[Phase
         origin["train_content"] = _all([phase.source.content for phase in phases])
     if "eval" not in digests:
         origin["eval_content"] = _all([phase.resolved.held_out.source.content for phase in phases if phase.resolved.held_out])
-    if teacher := phases[0].resolved.task.teacher:
-        origin[TEACHER] = teacher.digest
+    if (student := phases[0].resolved.task.student) and student.teacher:
+        origin[TEACHER] = student.teacher.digest
     if config.tokenizer.vocab_file:
         origin["vocabulary"] = loading.digest(config.tokenizer.vocab_file)
     return {key: value for key, value in origin.items() if value}

@@ -129,7 +129,7 @@ def passes(task: TaskBase, weights: Sequence[np.ndarray], batch: Values,
     def one_pass(values: list[tf.Tensor], part: Batch) -> dict[str, tf.Tensor]:
         seeds = fold_seeds(model.non_trainable_variables, 0, tf.constant(0), tf.constant(0))
         outputs, _ = model.stateless_call(values, seeds, dict(part), training=False)
-        gradients, losses, _ = step.gradients(values, seeds, task.with_answers(part), task.loss_weights(part), tf.constant(1.0))
+        gradients, losses, _ = step.gradients(values, seeds, part, task.loss_weights(part), tf.constant(1.0))
         tensors = {f"output {name}": value for name, value in outputs.items()} | {f"loss {name}": value for name, value in losses.items()}
         tensors |= {f"gradient {name}": value for name, value in zip(names, gradients)}
         return {name: tf.cast(value, tf.float32) for name, value in tensors.items()}

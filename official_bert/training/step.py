@@ -106,7 +106,8 @@ class Step:
 
     def __init__(self, task: TaskBase, model: keras.Model, config: Config, total_steps: int, num_replicas: int = 1,
                  share: tf.Variable | None = None):
-        self.task, self.model, self.config, self.share = task, model, config, share  # of a training's time, if that is its measure
+        self.task, self.objective, self.model, self.config = task, task.objective, model, config
+        self.share = share  # of a training's time, if that is its measure
         self.total_steps, self.num_replicas = total_steps, num_replicas
         self.compiles_every_length = compiles_every_length(config, total_steps)
         self.skips_padding = skips_padding(config)
@@ -114,7 +115,7 @@ class Step:
         # 2018 left weights without a gradient as they were.
         self.decayed = [optimization.is_decayed(variable.path) and (task.reads_pooler(model) or "/pooler/" not in variable.path)
                         for variable in model.trainable_variables]
-        each = () if tuple(names := task.training_loss_names) == ("loss",) else tuple(f"{name}_loss" for name in names)
+        each = () if tuple(names := self.objective.loss_names) == ("loss",) else tuple(f"{name}_loss" for name in names)
         self.names = ("loss", *each, *task.counter_names, *FACTS, *TOTALS)
         keys = [(tuple(variable.shape), decayed) for variable, decayed in zip(model.trainable_variables, self.decayed)]
         self.rate_factors = parts.rate_factors(model, config.optimizer.layer_decay, config.optimizer.head_rate)  # of each weight
@@ -138,7 +139,7 @@ class Step:
     def measure(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
                 all_reduce: AllReduce) -> tuple[Tensors, tf.Tensor, dict[str, tf.Tensor]]:
         """Returns the (scaled) gradients of the global batch's loss, the loss, and losses and counters by name."""
-        weights_of = self.task.loss_weights(batch)
+        weights_of = self.objective.loss_weights(batch)
         totals = dict(zip(weights_of, all_reduce(list(weights_of.values()))))
         gradients, sums, counts = self._accumulate(state, batch, totals, step, replica)
         reduced = all_reduce([*gradients, *sums.values(), *(value for pair in counts.values() for value in pair)])
@@ -167,7 +168,7 @@ class Step:
 
         def measure(index, part):
             seeds = fold_seeds(self.model.non_trainable_variables, self.config.seed, step, replica * count + index)
-            return self.graph_of_gradients(state.weights, seeds, self.task.with_answers(part), totals, state.scale)
+            return self.graph_of_gradients(state.weights, seeds, self.objective.with_answers(part), totals, state.scale)
         if count == 1:
             return measure(0, batch)
         pieces = {key: _cut(value, count) for key, value in batch.items()}
@@ -189,7 +190,7 @@ class Step:
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 outputs, _ = self.model.stateless_call(weights, seeds, dict(batch), training=True)
-                losses = self.task.losses(outputs, batch)
+                losses = self.objective.losses(outputs, batch)
                 loss = tf.add_n([part / (totals[name] + EPSILON) for name, (part, _) in losses.items()])
                 scaled = loss * scale if self.scales_loss else loss
             scaled_gradients = tape.gradient(scaled, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)

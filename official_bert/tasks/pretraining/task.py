@@ -18,6 +18,7 @@ from official_bert.layers.heads import LONGEST_SPAN, places_in_spans
 from official_bert.model_config import ModelConfig
 from official_bert.models.encoder import encoder_settings
 from official_bert.models.first_weights import begin_with_neighbours
+from official_bert.models.observed_pretrainer import ObservedPretrainer
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.replaced_tokens import ReplacedTokenPretrainer, generator_config
 from official_bert.tasks.pretraining.held_out import HeldOutRecords, warn_of_shared_records
@@ -125,7 +126,8 @@ class Task(TaskBase):
             return ReplacedTokenPretrainer.make(self.config.model, {
                 "generator": encoder_settings(self._generator_config()), "embedding_sharing": self.options.embedding_sharing,
                 "adds_first": self.options.adds_first}, recompute=self.config.training.recompute)
-        return Pretrainer.make(self.config.model, {"next_sentence": self._learns_sentences, "boundary": self.options.boundary_weight > 0},
+        kind = ObservedPretrainer if self.config.training.distillation.observes else Pretrainer
+        return kind.make(self.config.model, {"next_sentence": self._learns_sentences, "boundary": self.options.boundary_weight > 0},
                                recompute=self.config.training.recompute)
 
     def reads_pooler(self, model):

@@ -79,7 +79,7 @@ def resolved_config(task: TaskBase, phases: Sequence[Phase]) -> Config:
     task_found = phases[0].resolved.task
     if not task.config.phases:
         return task_found.config
-    before = to_dict(type(task)(phase_config(task.config, task.config.phases[0])).options)
+    before = to_dict(task.with_config(phase_config(task.config, task.config.phases[0])).options)
     made = {key: value for key, value in to_dict(task_found.options).items() if value != before[key]}
     return dataclasses.replace(task.config, options=merge(task.config.options, made))
 
@@ -125,7 +125,7 @@ def task_at(task: TaskBase, step: int) -> TaskBase:
     for phase in task.config.phases:
         last += phase.steps
         if step <= last or phase is task.config.phases[-1]:
-            return type(task)(phase_config(task.config, phase))
+            return task.with_config(phase_config(task.config, phase))
     return task
 
 
