@@ -22,6 +22,7 @@ import numpy as np
 
 from official_bert import files
 from official_bert.config import Config, build, differences, merge, nest, parse_override, to_dict
+from official_bert.data.provenance import changed_keys
 from official_bert.models.run_folder import SEARCH_FILE, RunFolder
 from official_bert.reports.metric_text import shown
 from official_bert.training.guards import DivergedError
@@ -241,15 +242,12 @@ class _Records:
         self.origin, self.configs = dict(origin), configs
         if (stored := folder.search) is not None:
             self.runs, self.with_checkpoints = stored["runs"], set(stored["kept"])
-            self._check_origin(stored["origin"])
+            unrecorded = dict.fromkeys(DATA)
+            if other := changed_keys(unrecorded | stored["origin"], unrecorded | self.origin):
+                raise ValueError(f"{self.path}: its results are those of another {' and another '.join(other)}; give another --output_dir")
             for name in configs:
                 if name in self.runs:
                     self._check_run(name)
-
-    def _check_origin(self, before: Mapping[str, str]) -> None:
-        origin = dict.fromkeys(DATA) | self.origin
-        if other := [name for name, value in origin.items() if before.get(name, None if name in DATA else value) != value]:
-            raise ValueError(f"{self.path}: its results are those of another {' and another '.join(other)}; give another --output_dir")
 
     def _check_run(self, name: str) -> None:
         run = self.runs[name]
