@@ -30,12 +30,6 @@ DIVISION = ("options.dev_share", "options.train_share", "options.split_seed", "o
 MEANING = ("model.", "options.labels", "options.objective", "options.sentence_task", "options.sentence_loss")  # of the outputs
 
 
-def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
-             report: Callable[[str], None] = print, best: bool = False) -> dict[str, float]:
-    """Returns the metrics of `measure`."""
-    return measure(task, files, output_dir, placement, init_checkpoint, report, best).metrics
-
-
 def measure(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
             report: Callable[[str], None] = print, best: bool = False) -> Measured:
     """Measures the newest readable checkpoint of a run's folder, its `best` one, or `init_checkpoint`, on the task's evaluation data.

@@ -186,8 +186,8 @@ def _describe(key: str, before: Any, after: Any) -> str:
 
 def _some(items: Sequence[Any]) -> str:
     """The first few files, or other parts, of some data."""
-    told = [_describe_item(item) for item in items]
-    return ", ".join(told[:NAMED]) + (f" and {len(told) - NAMED} more" if len(told) > NAMED else "")
+    names = [_describe_item(item) for item in items]
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def _describe_item(item: Any) -> str:

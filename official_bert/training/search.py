@@ -93,22 +93,22 @@ def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Any, ...] | Range]:
         if key and (called := re.fullmatch(r"(\w+)\((.*)\)", values)):
             varied[key] = _parse_range(text, called[1], called[2].split(","))
             continue
-        parts = _BETWEEN.split(values)
-        if not key or not all(parts):
+        choices = _BETWEEN.split(values)
+        if not key or not all(choices):
             raise ValueError(f"--vary={text}: expected key=value,value,... as in optimizer.learning_rate=2e-5,3e-5")
-        varied[key] = tuple(functools.reduce(operator.getitem, key.split("."), parse_override(f"{key}={value}")) for value in parts)
+        varied[key] = tuple(functools.reduce(operator.getitem, key.split("."), parse_override(f"{key}={value}")) for value in choices)
     return varied
 
 
 def _parse_range(text: str, kind: str, bounds: Sequence[str]) -> Range:
-    kinds = get_args(typing.get_type_hints(Range)["kind"])
+    range_kinds = get_args(typing.get_type_hints(Range)["kind"])
     try:
         low, high = (float(bound) for bound in bounds)
     except ValueError:
         low, high = math.nan, math.nan
     whole = kind != "integers" or (low.is_integer() and high.is_integer())
-    if kind not in kinds or not -math.inf < low < high < math.inf or not whole or (kind == "loguniform" and low <= 0.0):
-        raise ValueError(f"--vary={text}: expected {', '.join(f'{name}(lowest,highest)' for name in kinds)}, with finite numbers, "
+    if kind not in range_kinds or not -math.inf < low < high < math.inf or not whole or (kind == "loguniform" and low <= 0.0):
+        raise ValueError(f"--vary={text}: expected {', '.join(f'{name}(lowest,highest)' for name in range_kinds)}, with finite numbers, "
                          "above 0 for loguniform, whole ones for integers")
     return Range(kind, low, high)  # type: ignore[arg-type]
 
@@ -153,11 +153,11 @@ def with_setting(config: Config, setting: Setting) -> Config:
 
 def name_of(setting: Setting) -> str:
     """A setting as the name of a folder: `batch16-rate5e-05-epochs2`."""
-    parts = []
+    words = []
     for key, value in setting.items():
         written = f"{value:g}" if isinstance(value, float) else str(value)
-        parts.append(f"{SHORT_NAMES.get(key, key.rpartition('.')[2] + '-')}{written}")
-    return re.sub(r"[^\w.+-]+", "_", "-".join(parts)) or "run"
+        words.append(f"{SHORT_NAMES.get(key, key.rpartition('.')[2] + '-')}{written}")
+    return re.sub(r"[^\w.+-]+", "_", "-".join(words)) or "run"
 
 
 def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: str, metric: str, train_one: TrainOne,
@@ -172,11 +172,12 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
     origin or configuration, or lack the metric; at the end, if no run has a finite value.
     """
     _check_settings(config, settings, folds)
-    parts: list[Setting] = [{"seed": config.seed + seed} | ({"options.folds": folds, "options.fold": fold} if folds else {})
+    repeats: list[Setting] = [{"seed": config.seed + seed} | ({"options.folds": folds, "options.fold": fold} if folds else {})
                             for seed in range(seeds) for fold in range(max(folds, 1))]
-    names = [[name_of(setting | {key: value for key, value in part.items() if key != "options.folds"}) for part in parts]
+    names = [[name_of(setting | {key: value for key, value in repeat.items() if key != "options.folds"}) for repeat in repeats]
              for setting in settings]
-    configs = {name: with_setting(config, setting | part) for setting, keys in zip(settings, names) for name, part in zip(keys, parts)}
+    configs = {name: with_setting(config, setting | repeat) for setting, keys in zip(settings, names)
+               for name, repeat in zip(keys, repeats)}
     folder = RunFolder(output_dir)
     records = _Records(folder, metric, origin, configs)
 

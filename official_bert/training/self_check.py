@@ -139,7 +139,7 @@ def passes(task: TaskBase, weights: Sequence[np.ndarray], batch: Values,
         with tf.device("CPU:0"):
             tensors = tf.function(one_pass, autograph=False)(*arguments)
         return {"CPU": {name: tensors[name].numpy() for name in _in_order(tensors, names)}}
-    tensors = tf.function(lambda *given: strategy.run(one_pass, args=given), autograph=False)(*arguments)
+    tensors = tf.function(lambda *replica_arguments: strategy.run(one_pass, args=replica_arguments), autograph=False)(*arguments)
     local = {name: strategy.experimental_local_results(tensors[name]) for name in _in_order(tensors, names)}
     return {_place(strategy, index, replica): {name: values[index].numpy() for name, values in local.items()}
             for index, replica in enumerate(next(iter(local.values())))}
@@ -182,8 +182,8 @@ def step_rate(task: TaskBase, batch: Values, strategy: tf.distribute.Strategy, s
         trainer = Trainer(task, model, strategy, 10 ** 6)
     dataset = tf.data.Dataset.from_tensors({name: tf.constant(value) for name, value in batch.items()}).repeat()
     replicas = strategy.num_replicas_in_sync
-    given = tf.autograph.experimental.do_not_convert(lambda _: dataset)
-    iterator = iter(dataset if replicas == 1 else strategy.distribute_datasets_from_function(given))
+    worker_batches = tf.autograph.experimental.do_not_convert(lambda _: dataset)
+    iterator = iter(dataset if replicas == 1 else strategy.distribute_datasets_from_function(worker_batches))
     trainer.run_steps(iterator, tf.constant(1))
     began = time.perf_counter()
     trainer.run_steps(iterator, tf.constant(1)).numpy()

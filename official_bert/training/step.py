@@ -67,7 +67,7 @@ def _compiled_add(shapes: tuple, names: tuple[str, ...]) -> Callable:
     """Adds what micro-batches gave; one function for all trainings of models of these shapes, with metrics of these names."""
     del shapes, names
     # Compiled because the graph optimizer's form of such sums in a loop within a loop (TemporaryVariable) fails.
-    return tf.function(lambda sums, made: tf.nest.map_structure(tf.add, sums, made), jit_compile=True, autograph=False)
+    return tf.function(lambda sums, addends: tf.nest.map_structure(tf.add, sums, addends), jit_compile=True, autograph=False)
 
 
 def _cut(value: tf.Tensor, count: int) -> tf.Tensor:
@@ -176,8 +176,8 @@ class Step:
                  {name: (tf.constant(0.0), tf.constant(0.0)) for name in (*self.task.counter_names, *TOTALS)})
 
         def add(index, sums):
-            made = measure(index, {key: value[index] for key, value in pieces.items()})
-            return index + 1, self.compiled_add(sums, made)
+            addends = measure(index, {key: value[index] for key, value in pieces.items()})
+            return index + 1, self.compiled_add(sums, addends)
         # A loop in the graph: unrolled, micro-batches would run in parallel and save no memory.
         return tf.while_loop(lambda index, _: index < count, add, (tf.constant(0), zeros), parallel_iterations=1)[1]
 

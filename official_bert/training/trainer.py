@@ -143,21 +143,21 @@ class Trainer:
         try:
             return self._evaluate(source, limit)
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-            if told := source.explain(error.message):
-                raise ValueError(told) from None
+            if explanation := source.explain(error.message):
+                raise ValueError(explanation) from None
             raise
 
     def _evaluate(self, source: BatchSource, limit: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         sums: dict[str, np.ndarray] = {}
         rows: list[dict[str, Any]] = []
-        for losses, counters, predictions in distribution.over_batches(self.run_evaluation, source, self.strategy, limit):
-            named = {f"{name}_loss" if name != "loss" else name: pair for name, pair in losses.items()} | counters
+        for batch_losses, counters, predictions in distribution.over_batches(self.run_evaluation, source, self.strategy, limit):
+            named = {f"{name}_loss" if name != "loss" else name: pair for name, pair in batch_losses.items()} | counters
             for name, pair in named.items():
                 sums[name] = sums.get(name, 0) + np.array([float(value) for value in pair])
             rows += real_rows(predictions)
         means = {name: float(part / max(weight, 1e-9)) for name, (part, weight) in sums.items()}
-        if parts := [value for name, value in means.items() if name.endswith("_loss")]:
-            means = {"loss": sum(parts)} | means
+        if losses := [value for name, value in means.items() if name.endswith("_loss")]:
+            means = {"loss": sum(losses)} | means
         return means, rows
 
     def steps_agree(self) -> bool:

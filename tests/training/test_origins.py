@@ -182,10 +182,10 @@ def test_a_fold_is_evaluated_as_it_was_held_out_although_its_folder_has_a_develo
                                                               for end in ("", "/best/", "/ckpt-3", "/best/ckpt-3"))):
             origins.write(before | first.data_digests(files), RunFolder(str(tmp_path / name)))
             with pytest.raises(ValueError, match=r"another configuration \(options\.fold: 0 -> 1\)"):
-                evaluation.evaluate(second, files, *folders)
+                evaluation.measure(second, files, *folders)
             origins.write({**before, "train": "another"}, RunFolder(str(tmp_path / name)))
             with pytest.raises(ValueError, match="held out a part of another training file"):
-                evaluation.evaluate(first, files, *folders)
+                evaluation.measure(first, files, *folders)
 
 
 def test_examples_in_memory_are_known_by_their_content():

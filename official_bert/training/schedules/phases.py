@@ -76,12 +76,12 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
 
 def resolved_config(task: TaskBase, phases: Sequence[Phase]) -> Config:
     """Returns a run's own configuration, with the options (labels) that the task has found in the data of its first phase."""
-    task_found = phases[0].resolved.task
+    first = phases[0].resolved.task
     if not task.config.phases:
-        return task_found.config
+        return first.config
     before = to_dict(task.with_config(phase_config(task.config, task.config.phases[0])).options)
-    made = {key: value for key, value in to_dict(task_found.options).items() if value != before[key]}
-    return dataclasses.replace(task.config, options=merge(task.config.options, made))
+    options_of_data = {key: value for key, value in to_dict(first.options).items() if value != before[key]}
+    return dataclasses.replace(task.config, options=merge(task.config.options, options_of_data))
 
 
 def epoch_steps(training: TrainingConfig, source: BatchSource, epochs: float | None = None) -> int:
