@@ -252,36 +252,32 @@ def _write_lines(path: str, replay: Callable[[], Iterator[list[Row]]], _: int) -
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-def _write_parquet(path: str, replay: Callable[[], Iterator[list[Row]]], _: int) -> None:
-    """Writes a table, a row group for each part."""
-    import pyarrow.parquet
-    schema = _schema(replay())
-    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
-        for rows in replay():
-            writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+def _write_parquet(path: str, replay: Callable[[], Iterator[Any]], _: int) -> None:
+    """Writes a table, a row group for each part; of vectors as a column `embedding` beside the columns that are kept.
 
-
-def _schema(parts: Iterator[list[Row]]) -> Any:
-    """Returns the types of the columns of all parts: one may have nothing but null. Raises ValueError for a column of two types."""
+    Raises ValueError for a column of two types.
+    """
     import pyarrow
-    try:
-        return functools.reduce(lambda schema, other: pyarrow.unify_schemas([schema, other]),
-                                (pyarrow.Table.from_pylist(rows).schema for rows in parts))
+    import pyarrow.parquet
+    try:  # a part may have nothing but null in a column: all of them say its type
+        schema = functools.reduce(lambda schema, other: pyarrow.unify_schemas([schema, other]),
+                                  (_table(entry).schema for entry in replay()))
     except pyarrow.lib.ArrowException as error:
         raise ValueError(f"--output_format=parquet: expected values of one type in each column ({str(error).splitlines()[0]}); JSON lines "
                          "hold any (--output_format=outputs)") from None
-
-
-def _write_vectors(path: str, replay: Callable[[], Iterator[Mapping[str, Any]]], _: int) -> None:
-    """Writes a table of vectors, `embedding`, beside the columns that are kept."""
-    import pyarrow
-    import pyarrow.parquet
-    schema, width = _schema(entry["kept"] for entry in replay()), next(replay())["width"]
-    with pyarrow.parquet.ParquetWriter(path, schema.append(pyarrow.field("embedding", pyarrow.list_(pyarrow.float32(), width)))) as writer:
+    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         for entry in replay():
-            column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(_vectors(entry).ravel()), width)
-            columns = pyarrow.Table.from_pylist(entry["kept"], schema).columns
-            writer.write_table(pyarrow.Table.from_arrays([*columns, column], schema=writer.schema))
+            writer.write_table(_table(entry, schema))
+
+
+def _table(entry: Any, schema: Any = None) -> Any:
+    """Returns the table of a journal's entry, rows or vectors, with the columns and types of a schema."""
+    import pyarrow
+    if isinstance(entry, list):
+        return pyarrow.Table.from_pylist(entry, schema)
+    column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(_vectors(entry).ravel()), entry["width"])
+    kept = pyarrow.Table.from_pylist(entry["kept"], schema and schema.remove(schema.get_field_index("embedding")))
+    return pyarrow.table([*kept.columns, column], [*kept.column_names, "embedding"])
 
 
 def _write_array(path: str, replay: Callable[[], Iterator[Mapping[str, Any]]], count: int) -> None:
@@ -298,4 +294,4 @@ def _vectors(entry: Mapping[str, Any]) -> np.ndarray:
 
 
 _WRITERS: Mapping[str, Callable[[str, Callable[[], Iterator[Any]], int], None]] = {
-    "lines": _write_lines, "jsonl": _write_lines, "parquet": _write_parquet, "vectors_parquet": _write_vectors, "npy": _write_array}
+    "lines": _write_lines, "jsonl": _write_lines, "parquet": _write_parquet, "vectors_parquet": _write_parquet, "npy": _write_array}

@@ -1,4 +1,4 @@
-"""Where a run computes: --strategy, --tpu_name, --worker_hosts to `tf.distribute`; precision, seeds."""
+"""Distributed training: --strategy, --tpu_name, --worker_hosts to `tf.distribute`; precision, batches of replicas, lost workers."""
 
 from official_bert.command_line import line_of
 

@@ -1,4 +1,4 @@
-"""Losses as (sum, weight): only the step divides, over the global batch.
+"""Losses of classifiers (cross-entropy, label smoothing, squared error) as (sum, weight): only the step divides, over the global batch.
 
 So N replicas, k micro-batches and one big batch are the same training. (2018 averaged the means of its shards, so tokens of
 a shard with few masks counted more.)

@@ -1,4 +1,4 @@
-"""One fine-tuning: training, evaluation and prediction, shared by the fine-tuning commands."""
+"""One fine-tuning: training, evaluation and prediction, shared by the fine-tuning commands and Python functions."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Several fine-tunings of one task: a grid of settings (paper A.3) or random ones, several seeds, folds; their results, and the best.
+"""Hyper-parameter search: a grid of settings (paper A.3) or random ones, several seeds, folds; their results, and the best.
 
 Each run has its own folder and is not repeated: `search.json` has its results. Of the runs of one search only the best keeps its
 checkpoints; another search in the same folder may add runs, and chooses among its own.
@@ -59,7 +59,12 @@ class Outcome:
     @property
     def spread(self) -> float:
         """The sample standard deviation over seeds and folds, 0 of one."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
+        return deviation(self.values)
+
+
+def deviation(values: Sequence[float]) -> float:
+    """The sample standard deviation, 0 of one value."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -306,7 +311,7 @@ def values_of_best_setting(stored: Mapping[str, Any]) -> tuple[list[float], floa
     same = [run["metrics"] for run in runs.values()
             if {change.key for change in differences(best, run["config"])} <= {"seed", "options.fold"} and run["metrics"]]
     values = [metrics[metric] for metrics in same if math.isfinite(metrics[metric])]
-    return values, statistics.stdev(values) if len(values) > 1 else 0.0
+    return values, deviation(values)
 
 
 def describe(outcomes: Sequence[Outcome], metric: str, folds: int = 0) -> list[str]:

@@ -1,4 +1,4 @@
-"""One step of training, as pure functions of tensors: forward, backward, accumulation, clipping, update.
+"""One training step, as pure functions of tensors: forward, backward, gradient accumulation, clipping, loss scale, update.
 
 `Step.measure` gives the gradients of the global batch, `Step.decide` what to do with them, and an update of each weight
 writes the new numbers over the old ones. `Step.train` is the three in one pure function, which returns new
@@ -128,13 +128,22 @@ class Step:
 
     def train(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor, all_reduce: AllReduce) -> tuple[State, tf.Tensor]:
         """Returns the new state and the metrics (float32, `names`) after one replica's part of a global batch."""
-        gradients, loss, row = self.measure(state, batch, step, replica, all_reduce)
-        decision, scale, finite_steps, facts = self.decide(gradients, loss, step, state.scale, state.finite_steps)
-        decisions = self.at_rates(decision)
+        gradients, decisions, scaling, row = self.prepare(state, batch, step, replica, all_reduce)
         new = [update(*values, decisions[factor]) for update, factor, *values in zip(
             self.pure_updates, self.rate_factors, state.weights, state.first, state.second, gradients)]
         weights, first, second = (list(part) for part in zip(*new))
-        return State(weights, first, second, scale, finite_steps), self.metrics(row | facts, tf.linalg.global_norm(weights))
+        return State(weights, first, second, *scaling), self.metrics(row, tf.linalg.global_norm(weights))
+
+    def prepare(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
+                all_reduce: AllReduce) -> tuple[Tensors, dict[float, Decision], Tensors, dict[str, tf.Tensor]]:
+        """Returns all that the update of the weights needs: the gradients of the global batch, and the decision for each of the
+        `rate_factors`; with the new loss scale, its finite steps, and facts for the log.
+        """
+        gradients, loss, row = self.measure(state, batch, step, replica, all_reduce)
+        decision, *scaling, facts = self.decide(gradients, loss, step, state.scale, state.finite_steps)
+        decisions = {factor: decision if factor == 1.0 else decision._replace(rate=decision.rate * factor)
+                     for factor in self.rate_factors}
+        return gradients, decisions, scaling, row | facts
 
     def measure(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
                 all_reduce: AllReduce) -> tuple[Tensors, tf.Tensor, dict[str, tf.Tensor]]:
@@ -220,10 +229,6 @@ class Step:
             finite_steps = tf.where(grown, 0, held)
         facts = {"learning_rate": rate, "gradient_norm": norm, "failed": failed, "taken": is_taken, "loss_scale": scale}
         return Decision(gradient_scale, rate, step, is_taken), scale, finite_steps, facts
-
-    def at_rates(self, decision: Decision) -> dict[float, Decision]:
-        """Returns the decision for weights of each of the `rate_factors`."""
-        return {factor: decision if factor == 1.0 else decision._replace(rate=decision.rate * factor) for factor in self.rate_factors}
 
     def evaluate(self, weights: Tensors, batch: Batch):
         """Returns (sum, weight) of losses and of counters, and the predictions of the batch's rows."""

@@ -87,10 +87,7 @@ class Trainer:
 
     def _replica_gradients(self, batch: Mapping[str, tf.Tensor], step: tf.Tensor):
         """Runs one replica's part of a step up to the update of the weights."""
-        state = self._state()
-        gradients, loss, row = self.step.measure(state, batch, step, _replica(), _all_reduce)
-        decision, scale, finite_steps, facts = self.step.decide(gradients, loss, step, state.scale, state.finite_steps)
-        return gradients, self.step.at_rates(decision), [scale, finite_steps], row | facts, self._wants_to_stop()
+        return *self.step.prepare(self._state(), batch, step, _replica(), _all_reduce), self._wants_to_stop()
 
     @tf.autograph.experimental.do_not_convert  # rewriting the source of all that a step calls takes seconds at each start
     def _take_step(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,4 +1,4 @@
-"""The folder beside an output that keeps a run's finished pieces, so that the same command continues after a kill.
+"""Resume of long commands: the folder beside an output that keeps finished pieces, so that the same command continues after a kill.
 
     with WorkFolder("train.tfrecord.work", made_of) as work:
         if (facts := work.finished("part-0", is_whole)) is None:

@@ -1,4 +1,4 @@
-"""Losses of a student on what its teacher gives, as (sum, weight) like all others: the step divides, over the global batch.
+"""Distillation losses of a student on its teacher's outputs, as (sum, weight): the step divides, over the global batch.
 
 A student equal to its teacher has the loss 0 in each of them.
 """

@@ -1,4 +1,4 @@
-"""How a training begins: its data opened and compared with the run in the folder, its weights fresh, initialised or resumed."""
+"""The beginning of a training: its data opened, the run in the folder resumed, or weights initialised from a checkpoint or at random."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Who takes part in a run: the flags of its devices, and the workers of a cluster, which meet before TensorFlow is imported.
+"""Multi-worker set-up: the flags of a run's devices, and the workers of a cluster, which meet before TensorFlow is imported.
 
 TensorFlow waits an hour for a worker that is missing, without a word, and takes seconds to import. So the workers meet first: the first
 one of the cluster listens on its port, the others call it and keep the line. It says to all who is missing, and which worker cannot begin.

@@ -1,4 +1,4 @@
-"""Steps that went wrong: whether a run goes back to a checkpoint behind their data, or ends."""
+"""Recovery from loss spikes and numbers that are not finite: a run goes back to a checkpoint behind their data, or ends."""
 
 import numpy as np
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""The phases of a run: each has its own steps and batches; schedule, optimizer and resume are the run's.
+"""The phases of a run and its resume position: each phase has its own steps and batches; schedule and optimizer are the run's.
 
 A phase continues in the data at the end of the last phase with the same data.
 """
