@@ -61,17 +61,21 @@ class FineTuning:
             return _write_constant(constant, self.run, self.report)
         evaluation_name = self._evaluation_name()
         measured = self.train() if self.steps.train else self._evaluate() if self.steps.evaluate else None
-        metrics = measured.metrics if measured else {}
-        if first and measured and metrics and self.steps.evaluate:
+        if first:
+            self._write(measured, evaluation_name)
+        return measured.metrics if measured else {}
+
+    def _write(self, measured: Measured | None, evaluation_name: str) -> None:
+        """Writes results, answers, model card and report, as far as there are any."""
+        if measured and measured.metrics and self.steps.evaluate:
             self._write_results(measured, evaluation_name)
-        if first and self.steps.predict:
+        if self.steps.predict:
             self._predict(measured)
-        if first and measured and self.steps.train:
+        if measured and self.steps.train:
             documents.write_card(self.run, measured, self.files, self.report)
-        if first and measured and metrics and self.task.config.training.report:
+        if measured and measured.metrics and self.task.config.training.report:
             weights = trained_weights(self.run, self.init_checkpoint, self._best)
             documents.write_page(self.run, measured, self.files, weights, evaluation_name, self.report)
-        return metrics
 
     @functools.cached_property
     def _digest(self) -> str:

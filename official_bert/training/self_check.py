@@ -195,9 +195,9 @@ def step_rate(task: TaskBase, batch: Values, strategy: tf.distribute.Strategy, s
             "operations": float(rows[:, trainer.step.names.index("flops")].sum()) / elapsed}
 
 
-def product_rate(strategy: tf.distribute.Strategy, precision: str, side: int = PRODUCT) -> float:
+def product_rate(strategy: tf.distribute.Strategy, precision: str) -> float:
     """Measures the operations a second of a large matrix product on the strategy's first device."""
-    first = tf.cast(tf.random.normal([side, side]), precision)
+    first = tf.cast(tf.random.normal([PRODUCT, PRODUCT]), precision)
 
     @functools.partial(tf.function, autograph=False)
     def product() -> tf.Tensor:
@@ -210,4 +210,4 @@ def product_rate(strategy: tf.distribute.Strategy, precision: str, side: int = P
         for result in results:
             result.numpy()
         seconds.append((time.perf_counter() - began) / len(results))
-    return 2.0 * side ** 3 / min(seconds)
+    return 2.0 * PRODUCT ** 3 / min(seconds)
