@@ -104,7 +104,8 @@ class ManyAnswers:
         if not waiting:
             print(f"{self.manifest}: all {sum(counts):,} rows are answered; --discard answers them again")
             return
-        rows, rows_left, rows_done = _Rows(self.inputs, counts, self.model_inputs.read_parts), sum(end - start for start, end in waiting.values()), 0
+        rows = _Rows(self.inputs, counts, self.model_inputs.read_parts)
+        rows_left, rows_done = sum(end - start for start, end in waiting.values()), 0
         with Reporter() as reporter:
             for path, (start, end) in waiting.items():
                 def show(answered: int, before: int = rows_done) -> None:
