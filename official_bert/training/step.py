@@ -122,9 +122,8 @@ class Step:
         self.pure_updates = [optimization.pure_update(config.optimizer, *key) for key in keys]
         self.updates_in_place = [optimization.update_in_place(config.optimizer, *key) for key in keys]
         self.compiled_add = _compiled_add(tuple(shape for shape, _ in keys), self.names)
-        # Functions of tensors alone, whose graphs have no variables: TensorFlow keeps each graph with a `tf.custom_gradient` for good.
-        self.graph_of_gradients = tf.function(self.gradients, jit_compile=config.training.xla or None, autograph=False)
-        self.graph_of_evaluation = tf.function(self._evaluate, reduce_retracing=True, autograph=False)
+        self.compiled_gradients = (tf.function(self.gradients, jit_compile=True, autograph=False) if config.training.xla
+                                   else self.gradients)
 
     def train(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor, all_reduce: AllReduce) -> tuple[State, tf.Tensor]:
         """Returns the new state and the metrics (float32, `names`) after one replica's part of a global batch."""
@@ -177,7 +176,7 @@ class Step:
 
         def measure(index, part):
             seeds = fold_seeds(self.model.non_trainable_variables, self.config.seed, step, replica * count + index)
-            return self.graph_of_gradients(state.weights, seeds, self.objective.with_answers(part), totals, state.scale)
+            return self.compiled_gradients(state.weights, seeds, part, totals, state.scale)
         if count == 1:
             return measure(0, batch)
         pieces = {key: _cut(value, count) for key, value in batch.items()}
@@ -191,10 +190,8 @@ class Step:
         return tf.while_loop(lambda index, _: index < count, add, (tf.constant(0), zeros), parallel_iterations=1)[1]
 
     def gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict, scale: tf.Tensor):
-        """Returns one micro-batch's gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters.
-
-        The batch has its teacher's answers, if there is a teacher.
-        """
+        """Returns one micro-batch's gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters."""
+        batch = self.objective.with_answers(batch)
         with computing(removes_padding=self.skips_padding, compiles_every_length=self.compiles_every_length):
             with tf.GradientTape() as tape:
                 tape.watch(weights)
@@ -232,8 +229,5 @@ class Step:
 
     def evaluate(self, weights: Tensors, batch: Batch):
         """Returns (sum, weight) of losses and of counters, and the predictions of the batch's rows."""
-        return self.graph_of_evaluation(weights, self._others(), batch)
-
-    def _evaluate(self, weights: Tensors, others: Tensors, batch: Batch):
-        outputs, _ = self.model.stateless_call(weights, others, dict(batch), training=False)
+        outputs, _ = self.model.stateless_call(weights, self._others(), dict(batch), training=False)
         return self.task.losses(outputs, batch), self.task.counters(outputs, batch), self.task.predictions(outputs, batch)
