@@ -60,7 +60,7 @@ class Contender:
         config = build(Config, values)
         distribution.set_precision(config.training.precision)
         task = load_task(config)
-        task = task.with_teacher() if config.training.teacher else task  # type: ignore[attr-defined]
+        task = task.objective.with_teacher().task_of() if config.training.teacher else task
         self.trainer = Trainer(task, task.build_model(), distribution.make_strategy(distribution.Placement()), 1000)
         batch = random_batch(task.batch_spec(config.training.batch_size), config.model.vocab_size)
         self.batches = iter(tf.data.Dataset.from_tensors(batch).repeat())

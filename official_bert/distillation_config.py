@@ -45,6 +45,11 @@ class DistillationConfig:
         return tuple(key for key in ("answers", "states", "relations") if getattr(self, key))
 
     @property
+    def observes(self) -> bool:
+        """Whether models are compared by their last layers."""
+        return bool(self.states or self.relations)
+
+    @property
     def layers(self) -> tuple[int, ...]:
         """The teacher's layers that the student begins with. Raises ValueError for anything but numbers from 0."""
         parts = self.student_layers.split(",") if isinstance(self.student_layers, str) else [str(part) for part in self.student_layers]

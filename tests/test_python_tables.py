@@ -94,7 +94,7 @@ def test_a_file_is_measured_with_the_reading_options_of_training(run, predictor,
     for measure in (tuned.evaluate, tuned.mistakes, predictor.evaluate):
         with pytest.raises(ValueError, match=r"mails\.csv:2: not valid UTF-8.*: encoding=cp1252 reads it, or another") as told:
             measure(path, delimiter=";", text_column="body")
-        assert "--" not in str(told.value)
+        assert "--encoding" not in str(told.value) and "--set" not in str(told.value)
         with pytest.raises(ValueError, match=r"expected a column 'review', found 'body;stars' .* text_column= names another"):
             measure(path, encoding="cp1252")
         with pytest.raises(ValueError, match=r"^labels: expected an option for reading data \(file_format, delimiter, header, encoding, "):

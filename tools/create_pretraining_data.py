@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from absl import flags
 
-from official_bert.data import file_sets, record_origins
+from official_bert.data import provenance
 from official_bert.data.long_work import interruption, preflight
 from official_bert.data.long_work.progress import Reporter
 from official_bert.data.long_work.work_folder import WorkFolder, work_path
@@ -169,7 +169,7 @@ def refuse_unread_options(values: Any) -> None:
 
 def holds_copies(input_file: str) -> bool:
     """Tells whether prepare_corpus has put copies of documents into the text."""
-    return any(record_origins.holds_copies(path) for path in find_files(input_file, "--input_file", repeats=True))
+    return any(provenance.holds_copies(path) for path in find_files(input_file, "--input_file", repeats=True))
 
 
 def instance_config(settings: Settings) -> InstanceConfig:
@@ -264,7 +264,7 @@ def create_here(settings: Settings, config: InstanceConfig, outputs: list[str]) 
     facts = facts.with_units() if units else facts
     inputs = find_files(settings.input_file, "--input_file", repeats=True)
     check_prepared_files(inputs)
-    warn(file_sets.doubts(inputs))
+    warn(provenance.doubts(inputs))
     preflight.check_outputs([*outputs, *filter(None, [settings.report_file])], [*inputs, settings.vocab_file], settings.input_file,
                             may_be_packed=True)
     work_dir = settings.work_dir or os.path.dirname(work_path(outputs[0])) or "."

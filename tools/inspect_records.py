@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from absl import flags
 
-from official_bert.data import record_origins, records
+from official_bert.data import provenance, records
 from official_bert.data.long_work.progress import Reporter
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.packing import unpack
@@ -141,7 +141,7 @@ def show(values: Values, tokens: Mapping[int, str]) -> str:
 def report(findings: Findings, counts: Mapping[str, int], tokens: Mapping[int, str], num_words: int, every: int) -> None:
     """Prints the counts of records of which one in `every` was read."""
     for path, count in counts.items():
-        sentence_task = record_origins.read_origin(path).get("sentence_task")
+        sentence_task = provenance.read_origin(path).get("sentence_task")
         print(f"{path}: {count} records" + f" looked at, one in {every}" * (every > 1)
               + f", made with --sentence_task={sentence_task}" * (sentence_task is not None))
     packed = f" in {findings.rows} rows" if findings.rows < findings.records else ""
@@ -190,7 +190,7 @@ def inspect(input_file: str, vocab_file: str, every: int = 1, num_examples: int 
     if not filled:
         raise ValueError(f"{input_file}: no record in these files")
     for path in filled:
-        record_origins.check_vocabulary(path, record_origins.read_origin(path), facts.digest)
+        provenance.check_vocabulary(path, provenance.read_origin(path), facts.digest)
     features = records.file_features(filled[0])
     findings = Findings(facts, features[0].length)
     examples: list[Values] = []

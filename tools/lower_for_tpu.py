@@ -69,7 +69,7 @@ def main(_) -> None:
     distribution.set_precision(config.training.precision)
     task = load_task(config)
     if config.training.teacher:
-        task = task.with_teacher()  # type: ignore[attr-defined]
+        task = task.objective.with_teacher().task_of()
     model = task.build_model()
     parts.freeze(model, config.training.freeze)
     if config.training.batch_size % (shares := FLAGS.replicas * config.training.accumulation_steps):
@@ -80,7 +80,7 @@ def main(_) -> None:
 
     def spec(variable):
         return tf.TensorSpec(variable.shape, variable.dtype)
-    teacher = task.teacher.model.variables if config.training.teacher else []  # type: ignore[attr-defined]
+    teacher = task.student.teacher.model.variables if config.training.teacher else []
     weights = [spec(variable) for variable in model.trainable_variables]
     scalars = [tf.TensorSpec((), tf.as_dtype(tf.float32)), tf.TensorSpec((), tf.int32)]
     batch = task.batch_spec(config.training.batch_size // FLAGS.replicas)

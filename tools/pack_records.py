@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from official_bert.data import record_origins, records
+from official_bert.data import provenance, records
 from official_bert.data.indexed_records import BrokenRecordError, IndexedRecords
 from official_bert.data.long_work.progress import Reporter
 from official_bert.data.pretraining.packing import Packing
@@ -66,7 +66,7 @@ def pack_file(path: str, target: str, most: int, reporter: Reporter, done: float
     groups = packing.groups(instances)
     encoder = records.make_example_encoder(packing.row_features)
     written = tokens = 0
-    origin = {name: value for name, value in record_origins.read_origin(path).items() if name != record_origins.SIZE}
+    origin = {name: value for name, value in provenance.read_origin(path).items() if name != provenance.SIZE}
     with written_beside(target) as temporary:
         with OutputFile(temporary, target.endswith(".gz")) as file:
             for batch in packed_rows(instances, packing, groups):
@@ -78,7 +78,7 @@ def pack_file(path: str, target: str, most: int, reporter: Reporter, done: float
                 written, tokens = written + len(rows), tokens + int(batch["input_mask"].sum())
                 reporter.show("packing", min(0.999, done + share * written / sum(groups.counts)))
         if origin:  # before the records have their name, so that a kill cannot separate them
-            record_origins.write_origin(target, origin, temporary)
+            provenance.write_origin(target, origin, temporary)
     return instances.counts[0], written, 1 - tokens / (written * packing.max_seq_length)
 
 

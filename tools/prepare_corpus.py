@@ -21,7 +21,7 @@ from typing import Any, TextIO
 from absl import flags
 from tqdm import tqdm
 
-from official_bert.data import record_origins
+from official_bert.data import provenance
 from official_bert.data.long_work import interruption, preflight
 from official_bert.data.long_work.journal import Journal
 from official_bert.data.long_work.work_folder import JOURNAL, WorkFolder, flush_to_disk, work_path
@@ -308,10 +308,10 @@ def publish(work: WorkFolder, outputs: list[str], with_copies: list[str]) -> Non
         written = work.path_of(part_name(number))
         flush_to_disk(written)
         if path in with_copies:
-            record_origins.note_copies(path, os.path.getsize(written))
+            provenance.note_copies(path, os.path.getsize(written))
         work.publish(part_name(number), path)
         if path not in with_copies:
-            record_origins.forget(path)
+            provenance.forget(path)
 
 
 def made_of(files: dict[str, list[str]], deciding: dict[str, Any]) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def main(_) -> None:
     if FLAGS.mode == "eval_continuous":
         metrics = evaluation.evaluate_continuously(task, files, FLAGS.output_dir, placement, FLAGS.idle_seconds)
     elif evaluates:
-        metrics = evaluation.evaluate(task, files, FLAGS.output_dir, placement, elsewhere, best=best)
+        metrics = evaluation.measure(task, files, FLAGS.output_dir, placement, elsewhere, best=best).metrics
     else:
         trained = loop.train(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, FLAGS.profile_steps)
         metrics = trained.metrics

@@ -1,4 +1,4 @@
-"""Global batches as a function of (seed, batch number): from records on disk, or from examples in memory.
+"""Global batches, bucketed by length, as a function of (seed, batch number), the resume position: from records, or examples in memory.
 
 A run's position in the data is one integer, the number of its next batch. So a resumed run continues with the very next
 example, workers and replicas take rows of the same global batch, and no iterator is ever saved.

@@ -238,9 +238,11 @@ class RowReader:
         keys_of_each_row = () if named_once else columns
         for line, row in self.rows:
             for name in keys_of_each_row:
-                if not has_key(row, name):
+                try:
+                    at_key(row, name)
+                except KeyError:
                     raise ValueError(f"{place(self.source, line)}: expected a key {name!r}, found {shown(list(row))}"
-                                     f"{self._option(name)}")
+                                     f"{self._option(name)}") from None
             yield line, row
 
     def _option(self, column: str) -> str:
@@ -282,20 +284,15 @@ def _similar_name(name: str, header: Sequence[str]) -> str:
     return ""
 
 
-def has_key(values: Any, name: str) -> bool:
-    """Whether an object has a key, or one within others: `labels.label`."""
-    if not isinstance(values, Mapping) or name in values:
-        return isinstance(values, Mapping)
-    first, dot, rest = name.partition(".")
-    return bool(dot) and first in values and has_key(values[first], rest)
-
-
-def at_key(values: Mapping[str, Any], name: str) -> Any:
-    """Returns the value at a key, or at one within others."""
-    if name in values:
-        return values[name]
-    first, _, rest = name.partition(".")
-    return at_key(values[first], rest)
+def at_key(values: Any, name: str) -> Any:
+    """Returns the value at a key of an object, or at one within others: `labels.label`. Raises KeyError for neither."""
+    if isinstance(values, Mapping):
+        if name in values:
+            return values[name]
+        first, dot, rest = name.partition(".")
+        if dot and first in values:
+            return at_key(values[first], rest)
+    raise KeyError(name)
 
 
 def format_of_objects(path: str, encoding: str = "") -> Format | None:

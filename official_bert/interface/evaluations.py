@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_bert.config import Config
+from official_bert.data.tabular.frames import as_source
 from official_bert.files import exists, read_text
+from official_bert.interface.keyword_errors import keyword_errors
 from official_bert.interface.portable_models import portable_folder
 from official_bert.models.checkpoints import trained_weights
 from official_bert.models.run_folder import RunFolder
@@ -27,13 +29,15 @@ READING_OPTIONS = (
 HEIGHT = 700  # of a report in a notebook, pixels
 
 
-def evaluate(path: str, files: DataFiles, config: Config | None = None,
-             options: Mapping[str, Any] | None = None) -> Measured:
-    """Measures a run with the weights that answer, or a checkpoint, on the evaluation data in `files`; writes nothing.
+@keyword_errors(eval_file="data")
+def evaluate(path: str, data: Any, options: Mapping[str, Any], config: Config | None = None) -> Measured:
+    """Measures a run with the weights that answer, or a checkpoint, on labelled data; writes nothing.
 
-    `config` is that of the model, if it is known, and `options` replace those of its task that say how files are read. Raises ValueError
-    for an exported model, for data that the task cannot read, and for other options.
+    `data` have any form that `fine_tune` takes for `eval`, or are all files of a run. `options` replace those of the
+    task that say how files are read; `config` is that of the model, if it is known. Raises ValueError for an exported
+    model, for data that the task cannot read, and for other options.
     """
+    files = data if isinstance(data, DataFiles) else DataFiles(eval_file=as_source(data, "data"))
     if exported_folder(path) or portable_folder(path):
         raise ValueError(f"{path}: an exported model has no task to measure it by; evaluate the run that it was exported from")
     folder = RunFolder(path)

@@ -39,7 +39,7 @@ from official_bert.tasks.loading import check_named, load_task, task_class
 from official_bert.tasks.texts.base import TextSets
 from official_bert.tasks.texts.glue_files import dataset_name
 from official_bert.text import loading
-from official_bert.training import checkpointing, guards, run_config, runs, search
+from official_bert.training import guards, origins, run_config, runs, search
 from official_bert.training.distribution import check_backend, make_strategy
 from official_bert.training.running.cluster import Placement, is_first_worker
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps, TaskBase
@@ -62,15 +62,13 @@ class FineTuned:
         """A predictor of the trained model, loaded on first use."""
         return Predictor(self.output_dir)
 
-    @keyword_errors(eval_file="data")
     def evaluate(self, data: Any, **options: Any) -> dict[str, float]:
         """Measures the answers to other labelled data, in any form that `fine_tune` takes for `eval`; writes nothing.
 
         `options` say how the data are read, if otherwise than in training: `encoding="cp1252"`, `text_column="body"`.
         """
-        return evaluations.evaluate(self.output_dir, DataFiles(eval_file=as_source(data, "data")), options=options).metrics
+        return evaluations.evaluate(self.output_dir, data, options).metrics
 
-    @keyword_errors(eval_file="data")
     def mistakes(self, data: Any = None, **options: Any) -> Any:
         """Returns a pandas frame of the rows that are answered wrongly, the most confident first: `text`, `label` (the right one),
         `answer`, and `probability:NAME` for each label.
@@ -81,9 +79,7 @@ class FineTuned:
         """
         if data is None and self.files is None:
             raise ValueError(f"{self.output_dir}: expected data, as in mistakes(rows): the run was loaded without those of its evaluation")
-        files = self.files if data is None else DataFiles(eval_file=as_source(data, "data"))
-        assert files is not None
-        return evaluations.mistakes(evaluations.evaluate(self.output_dir, files, options=options))
+        return evaluations.mistakes(evaluations.evaluate(self.output_dir, self.files if data is None else data, options))
 
     def _repr_html_(self) -> str:
         return evaluations.report_html(RunFolder(self.output_dir), self.metrics)
@@ -205,7 +201,7 @@ def classify_as_in_2018(task: TaskBase, files: DataFiles, run: RunFolder, placem
     """
     best = task.config.training.answer_with == "best"
     if not steps.train:
-        changed = checkpointing.check_same_run(task.config, run, (), task.Options)
+        changed = origins.check_same_run(task.config, run, (), task.Options)
         if changed_options := [change.describe() for change in changed if change.key.startswith("options.")]:
             print(f"{run.path}: other than in training: {'; '.join(changed_options)}")
     metrics = runs.FineTuning(task, files, run, placement, init_checkpoint, steps, best, named_results=False,

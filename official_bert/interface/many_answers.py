@@ -1,4 +1,4 @@
-"""Answers to many rows: several files in, shards out, in bounded memory, resumed after a kill, by several processes at once.
+"""Batch prediction: answers to many rows, several files in, shards out, in bounded memory, resumed after a kill, by several processes.
 
 Each shard is made of the parts that follow each other in the input, PART rows each. A part is answered as one, whatever was answered
 before, and kept in the journal of its shard: a resumed run writes the same bytes. A process takes the shards in order that nobody has
@@ -21,14 +21,15 @@ from official_bert import files
 from official_bert.data.long_work import preflight
 from official_bert.data.long_work.journal import Journal
 from official_bert.data.long_work.progress import Reporter
-from official_bert.data.long_work.work_folder import BUSY, WorkFolder, work_path
+from official_bert.data.long_work.work_folder import BusyError, WorkFolder, work_path
+from official_bert.data.provenance import changed_keys
 from official_bert.interface.model_inputs import ModelInputs
 from official_bert.interface.output_files import labelled
 from official_bert.interface.predictor import Predictor, warn_of_empty
 from official_bert.models.checkpoints import checkpoint_at
 
 PART = 1024  # rows that are answered, and journalled, at once
-JOURNAL = "answers.journal"
+JOURNAL = "answers.journal"  # in the work folder of a shard
 FORMS = ("", "outputs", "jsonl", "parquet", "npy")
 Form = Literal["lines", "jsonl", "parquet", "vectors_parquet", "npy"]
 Read = Callable[[str, int], Iterator[list[dict[str, Any]]]]  # the rows of a file, so many in a part
@@ -98,28 +99,24 @@ class ManyAnswers:
         """
         preflight.check_outputs([*self.outputs, self.manifest], self.inputs, self.input_file)
         counts = self._counts()
-        bounds = [round(number * sum(counts) / len(self.outputs)) for number in range(len(self.outputs) + 1)]
-        rows = _Rows(self.inputs, counts, self.model_inputs.read_parts)
-        waiting = [number for number, path in enumerate(self.outputs) if not files.exists(path)]
-        rows_left = sum(bounds[number + 1] - bounds[number] for number in waiting)
-        done, busy = 0, []
+        shards = list(itertools.pairwise(round(number * sum(counts) / len(self.outputs)) for number in range(len(self.outputs) + 1)))
+        waiting = {path: bounds for path, bounds in zip(self.outputs, shards) if not files.exists(path)}
         if not waiting:
             print(f"{self.manifest}: all {sum(counts):,} rows are answered; --discard answers them again")
             return
+        rows = _Rows(self.inputs, counts, self.model_inputs.read_parts)
+        rows_left, rows_done = sum(end - start for start, end in waiting.values()), 0
         with Reporter() as reporter:
-            for number in waiting:
-                start, end = bounds[number], bounds[number + 1]
-                before = done
-
-                def show(share: float, before: int = before, size: int = end - start) -> None:
-                    reporter.show(f"answering {rows_left:,} rows", min((before + share * size) / max(rows_left, 1), 0.999))
-                if not self._answer_shard(self.outputs[number], rows, start, end, show):
-                    busy.append(number)
-                done += end - start
+            for path, (start, end) in waiting.items():
+                def show(answered: int, before: int = rows_done) -> None:
+                    reporter.show(f"answering {rows_left:,} rows", min((before + answered) / max(rows_left, 1), 0.999))
+                with contextlib.suppress(BusyError):
+                    self._answer_shard(path, rows, start, end, show)
+                rows_done += end - start
             reporter.show(f"answering {rows_left:,} rows", 1.0)
-        if busy := [number for number in busy if not files.exists(self.outputs[number])]:
-            print(f"{len(busy)} of {len(self.outputs)} files are being answered by other processes, first {self.outputs[busy[0]]}; the "
-                  "same command finishes what they leave")
+        if busy := [path for path in waiting if not files.exists(path)]:
+            print(f"{len(busy)} of {len(self.outputs)} files are being answered by other processes, first {busy[0]}; the same command "
+                  "finishes what they leave")
 
     @functools.cached_property
     def _made_of(self) -> dict[str, Any]:
@@ -138,7 +135,7 @@ class ManyAnswers:
         if files.exists(self.manifest):
             manifest = files.read_json(self.manifest, "list of what the answers are made of")
             before = manifest.get("made_of", {}) if isinstance(manifest, dict) else {}
-            if changed := sorted(key for key in made_of if before.get(key) != made_of[key]):
+            if changed := sorted(changed_keys(dict.fromkeys(made_of) | before, made_of)):
                 raise ValueError(f"{self.manifest}: its answers are those of another {' and another '.join(changed)}; give another "
                                  "--output_file, or --discard to answer anew")
             return manifest["rows"]
@@ -153,33 +150,23 @@ class ManyAnswers:
             json.dump({"made_of": made_of, "rows": counts}, file)
         return counts
 
-    def _answer_shard(self, path: str, rows: "_Rows", start: int, end: int, show: Callable[[float], None]) -> bool:
-        """Answers the rows of a shard, those in its journal excepted, and writes it; returns False if another process does."""
-        work = WorkFolder(work_path(path), self._made_of | {"rows": [start, end]}, self.discard)
-        try:
-            folder = work.__enter__()
-        except ValueError as error:
-            if BUSY in str(error):
-                return False
-            raise
-        with contextlib.ExitStack() as stack:
-            stack.push(work)
+    def _answer_shard(self, path: str, rows: "_Rows", start: int, end: int, show: Callable[[int], None]) -> None:
+        """Answers the rows of a shard, those in its journal excepted, and writes it. Raises BusyError if another process does."""
+        with WorkFolder(work_path(path), self._made_of | {"rows": [start, end]}, self.discard) as work:
             if files.exists(path):  # another process has just written it
-                return True
-            journal = Journal(folder.path_of(JOURNAL))
-            stack.callback(journal.close)
-            replayed = sum(1 for _ in journal.replay())
-            empty: list[str] = []
-            for first in range(start + replayed * PART, end, PART):
-                part = rows.between(first, min(first + PART, end))
-                answers = self.predictor.answer(part, self.batch_size)
-                empty += filter(None, map(self.predictor.lacks_question, part, answers))
-                journal.append(self._entry(part, [self.predictor.unpadded(answer) for answer in answers]))
-                show((first + len(part) - start) / max(end - start, 1))
-            warn_of_empty(empty, end - start)
-            with files.written_beside(path) as temporary:
-                _WRITERS[self.form](temporary, journal.replay, end - start)
-        return True
+                return
+            with contextlib.closing(Journal(work.path_of(JOURNAL))) as journal:
+                replayed = sum(1 for _ in journal.replay())
+                empty: list[str] = []
+                for first in range(start + replayed * PART, end, PART):
+                    part = rows.between(first, min(first + PART, end))
+                    answers = self.predictor.answer(part, self.batch_size)
+                    empty += filter(None, map(self.predictor.lacks_question, part, answers))
+                    journal.append(self._entry(part, [self.predictor.unpadded(answer) for answer in answers]))
+                    show(first + len(part) - start)
+                warn_of_empty(empty, end - start)
+                with files.written_beside(path) as temporary:
+                    _WRITERS[self.form](temporary, journal.replay, end - start)
 
     def _entry(self, part: Sequence[Row], answers: Sequence[Mapping[str, Any]]) -> Any:
         """Returns answers as the journal keeps them."""
@@ -266,36 +253,32 @@ def _write_lines(path: str, replay: Callable[[], Iterator[list[Row]]], _: int) -
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-def _write_parquet(path: str, replay: Callable[[], Iterator[list[Row]]], _: int) -> None:
-    """Writes a table, a row group for each part."""
-    import pyarrow.parquet
-    schema = _schema(replay())
-    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
-        for rows in replay():
-            writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+def _write_parquet(path: str, replay: Callable[[], Iterator[Any]], _: int) -> None:
+    """Writes a table, a row group for each part; of vectors as a column `embedding` beside the columns that are kept.
 
-
-def _schema(parts: Iterator[list[Row]]) -> Any:
-    """Returns the types of the columns of all parts: one may have nothing but null. Raises ValueError for a column of two types."""
+    Raises ValueError for a column of two types.
+    """
     import pyarrow
-    try:
-        return functools.reduce(lambda schema, other: pyarrow.unify_schemas([schema, other]),
-                                (pyarrow.Table.from_pylist(rows).schema for rows in parts))
+    import pyarrow.parquet
+    try:  # a part may have nothing but null in a column: all of them say its type
+        schema = functools.reduce(lambda schema, other: pyarrow.unify_schemas([schema, other]),
+                                  (_table(entry).schema for entry in replay()))
     except pyarrow.lib.ArrowException as error:
         raise ValueError(f"--output_format=parquet: expected values of one type in each column ({str(error).splitlines()[0]}); JSON lines "
                          "hold any (--output_format=outputs)") from None
-
-
-def _write_vectors(path: str, replay: Callable[[], Iterator[Mapping[str, Any]]], _: int) -> None:
-    """Writes a table of vectors, `embedding`, beside the columns that are kept."""
-    import pyarrow
-    import pyarrow.parquet
-    schema, width = _schema(entry["kept"] for entry in replay()), next(replay())["width"]
-    with pyarrow.parquet.ParquetWriter(path, schema.append(pyarrow.field("embedding", pyarrow.list_(pyarrow.float32(), width)))) as writer:
+    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         for entry in replay():
-            column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(_vectors(entry).ravel()), width)
-            columns = pyarrow.Table.from_pylist(entry["kept"], schema).columns
-            writer.write_table(pyarrow.Table.from_arrays([*columns, column], schema=writer.schema))
+            writer.write_table(_table(entry, schema))
+
+
+def _table(entry: Any, schema: Any = None) -> Any:
+    """Returns the table of a journal's entry, rows or vectors, with the columns and types of a schema."""
+    import pyarrow
+    if isinstance(entry, list):
+        return pyarrow.Table.from_pylist(entry, schema)
+    column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(_vectors(entry).ravel()), entry["width"])
+    kept = pyarrow.Table.from_pylist(entry["kept"], schema and schema.remove(schema.get_field_index("embedding")))
+    return pyarrow.table([*kept.columns, column], [*kept.column_names, "embedding"])
 
 
 def _write_array(path: str, replay: Callable[[], Iterator[Mapping[str, Any]]], count: int) -> None:
@@ -312,4 +295,4 @@ def _vectors(entry: Mapping[str, Any]) -> np.ndarray:
 
 
 _WRITERS: Mapping[str, Callable[[str, Callable[[], Iterator[Any]], int], None]] = {
-    "lines": _write_lines, "jsonl": _write_lines, "parquet": _write_parquet, "vectors_parquet": _write_vectors, "npy": _write_array}
+    "lines": _write_lines, "jsonl": _write_lines, "parquet": _write_parquet, "vectors_parquet": _write_parquet, "npy": _write_array}

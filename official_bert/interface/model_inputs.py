@@ -265,7 +265,10 @@ class ModelInputs:
         Choices stand in one list, or in a column each; their beginning, if there is one, is the first column. Raises
         ValueError for a cell that is no text, or no list of texts.
         """
-        cells = [at_key(row, part) if part else "" for part in parts]
+        try:
+            cells = [at_key(row, part) if part else "" for part in parts]
+        except KeyError:
+            raise ValueError(f"{where}: expected keys {shown(parts)}, found {shown(list(row))}") from None
         if cells[0] is None and {*self.inputs} <= MAY_BE_NULL:
             nulls.append(f"{where}: column {parts[0]!r}: expected text, got 'None'")
             return ""

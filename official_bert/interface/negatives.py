@@ -1,4 +1,4 @@
-"""Mines hard negatives: passages that a search ranks high, and that do not answer the query."""
+"""Hard-negative mining: passages that a search ranks high for a query, and that do not answer it."""
 
 import dataclasses
 import functools

@@ -16,8 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import Config, build
-from official_bert.data.tabular.frames import as_source, is_frame
-from official_bert.interface.keyword_errors import keyword_errors
+from official_bert.data.tabular.frames import is_frame
 from official_bert.interface.model_inputs import ModelInputs
 from official_bert.interface.portable_models import load_portable, portable_folder
 from official_bert.models.encoder import BertEncoder
@@ -26,7 +25,7 @@ from official_bert.serving.bounds import broken_claim
 from official_bert.serving.loading import exported_folder, function_of, load_exported
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
 from official_bert.tasks.loading import check_named, load_task, restore_for_inference, task_class
-from official_bert.training.task import DataFiles, TaskBase
+from official_bert.training.task import TaskBase
 from official_bert.typed_values import did_you_mean
 
 Row = Mapping[str, Any]
@@ -98,7 +97,6 @@ class Predictor:
         answers = [named_probabilities(self.unpadded(answer), self.labels) for answer in arrays]
         return answers if index is None else as_frame(answers, index)
 
-    @keyword_errors(eval_file="data")
     def evaluate(self, data: Any, **options: Any) -> dict[str, float]:
         """Measures the answers to labelled data, in any form that `fine_tune` takes for `eval`, by the metrics of the task; scores are
         from 0 to 1. Writes nothing. `options` say how the data are read, if otherwise than in training: `encoding="cp1252"`.
@@ -106,7 +104,7 @@ class Predictor:
         Raises ValueError for an exported model, for data that the task cannot read, and for options that are not for reading.
         """
         from official_bert.interface import evaluations
-        return evaluations.evaluate(self.path, DataFiles(eval_file=as_source(data, "data")), self.config, options).metrics
+        return evaluations.evaluate(self.path, data, options, self.config).metrics
 
     def rank(self, query: str, texts: Iterable[str], batch_size: int = 32) -> list[dict[str, Any]]:
         """Returns `index`, `score` and `text` of each text, the best answer to the query first; equal scores keep their order.

@@ -23,7 +23,7 @@ from official_bert.models.replaced_tokens import GENERATOR
 from official_bert.models.run_folder import CONFIG_FILE, WITHOUT_WEIGHTS, RunFolder, not_a_run, tuned_for
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
-from official_bert.training.distillation.taught import taught
+from official_bert.training.distillation.students import as_student
 from official_bert.training.task import TaskBase
 
 # The names that configurations hold, and the modules of their `Task`.
@@ -61,7 +61,7 @@ def task_class(name: str, where: str = "config.task", other_names: Sequence[str]
 
 
 def load_task(config: Config, run: str = "") -> TaskBase:
-    """Returns the task that `config.task` names, a taught one if `config.training` has a teacher.
+    """Returns the task that `config.task` names, as a student if `config.training` has a teacher.
 
     Raises ValueError if there is none, or, for that of a `run`, if it is a module that the user has not named, or one in the run's own
     folder: a run is data, and never decides which code runs.
@@ -73,8 +73,8 @@ def load_task(config: Config, run: str = "") -> TaskBase:
                                  "executed; if it is a program that you trust, put it elsewhere, in a folder of PYTHONPATH")
     if run:
         check_named(config.task, run)
-    kind = task_class(config.task)
-    return (taught(kind) if config.training.teacher else kind)(config)
+    task = task_class(config.task)(config)
+    return as_student(task) if config.training.teacher else task
 
 
 def check_named(task: str, folder: str) -> None:

@@ -1,67 +1,21 @@
-"""Checkpoints of a run, written, restored and removed; and whether a run with this configuration may go on."""
+"""Checkpoints of a run: written, restored and removed; and the best one."""
 
-import dataclasses
 import glob
-import json
 import math
 import os
 import shutil
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import Any
 
 import tensorflow as tf
 
-from official_bert.config import Config, Difference, differences, may_change, merge, to_dict
 from official_bert.files import disk_full_reason, remove, written_whole
 from official_bert.models.interchange import prefixes
 from official_bert.models.interchange.stored_models import require_finite
 from official_bert.models.run_folder import BEST_FOLDER, STATE_FILE, RunFolder, step_of, write_tuned
 from official_bert.reports.metric_text import shown
-from official_bert.typed_values import defaults_of
-
-
-def check_same_run(config: Config, run: RunFolder, sections: tuple[str, ...] = ("",), options: type | None = None) -> list[Difference]:
-    """Returns the values that have changed since the run in the folder began, all of which may change.
-
-    An option that is left out has its default in the task's `options`. The casing may be chosen with the first vocabulary. Raises
-    ValueError, naming the keys, if values that begin with one of `sections` have changed and may not.
-    """
-    if not run.has_begun:
-        return []
-    every = differences(_completed(run.recorded_config(), options), _completed(config, options))
-    free = () if run.casing_is_chosen else ("tokenizer.do_lower_case",)
-    wrong = [change for change in every if change.key.startswith(sections) and not may_change(change.key) and change.key not in free
-             and not (change.key == "phases" and _go_on(change.before, change.after, run.steps_done))]
-    if wrong:
-        raise run.another_run(f"another configuration ({'; '.join(change.describe() for change in wrong)})",
-                              "give another folder, or the same values to resume it")
-    return every
-
-
-def _completed(config: Config, options: type | None) -> dict[str, Any]:
-    """Returns a configuration as plain values, with the default of each option that is left out, in its phases too."""
-    plain = to_dict(config)
-    defaults = json.dumps(defaults_of(options), default=dataclasses.asdict) if options else "{}"
-    plain["options"] = merge(json.loads(defaults), plain["options"])
-    plain["phases"] = [phase | {"options": merge(plain["options"], phase["options"]),
-                                "batch_size": phase["batch_size"] or config.training.batch_size} for phase in plain["phases"]]
-    return plain
-
-
-def _go_on(before: Sequence[Mapping], after: Sequence[Mapping], done: int) -> bool:
-    """Whether a run that has done so many steps may go on with other phases: with other steps of those to come, and with more.
-
-    A phase that has been left must have its steps; accumulation is free.
-    """
-    free = {"steps": 0, "accumulation_steps": 0}
-    first = 0
-    for old, new in zip(before, after):
-        if {**old, **free} != {**new, **free} or (old["steps"] != new["steps"] and first + min(old["steps"], new["steps"]) < done):
-            return False
-        first += old["steps"]
-    return len(after) >= len(before) or first >= done
 
 
 def restore(checkpoint: tf.train.Checkpoint, prefix: str) -> bool:

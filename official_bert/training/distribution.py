@@ -1,4 +1,4 @@
-"""Where a run computes: --strategy, --tpu_name, --worker_hosts to `tf.distribute`; precision, seeds."""
+"""Distributed training: --strategy, --tpu_name, --worker_hosts to `tf.distribute`; precision, batches of replicas, lost workers."""
 
 from official_bert.command_line import line_of
 
@@ -153,8 +153,8 @@ def _unreachable(where: str, error: object) -> str:
 
 def other_hosts(strategy: tf.distribute.TPUStrategy) -> list[str]:
     """The processors of the other machines that have the strategy's TPUs, by TensorFlow's names; such a host runs no Python of ours."""
-    found = {tf.DeviceSpec.from_string(name).replace(device_type="CPU", device_index=0) for name in strategy.extended.worker_devices}
-    return sorted(host.to_string() for host in found if host.job not in (None, "localhost"))
+    hosts = {tf.DeviceSpec.from_string(name).replace(device_type="CPU", device_index=0) for name in strategy.extended.worker_devices}
+    return sorted(host.to_string() for host in hosts if host.job not in (None, "localhost"))
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
@@ -183,7 +183,7 @@ def set_precision(name: str, tf32: bool = True) -> None:
 
 
 @contextlib.contextmanager
-def lost_workers_told(strategy: tf.distribute.Strategy, when: Callable[[], str]) -> Iterator[None]:
+def reporting_lost_workers(strategy: tf.distribute.Strategy, when: Callable[[], str]) -> Iterator[None]:
     """Raises ValueError if another worker has ended with an error, which it names; OSError, with TensorFlow's cause, if it is lost.
 
     `when` says at which step, for example. An error of this worker is told to the others, whose computations end at once.
@@ -209,7 +209,7 @@ def lost_workers_told(strategy: tf.distribute.Strategy, when: Callable[[], str])
 
 
 @contextlib.contextmanager
-def bad_rows_told(strategy: tf.distribute.Strategy, source: BatchSource) -> Iterator[None]:
+def reporting_bad_rows(strategy: tf.distribute.Strategy, source: BatchSource) -> Iterator[None]:
     """Tells the other workers of a row that cannot be read, while steps are computed: TensorFlow may wait for them forever instead."""
     if not isinstance(strategy, Workers) or not isinstance(source, RecordSource):
         yield
@@ -261,11 +261,11 @@ def check_same(strategy: tf.distribute.Strategy, what: str, value: Any) -> None:
 
 def check_batch(key: str, batch_size: int, strategy: tf.distribute.Strategy, accumulation_steps: int = 1) -> int:
     """Returns the rows of one replica's micro-batch. Raises ValueError if the global batch `training.<key>` is not divisible."""
-    parts = strategy.num_replicas_in_sync * accumulation_steps
-    if batch_size < 1 or batch_size % parts:
+    micro_batches = strategy.num_replicas_in_sync * accumulation_steps
+    if batch_size < 1 or batch_size % micro_batches:
         raise ValueError(f"config.training.{key}: expected a multiple of {strategy.num_replicas_in_sync} replicas times "
-                         f"{accumulation_steps} accumulation steps = {parts}, got {batch_size}")
-    return batch_size // parts
+                         f"{accumulation_steps} accumulation steps = {micro_batches}, got {batch_size}")
+    return batch_size // micro_batches
 
 
 def distribute(source: BatchSource, strategy: tf.distribute.Strategy, start: int = 0, stop: int = 0) -> tf.data.Dataset:

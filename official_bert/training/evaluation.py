@@ -30,12 +30,6 @@ DIVISION = ("options.dev_share", "options.train_share", "options.split_seed", "o
 MEANING = ("model.", "options.labels", "options.objective", "options.sentence_task", "options.sentence_loss")  # of the outputs
 
 
-def evaluate(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
-             report: Callable[[str], None] = print, best: bool = False) -> dict[str, float]:
-    """Returns the metrics of `measure`."""
-    return measure(task, files, output_dir, placement, init_checkpoint, report, best).metrics
-
-
 def measure(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
             report: Callable[[str], None] = print, best: bool = False) -> Measured:
     """Measures the newest readable checkpoint of a run's folder, its `best` one, or `init_checkpoint`, on the task's evaluation data.
@@ -49,7 +43,7 @@ def measure(task: TaskBase, files: DataFiles, output_dir: str, placement: Placem
     for place in {run, start} - {NO_RUN}:
         origins.check_held_out_part(digests, place, folds)
         if "eval" not in digests or folds:
-            checkpointing.check_same_run(task.config, place, DIVISION, task.Options)
+            origins.check_same_run(task.config, place, DIVISION, task.Options)
         if origins.evaluates_on_training_file(digests, place):
             report("the run was trained on the file that it is evaluated on; what is measured there says nothing about other data")
     trainer = _prepare(task, run, placement, init_checkpoint)
@@ -129,7 +123,7 @@ def outputs_of(choose: Callable[[Outputs, Batch], dict[str, tf.Tensor]], model: 
 
 
 def _prepare(task: TaskBase, run: RunFolder, placement: Placement, init_checkpoint: str = "") -> Trainer:
-    changed = checkpointing.check_same_run(task.config, run, MEANING, task.Options)
+    changed = origins.check_same_run(task.config, run, MEANING, task.Options)
     frozen = next((change.before for change in changed if change.key == "training.freeze"), task.config.training.freeze)
     guards.check_vocabulary(task.config, run, init_checkpoint)
     strategy = distribution.make_strategy(placement)

@@ -33,13 +33,13 @@ def check_vocabulary(config: Config, run: RunFolder, init_checkpoint: str) -> No
     if loading.lower_cases(path) is not None:
         return
     vocab, lower_case = load_vocab(path), config.tokenizer.do_lower_case
-    if lower_case and has_capitals(vocab) and _is_told_to_lower_case(path, run, init_checkpoint):
+    if lower_case and has_capitals(vocab) and _lower_cases_already(path, run, init_checkpoint):
         logging.warning("%s: more than 1 %% of its entries have capital letters, but text is lower-cased, as in earlier training", path)
     else:
         check_casing(path, vocab, lower_case)
 
 
-def _is_told_to_lower_case(vocab_file: str, run: RunFolder, init_checkpoint: str) -> bool:
+def _lower_cases_already(vocab_file: str, run: RunFolder, init_checkpoint: str) -> bool:
     """Whether the files of the run in a folder say that text is lower-cased or, if there is none, those of the checkpoint."""
     if run.has_begun:
         return run.recorded_config().tokenizer.do_lower_case and run.casing_is_chosen
@@ -93,12 +93,12 @@ def watched(model: keras.Model, note: Callable[[str, tf.Tensor], None]) -> Itera
             return outputs
         return watched_call
     for layer in layers:
-        object.__setattr__(layer, "call", watch(layer, layer.call))
+        layer.call = watch(layer, layer.call)
     try:
         yield
     finally:
         for layer in layers:
-            object.__delattr__(layer, "call")
+            del layer.call
 
 
 def first_bad_tensor(step: Step, weights: Tensors, batch: Batch, number: int, micro_batches: int) -> str:
@@ -109,12 +109,12 @@ def first_bad_tensor(step: Step, weights: Tensors, batch: Batch, number: int, mi
     for name, value in [*zip((f"weight {name}" for name in names), weights), *batch.items()]:
         if not is_finite(value):
             return name
-    totals = step.task.loss_weights(batch)
+    totals = step.objective.loss_weights(batch)
     for place in range(micro_batches):
         rows = next(iter(batch.values())).shape[0] // micro_batches
         part = {key: value[place * rows:(place + 1) * rows] for key, value in batch.items()}
-        if found := _bad_in_part(step, weights, part, totals, tf.constant(number), place):
-            return found
+        if tensor_name := _bad_in_part(step, weights, part, totals, tf.constant(number), place):
+            return tensor_name
     return "the sum of gradients, or an update"
 
 

@@ -45,7 +45,8 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
     chief = distribution.is_chief(strategy)
     tell = (lambda line: report(original_paths(line))) if chief else lambda _: None
     publish = work.push if chief else lambda: None
-    with (run.locked() if chief else contextlib.nullcontext(), distribution.lost_workers_told(strategy, lambda: "before the first step")):
+    with (run.locked() if chief else contextlib.nullcontext(),
+          distribution.reporting_lost_workers(strategy, lambda: "before the first step")):
         plan = beginning.open_data(task, files, run, strategy, init_checkpoint, steps)
         profile.check(plan.last)
         try:
@@ -77,7 +78,7 @@ class Run:
     def go(self) -> dict[str, float]:
         """Trains to the last step, with logs, evaluations and checkpoints; returns the last evaluation's metrics."""
         with (self.signals.handled(self.watcher.say), self._ended(),
-              distribution.lost_workers_told(self.trainer.strategy, lambda: f"step {self.trainer.steps_done}")):
+              distribution.reporting_lost_workers(self.trainer.strategy, lambda: f"step {self.trainer.steps_done}")):
             self.evaluations.make_up()
             if (self.settings.rewind_on_spike or self.clock.limited) and not self.folder.newest():
                 self.save()  # so that there is always somewhere to go back to, and that it is known how long it takes
@@ -137,9 +138,8 @@ class Run:
     def _end_of_time(self, phase: Phase, step: int) -> None:
         """Logs and saves the last step of a training that ends with its time."""
         if self.log.rows:
-            self.log.write(step, self.trainer.step.names, phase.resolved.task.config.training.batch_size)
-        if step_of(self.folder.newest()) != step:
-            self.save()
+            self._write_log(phase, step)
+        self._save_unless_saved(step)
         self.folder.wait()
         self.watcher.note(step, clock.OVER, f"after {self.settings.hours:g} hours, at step {step}")
 
@@ -164,7 +164,7 @@ class Run:
         """Takes `count` steps after `step`, fewer if one fails; returns their metrics [steps, names]."""
         self.trainer.stop_wanted.assign(float(self.signals.terminated))
         try:
-            with distribution.bad_rows_told(self.trainer.strategy, phase.source):
+            with distribution.reporting_bad_rows(self.trainer.strategy, phase.source):
                 return self.trainer.run_steps(batches, tf.constant(count)).numpy()
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
             raise ValueError(phase.source.explain(error.message) or f"step {step}: {error.message}") from None
@@ -173,7 +173,7 @@ class Run:
         """Logs, saves, stops or evaluates if that is due after `step` steps."""
         stopping = bool(self.trainer.stop_agreed.numpy()) if self.trainer.several_workers else self.signals.terminated
         if step % self.settings.log_every == 0 or step == phase.last or stopping:
-            self.log.write(step, self.trainer.step.names, phase.resolved.task.config.training.batch_size)
+            self._write_log(phase, step)
         is_kept = bool(self.settings.keep_every) and step % self.settings.keep_every == 0
         is_kept |= self.clock.limited and self.evaluations.is_due(step)  # which may take longer than the time that is left
         if step % self.settings.save_every == 0 or is_kept or step == phase.last or stopping or self.signals.save_wanted:
@@ -193,6 +193,13 @@ class Run:
             began = clock.now()
             self.folder.save_in_background(self.trainer.snapshot(), self.trainer.steps_done, lambda name: self._saved(name, began))
 
+    def _save_unless_saved(self, step: int) -> None:
+        if step_of(self.folder.newest()) != step:
+            self.save()
+
+    def _write_log(self, phase: Phase, step: int) -> None:
+        self.log.write(step, self.trainer.step.names, phase.resolved.task.config.training.batch_size)
+
     def _saved(self, name: str, began: float) -> None:
         self.publish()
         self.clock.wrote(clock.now() - began)
@@ -210,8 +217,7 @@ class Run:
         """Whether training ends after `step` because evaluations are no longer better; saves the weights then."""
         if not self.evaluations.are_out_of_patience(step):
             return False
-        if step_of(self.folder.newest()) != step:
-            self.save()
+        self._save_unless_saved(step)
         self.watcher.note(step, "stopped_early", f"at step {step} of {self.phases[-1].last}: {self.settings.patience} evaluations without "
                           f"a better {self.evaluations.best.metric} (training.patience)")
         return True

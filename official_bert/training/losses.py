@@ -1,4 +1,4 @@
-"""Losses as (sum, weight): only the step divides, over the global batch.
+"""Losses of classifiers (cross-entropy, label smoothing, squared error) as (sum, weight): only the step divides, over the global batch.
 
 So N replicas, k micro-batches and one big batch are the same training. (2018 averaged the means of its shards, so tokens of
 a shard with few masks counted more.)
@@ -25,8 +25,13 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, smoo
         each = tf.where(possible, tf.nn.log_softmax(logits), 0.0)
         mean = tf.reduce_sum(each, axis=-1) / tf.reduce_sum(tf.cast(possible, tf.float32), axis=-1)
         losses = (1.0 - smoothing) * losses - smoothing * mean
+    return weighted_sum(losses, weights)
+
+
+def weighted_sum(values: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the sum of values times weights and the sum of weights, float32: both [...]."""
     weights = tf.cast(weights, tf.float32)
-    return tf.reduce_sum(losses * weights), tf.reduce_sum(weights)
+    return tf.reduce_sum(values * weights), tf.reduce_sum(weights)
 
 
 def negative_log_likelihoods(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -77,23 +82,19 @@ def binary_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tenso
     """
     labels = tf.cast(labels, tf.float32) * (1.0 - smoothing) + 0.5 * smoothing
     losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=tf.cast(logits, tf.float32)) * label_weights
-    weights = tf.cast(weights, tf.float32)
-    return tf.reduce_sum(tf.reduce_mean(losses, axis=-1) * weights), tf.reduce_sum(weights)
+    return weighted_sum(tf.reduce_mean(losses, axis=-1), weights)
 
 
 def squared_error(scores: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Weighted sum of squared differences and the sum of weights: all [B]."""
-    weights = tf.cast(weights, tf.float32)
-    errors = tf.math.squared_difference(tf.cast(scores, tf.float32), tf.cast(targets, tf.float32))
-    return tf.reduce_sum(errors * weights), tf.reduce_sum(weights)
+    return weighted_sum(tf.math.squared_difference(tf.cast(scores, tf.float32), tf.cast(targets, tf.float32)), weights)
 
 
 def accuracy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Weighted number of rows whose largest logit is the label's, and the sum of weights."""
-    weights = tf.cast(weights, tf.float32)
     # As rows, so that the graph holds one search for the largest logits, that of the loss.
     right = tf.equal(tf.reshape(largest_places(as_rows(logits)), tf.shape(labels)), tf.cast(labels, tf.int32))
-    return tf.reduce_sum(tf.cast(right, tf.float32) * weights), tf.reduce_sum(weights)
+    return weighted_sum(tf.cast(right, tf.float32), weights)
 
 
 def prediction_weights(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Optimizers: pure functions of tensors, and Keras optimizers around them.
+"""Optimizers (AdamW, LAMB, StableAdamW): pure functions of tensors, and Keras optimizers around them.
 
 `adamw` is 2018's `AdamWeightDecayOptimizer`: no bias correction, epsilon 1e-6, decay of all weights except LayerNorm and
 biases. `adamw_bias_corrected` is AdamW as published (Loshchilov and Hutter, 2019), `lamb` is LAMB as published (You et al.,

@@ -1,4 +1,7 @@
-"""What a run is made of, in `data.json` of its folder: data, vocabulary, initial checkpoint. A resume on others is refused."""
+"""Is this the same run? A resume with another configuration, data, vocabulary or initial checkpoint is refused.
+
+The configuration is in the run's folder, and what the run is made of in `data.json` beside it.
+"""
 
 import dataclasses
 import itertools
@@ -6,16 +9,60 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_bert.config import Config, to_dict
+from official_bert.config import Config, Difference, differences, may_change, merge, to_dict
+from official_bert.data.provenance import changed_keys
 from official_bert.files import absolute, exists
 from official_bert.models.run_folder import RunFolder
 from official_bert.text import loading
 from official_bert.training.schedules.phases import Phase
+from official_bert.typed_values import defaults_of
 
 FLAG_OF = {"train": "--train_file", "eval": "--eval_file"}
 START = "start"  # the path of the initial checkpoint
 TEACHER = "teacher"  # the digest of its weights
 NAMED = 3  # files of a kind in a message
+
+
+def check_same_run(config: Config, run: RunFolder, sections: tuple[str, ...] = ("",), options: type | None = None) -> list[Difference]:
+    """Returns the values that have changed since the run in the folder began, all of which may change.
+
+    An option that is left out has its default in the task's `options`. The casing may be chosen with the first vocabulary. Raises
+    ValueError, naming the keys, if values that begin with one of `sections` have changed and may not.
+    """
+    if not run.has_begun:
+        return []
+    every = differences(_completed(run.recorded_config(), options), _completed(config, options))
+    free = () if run.casing_is_chosen else ("tokenizer.do_lower_case",)
+    wrong = [change for change in every if change.key.startswith(sections) and not may_change(change.key) and change.key not in free
+             and not (change.key == "phases" and _phases_may_follow(change.before, change.after, run.steps_done))]
+    if wrong:
+        raise run.another_run(f"another configuration ({'; '.join(change.describe() for change in wrong)})",
+                              "give another folder, or the same values to resume it")
+    return every
+
+
+def _completed(config: Config, options: type | None) -> dict[str, Any]:
+    """Returns a configuration as plain values, with the default of each option that is left out, in its phases too."""
+    plain = to_dict(config)
+    defaults = json.dumps(defaults_of(options), default=dataclasses.asdict) if options else "{}"
+    plain["options"] = merge(json.loads(defaults), plain["options"])
+    plain["phases"] = [phase | {"options": merge(plain["options"], phase["options"]),
+                                "batch_size": phase["batch_size"] or config.training.batch_size} for phase in plain["phases"]]
+    return plain
+
+
+def _phases_may_follow(before: Sequence[Mapping], after: Sequence[Mapping], done: int) -> bool:
+    """Whether a run that has done so many steps may go on with other phases: with other steps of those to come, and with more.
+
+    A phase that has been left must have its steps; accumulation is free.
+    """
+    free = {"steps": 0, "accumulation_steps": 0}
+    first = 0
+    for old, new in zip(before, after):
+        if {**old, **free} != {**new, **free} or (old["steps"] != new["steps"] and first + min(old["steps"], new["steps"]) < done):
+            return False
+        first += old["steps"]
+    return len(after) >= len(before) or first >= done
 
 
 def origin_of(config: Config, digests: Mapping[str, str], phases: Sequence[Phase]) -> dict[str, Any]:
@@ -30,8 +77,8 @@ def origin_of(config: Config, digests: Mapping[str, str], phases: Sequence[Phase
         origin["train_content"] = _all([phase.source.content for phase in phases])
     if "eval" not in digests:
         origin["eval_content"] = _all([phase.resolved.held_out.source.content for phase in phases if phase.resolved.held_out])
-    if teacher := phases[0].resolved.task.teacher:
-        origin[TEACHER] = teacher.digest
+    if (student := phases[0].resolved.task.student) and student.teacher:
+        origin[TEACHER] = student.teacher.digest
     if config.tokenizer.vocab_file:
         origin["vocabulary"] = loading.digest(config.tokenizer.vocab_file)
     return {key: value for key, value in origin.items() if value}
@@ -51,8 +98,8 @@ def _all(contents: Sequence[list]) -> list:
 def changes(origin: Mapping[str, Any], run: RunFolder) -> list[str]:
     """Describes the differences to what the run in the folder is made of; [] if there are none, or nothing is recorded."""
     before = run.origin
-    changed = [_describe(key, before[key], value) for key, value in origin.items()
-             if before.get(key, value) != value and not (key == START and _may_be_moved(before[key], value))]
+    changed = [_describe(key, before[key], origin[key]) for key in changed_keys(before, origin)
+               if not (key == START and _may_be_moved(before[key], origin[key]))]
     if START in origin and run.checkpoints() and before and START not in before:
         changed.append("first weights of its own, without --init_checkpoint")
     return changed + _other_division(before, origin)
@@ -107,8 +154,7 @@ def evaluates_on_training_file(digests: Mapping[str, str], run: RunFolder) -> bo
 def evaluates_otherwise(origin: Mapping[str, Any], run: RunFolder) -> bool:
     """Whether the run in the folder was evaluated on other data: its values are not comparable."""
     before = run.origin
-    return any(before.get(key, value) != value for key, value in origin.items() if key.startswith("eval")) or bool(
-        _other_division(before, origin))
+    return any(key.startswith("eval") for key in changed_keys(before, origin)) or bool(_other_division(before, origin))
 
 
 def write(origin: Mapping[str, Any], run: RunFolder, goes_on: bool = True) -> None:
@@ -140,8 +186,8 @@ def _describe(key: str, before: Any, after: Any) -> str:
 
 def _some(items: Sequence[Any]) -> str:
     """The first few files, or other parts, of some data."""
-    told = [_describe_item(item) for item in items]
-    return ", ".join(told[:NAMED]) + (f" and {len(told) - NAMED} more" if len(told) > NAMED else "")
+    names = [_describe_item(item) for item in items]
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def _describe_item(item: Any) -> str:

@@ -1,4 +1,4 @@
-"""Losses of search: a text and its right answer against wrong ones, as (sum, weight).
+"""Losses of search (contrastive, triplet, margin, listwise): a text and its right answer against wrong ones, as (sum, weight).
 
 A group is a number of rows, one after another, that lies whole in one micro-batch of one replica: so a loss over groups is the same in a
 global batch and in its parts. Scores are cosines divided by a temperature, or a reranker's logits.
@@ -8,7 +8,8 @@ B rows, G rows of a group, T texts of a row (anchor, positive, negatives), C = G
 
 import tensorflow as tf
 
-from official_bert.training.losses import ABSENT, cross_entropy
+from official_bert.training.distillation.losses import divergence
+from official_bert.training.losses import ABSENT, cross_entropy, weighted_sum
 
 MISSING = -1  # the number of a text that a row does not have
 Fraction = tuple[tf.Tensor, tf.Tensor]
@@ -68,15 +69,13 @@ def triplet(scores: tf.Tensor, present: tf.Tensor, weights: tf.Tensor, margin: f
 
 def margin_mse(scores: tf.Tensor, teacher: tf.Tensor, present: tf.Tensor, weights: tf.Tensor) -> Fraction:
     """Mean over the negatives of the squared difference of margins, positive minus negative, to the teacher's (Hofstätter et al. 2020)."""
-    margins, wanted = (values[:, :1] - values[:, 1:] for values in (scores, tf.cast(teacher, tf.float32)))
-    return _mean_of_negatives(tf.math.squared_difference(margins, wanted), present, weights)
+    margins, teacher_margins = (values[:, :1] - values[:, 1:] for values in (scores, tf.cast(teacher, tf.float32)))
+    return _mean_of_negatives(tf.math.squared_difference(margins, teacher_margins), present, weights)
 
 
 def kl_divergence(scores: tf.Tensor, teacher: tf.Tensor, present: tf.Tensor, weights: tf.Tensor) -> Fraction:
     """KL divergence of the softmax of a row's scores from that of the teacher's scores, all [B,T-1]."""
-    logs, wanted = (tf.nn.log_softmax(tf.where(present, values, ABSENT)) for values in (scores, tf.cast(teacher, tf.float32)))
-    divergence = tf.where(present, tf.exp(wanted) * (wanted - logs), 0.0)
-    return _weighted(tf.reduce_sum(divergence, axis=-1), weights)
+    return divergence(scores, teacher, weights, 1.0, present)
 
 
 def cosent(cosines: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, group_size: int, temperature: float) -> Fraction:
@@ -96,7 +95,7 @@ def cosent(cosines: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, group_siz
 def pointwise(scores: tf.Tensor, labels: tf.Tensor, present: tf.Tensor, weights: tf.Tensor) -> Fraction:
     """Mean over a row's texts of the binary cross-entropy of each by itself: scores and labels (0 or 1) [B,C]."""
     each = tf.nn.sigmoid_cross_entropy_with_logits(labels=tf.cast(labels, tf.float32), logits=scores)
-    return _weighted(_mean(each, present), weights)
+    return weighted_sum(_mean(each, present), weights)
 
 
 def pairwise(scores: tf.Tensor, labels: tf.Tensor, present: tf.Tensor, weights: tf.Tensor) -> Fraction:
@@ -105,7 +104,7 @@ def pairwise(scores: tf.Tensor, labels: tf.Tensor, present: tf.Tensor, weights: 
     pairs = (labels[:, :, None] > labels[:, None]) & present[:, :, None] & present[:, None]    # [B,C,C]
     each = tf.nn.softplus(scores[:, None] - scores[:, :, None])
     flat = tf.shape(scores)[1] ** 2
-    return _weighted(_mean(tf.reshape(each, (-1, flat)), tf.reshape(pairs, (-1, flat))), weights)
+    return weighted_sum(_mean(tf.reshape(each, (-1, flat)), tf.reshape(pairs, (-1, flat))), weights)
 
 
 def listwise(scores: tf.Tensor, labels: tf.Tensor, present: tf.Tensor, weights: tf.Tensor) -> Fraction:
@@ -113,7 +112,7 @@ def listwise(scores: tf.Tensor, labels: tf.Tensor, present: tf.Tensor, weights: 
     shares = tf.where(present, tf.cast(labels, tf.float32), 0.0)
     shares = tf.math.divide_no_nan(shares, tf.reduce_sum(shares, axis=-1, keepdims=True))
     logs = tf.nn.log_softmax(tf.where(present, scores, ABSENT))
-    return _weighted(-tf.reduce_sum(tf.where(present, shares * logs, 0.0), axis=-1), weights)
+    return weighted_sum(-tf.reduce_sum(tf.where(present, shares * logs, 0.0), axis=-1), weights)
 
 
 def _numbers(texts: tf.Tensor, group_size: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -139,9 +138,4 @@ def _mean(values: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
 
 
 def _mean_of_negatives(values: tf.Tensor, present: tf.Tensor, weights: tf.Tensor) -> Fraction:
-    return _weighted(_mean(values, present[:, 1:]), weights)
-
-
-def _weighted(values: tf.Tensor, weights: tf.Tensor) -> Fraction:
-    weights = tf.cast(weights, tf.float32)
-    return tf.reduce_sum(values * weights), tf.reduce_sum(weights)
+    return weighted_sum(_mean(values, present[:, 1:]), weights)

@@ -1,4 +1,4 @@
-"""One fine-tuning: training, evaluation and prediction, shared by the fine-tuning commands."""
+"""One fine-tuning: training, evaluation and prediction, shared by the fine-tuning commands and Python functions."""
 
 import contextlib
 import dataclasses
@@ -34,7 +34,8 @@ def _forgotten_gradients() -> Iterator[None]:
     """Forgets the gradients that graphs made meanwhile have registered, once nothing trains any more.
 
     TensorFlow registers each use of `tf.custom_gradient` in a graph for good, and with it the graph and its variables: a search of twenty
-    runs would hold the weights and moments of all.
+    runs would hold the weights and moments of all. No public call removes an entry. Gradients in graphs of tensors alone hold no
+    variables, but TensorFlow's optimizer then adds numbers in another order: the last digits of a training would change.
     """
     registered = ops.gradient_registry._registry
     before = set(registered)
@@ -82,17 +83,21 @@ class FineTuning:
         with _forgotten_gradients():
             evaluation_name = self._evaluation_name()
             measured = self.train() if self.steps.train else self._evaluate() if self.steps.evaluate else None
-            metrics = measured.metrics if measured else {}
-            if first and measured and metrics and self.steps.evaluate:
-                self._write_results(measured, evaluation_name)
-            if first and self.steps.predict:
-                self._predict(measured)
-            if first and measured and self.steps.train:
-                documents.write_card(self.run, measured, self.files, self.report)
-            if first and measured and metrics and self.task.config.training.report:
-                weights = trained_weights(self.run, self.init_checkpoint, self._best)
-                documents.write_page(self.run, measured, self.files, weights, evaluation_name, self.report)
-        return metrics
+            if first:
+                self._write(measured, evaluation_name)
+        return measured.metrics if measured else {}
+
+    def _write(self, measured: Measured | None, evaluation_name: str) -> None:
+        """Writes results, answers, model card and report, as far as there are any."""
+        if measured and measured.metrics and self.steps.evaluate:
+            self._write_results(measured, evaluation_name)
+        if self.steps.predict:
+            self._predict(measured)
+        if measured and self.steps.train:
+            documents.write_card(self.run, measured, self.files, self.report)
+        if measured and measured.metrics and self.task.config.training.report:
+            weights = trained_weights(self.run, self.init_checkpoint, self._best)
+            documents.write_page(self.run, measured, self.files, weights, evaluation_name, self.report)
 
     @functools.cached_property
     def _digest(self) -> str:

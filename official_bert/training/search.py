@@ -1,4 +1,4 @@
-"""Several fine-tunings of one task: a grid of settings (paper A.3) or random ones, several seeds, folds; their results, and the best.
+"""Hyper-parameter search: a grid of settings (paper A.3) or random ones, several seeds, folds; their results, and the best.
 
 Each run has its own folder and is not repeated: `search.json` has its results. Of the runs of one search only the best keeps its
 checkpoints; another search in the same folder may add runs, and chooses among its own.
@@ -7,7 +7,6 @@ checkpoints; another search in the same folder may add runs, and chooses among i
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
 import logging
 import math
@@ -23,6 +22,7 @@ import numpy as np
 
 from official_bert import files
 from official_bert.config import Config, build, differences, merge, nest, parse_override, to_dict
+from official_bert.data.provenance import changed_keys
 from official_bert.models.run_folder import SEARCH_FILE, RunFolder
 from official_bert.reports.metric_text import shown
 from official_bert.training.guards import DivergedError
@@ -38,7 +38,7 @@ PAPER_GRID: Mapping[str, tuple[Any, ...]] = {
 SHORT_NAMES = {"training.batch_size": "batch", "optimizer.learning_rate": "rate", "training.epochs": "epochs", "seed": "seed",
                "options.fold": "fold"}
 DIGITS = 3  # of a number drawn from a range
-DRAWS = 100  # tries to draw a setting that is not there yet
+DRAWS = 100  # tries for each setting: it may have been drawn before
 Setting = dict[str, Any]  # values by dotted key
 TrainOne = Callable[[Config, str], dict[str, float]]  # configuration, folder -> metrics
 
@@ -59,7 +59,12 @@ class Outcome:
     @property
     def spread(self) -> float:
         """The sample standard deviation over seeds and folds, 0 of one."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
+        return deviation(self.values)
+
+
+def deviation(values: Sequence[float]) -> float:
+    """The sample standard deviation, 0 of one value."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +75,12 @@ class Range:
     low: float
     high: float
 
-    def draw(self, rng: np.random.Generator) -> float | int:
-        """Draws a number; those of `uniform` and `loguniform` have three digits."""
+    def rvs(self, random_state: np.random.RandomState) -> float | int:
+        """Draws a number, as `ParameterSampler` asks for it; those of `uniform` and `loguniform` have three digits."""
         if self.kind == "integers":
-            return int(rng.integers(int(self.low), int(self.high), endpoint=True))
-        drawn = (rng.uniform(self.low, self.high) if self.kind == "uniform" else
-                 math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
+            return int(random_state.randint(int(self.low), int(self.high) + 1))
+        drawn = (random_state.uniform(self.low, self.high) if self.kind == "uniform" else
+                 math.exp(random_state.uniform(math.log(self.low), math.log(self.high))))
         return min(max(float(f"{drawn:.{DIGITS}g}"), self.low), self.high)
 
 
@@ -93,55 +98,57 @@ def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Any, ...] | Range]:
         if key and (called := re.fullmatch(r"(\w+)\((.*)\)", values)):
             varied[key] = _parse_range(text, called[1], called[2].split(","))
             continue
-        parts = _BETWEEN.split(values)
-        if not key or not all(parts):
+        choices = _BETWEEN.split(values)
+        if not key or not all(choices):
             raise ValueError(f"--vary={text}: expected key=value,value,... as in optimizer.learning_rate=2e-5,3e-5")
-        varied[key] = tuple(functools.reduce(operator.getitem, key.split("."), parse_override(f"{key}={value}")) for value in parts)
+        varied[key] = tuple(functools.reduce(operator.getitem, key.split("."), parse_override(f"{key}={value}")) for value in choices)
     return varied
 
 
 def _parse_range(text: str, kind: str, bounds: Sequence[str]) -> Range:
-    kinds = get_args(typing.get_type_hints(Range)["kind"])
+    range_kinds = get_args(typing.get_type_hints(Range)["kind"])
     try:
         low, high = (float(bound) for bound in bounds)
     except ValueError:
         low, high = math.nan, math.nan
     whole = kind != "integers" or (low.is_integer() and high.is_integer())
-    if kind not in kinds or not -math.inf < low < high < math.inf or not whole or (kind == "loguniform" and low <= 0.0):
-        raise ValueError(f"--vary={text}: expected {', '.join(f'{name}(lowest,highest)' for name in kinds)}, with finite numbers, "
+    if kind not in range_kinds or not -math.inf < low < high < math.inf or not whole or (kind == "loguniform" and low <= 0.0):
+        raise ValueError(f"--vary={text}: expected {', '.join(f'{name}(lowest,highest)' for name in range_kinds)}, with finite numbers, "
                          "above 0 for loguniform, whole ones for integers")
     return Range(kind, low, high)  # type: ignore[arg-type]
 
 
 def settings_of(grid: Grid) -> list[Setting]:
-    """Every combination of the values. Raises ValueError for a range, which has no end of them."""
-    lists: list[Sequence[Any]] = []
+    """Returns every combination of the values. Raises ValueError for a range: it has no end of values."""
+    from sklearn.model_selection import ParameterGrid
     for key, values in grid.items():
         if isinstance(values, Range):
             raise ValueError(f"--vary={key}={values.kind}(...): expected --random, the number of settings to draw, beside it")
-        lists.append(values)
-    return [dict(zip(grid, values)) for values in itertools.product(*lists)]
+    return [_in_order(setting, grid) for setting in ParameterGrid(grid)]
 
 
 def draw_settings(grid: Grid, count: int, seed: int) -> list[Setting]:
-    """Draws different settings: the i-th one is a function of the seed and those before it, so that a larger number adds to a smaller one.
+    """Draws different settings at random: a larger `count` adds to those of a smaller one.
 
     Raises ValueError if there are not so many.
     """
+    from sklearn.model_selection import ParameterGrid, ParameterSampler
     if not grid:
         raise ValueError("--random: expected --vary (or --grid) with what to draw from")
-    drawn: list[Setting] = []
-    for number in range(count):
-        for attempt in range(DRAWS):
-            rng = np.random.default_rng((seed, number, attempt))
-            setting = {key: values.draw(rng) if isinstance(values, Range) else values[rng.integers(len(values))]
-                       for key, values in grid.items()}
-            if setting not in drawn:
-                drawn.append(setting)
-                break
-        else:
-            raise ValueError(f"--random={count}: expected more different settings to draw from, found {len(drawn)}")
-    return drawn
+    # Of lists alone, the sampler shuffles all combinations; with a range among them, it may draw a setting again.
+    draws = DRAWS * count if any(isinstance(values, Range) for values in grid.values()) else len(ParameterGrid(grid))
+    settings: list[Setting] = []
+    for setting in ParameterSampler(grid, draws, random_state=seed):
+        if setting not in settings:
+            settings.append(setting)
+        if len(settings) == count:
+            return [_in_order(setting, grid) for setting in settings]
+    raise ValueError(f"--random={count}: expected more different settings to draw from, found {len(settings)}")
+
+
+def _in_order(setting: Setting, grid: Grid) -> Setting:
+    """A setting with its keys in the order in which the user gave them, as in the names of the runs' folders."""
+    return {key: setting[key] for key in grid}
 
 
 def with_setting(config: Config, setting: Setting) -> Config:
@@ -151,11 +158,11 @@ def with_setting(config: Config, setting: Setting) -> Config:
 
 def name_of(setting: Setting) -> str:
     """A setting as the name of a folder: `batch16-rate5e-05-epochs2`."""
-    parts = []
+    words = []
     for key, value in setting.items():
         written = f"{value:g}" if isinstance(value, float) else str(value)
-        parts.append(f"{SHORT_NAMES.get(key, key.rpartition('.')[2] + '-')}{written}")
-    return re.sub(r"[^\w.+-]+", "_", "-".join(parts)) or "run"
+        words.append(f"{SHORT_NAMES.get(key, key.rpartition('.')[2] + '-')}{written}")
+    return re.sub(r"[^\w.+-]+", "_", "-".join(words)) or "run"
 
 
 def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: str, metric: str, train_one: TrainOne,
@@ -170,11 +177,12 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
     origin or configuration, or lack the metric; at the end, if no run has a finite value.
     """
     _check_settings(config, settings, folds)
-    parts: list[Setting] = [{"seed": config.seed + seed} | ({"options.folds": folds, "options.fold": fold} if folds else {})
+    repeats: list[Setting] = [{"seed": config.seed + seed} | ({"options.folds": folds, "options.fold": fold} if folds else {})
                             for seed in range(seeds) for fold in range(max(folds, 1))]
-    names = [[name_of(setting | {key: value for key, value in part.items() if key != "options.folds"}) for part in parts]
+    names = [[name_of(setting | {key: value for key, value in repeat.items() if key != "options.folds"}) for repeat in repeats]
              for setting in settings]
-    configs = {name: with_setting(config, setting | part) for setting, keys in zip(settings, names) for name, part in zip(keys, parts)}
+    configs = {name: with_setting(config, setting | repeat) for setting, keys in zip(settings, names)
+               for name, repeat in zip(keys, repeats)}
     folder = RunFolder(output_dir)
     records = _Records(folder, metric, origin, configs)
 
@@ -240,15 +248,12 @@ class _Records:
         self.origin, self.configs = dict(origin), configs
         if (stored := folder.search) is not None:
             self.runs, self.with_checkpoints = stored["runs"], set(stored["kept"])
-            self._check_origin(stored["origin"])
+            unrecorded = dict.fromkeys(DATA)
+            if other := changed_keys(unrecorded | stored["origin"], unrecorded | self.origin):
+                raise ValueError(f"{self.path}: its results are those of another {' and another '.join(other)}; give another --output_dir")
             for name in configs:
                 if name in self.runs:
                     self._check_run(name)
-
-    def _check_origin(self, before: Mapping[str, str]) -> None:
-        origin = dict.fromkeys(DATA) | self.origin
-        if other := [name for name, value in origin.items() if before.get(name, None if name in DATA else value) != value]:
-            raise ValueError(f"{self.path}: its results are those of another {' and another '.join(other)}; give another --output_dir")
 
     def _check_run(self, name: str) -> None:
         run = self.runs[name]
@@ -306,7 +311,7 @@ def values_of_best_setting(stored: Mapping[str, Any]) -> tuple[list[float], floa
     same = [run["metrics"] for run in runs.values()
             if {change.key for change in differences(best, run["config"])} <= {"seed", "options.fold"} and run["metrics"]]
     values = [metrics[metric] for metrics in same if math.isfinite(metrics[metric])]
-    return values, statistics.stdev(values) if len(values) > 1 else 0.0
+    return values, deviation(values)
 
 
 def describe(outcomes: Sequence[Outcome], metric: str, folds: int = 0) -> list[str]:

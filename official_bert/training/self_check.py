@@ -139,7 +139,7 @@ def passes(task: TaskBase, weights: Sequence[np.ndarray], batch: Values,
         with tf.device("CPU:0"):
             tensors = tf.function(one_pass, autograph=False)(*arguments)
         return {"CPU": {name: tensors[name].numpy() for name in _in_order(tensors, names)}}
-    tensors = tf.function(lambda *given: strategy.run(one_pass, args=given), autograph=False)(*arguments)
+    tensors = tf.function(lambda *replica_arguments: strategy.run(one_pass, args=replica_arguments), autograph=False)(*arguments)
     local = {name: strategy.experimental_local_results(tensors[name]) for name in _in_order(tensors, names)}
     return {_place(strategy, index, replica): {name: values[index].numpy() for name, values in local.items()}
             for index, replica in enumerate(next(iter(local.values())))}
@@ -182,8 +182,8 @@ def step_rate(task: TaskBase, batch: Values, strategy: tf.distribute.Strategy, s
         trainer = Trainer(task, model, strategy, 10 ** 6)
     dataset = tf.data.Dataset.from_tensors({name: tf.constant(value) for name, value in batch.items()}).repeat()
     replicas = strategy.num_replicas_in_sync
-    given = tf.autograph.experimental.do_not_convert(lambda _: dataset)
-    iterator = iter(dataset if replicas == 1 else strategy.distribute_datasets_from_function(given))
+    worker_batches = tf.autograph.experimental.do_not_convert(lambda _: dataset)
+    iterator = iter(dataset if replicas == 1 else strategy.distribute_datasets_from_function(worker_batches))
     trainer.run_steps(iterator, tf.constant(1))
     began = time.perf_counter()
     trainer.run_steps(iterator, tf.constant(1)).numpy()
@@ -195,9 +195,9 @@ def step_rate(task: TaskBase, batch: Values, strategy: tf.distribute.Strategy, s
             "operations": float(rows[:, trainer.step.names.index("flops")].sum()) / elapsed}
 
 
-def product_rate(strategy: tf.distribute.Strategy, precision: str, side: int = PRODUCT) -> float:
+def product_rate(strategy: tf.distribute.Strategy, precision: str) -> float:
     """Measures the operations a second of a large matrix product on the strategy's first device."""
-    first = tf.cast(tf.random.normal([side, side]), precision)
+    first = tf.cast(tf.random.normal([PRODUCT, PRODUCT]), precision)
 
     @functools.partial(tf.function, autograph=False)
     def product() -> tf.Tensor:
@@ -210,4 +210,4 @@ def product_rate(strategy: tf.distribute.Strategy, precision: str, side: int = P
         for result in results:
             result.numpy()
         seconds.append((time.perf_counter() - began) / len(results))
-    return 2.0 * side ** 3 / min(seconds)
+    return 2.0 * PRODUCT ** 3 / min(seconds)

@@ -1,4 +1,4 @@
-"""Finds spikes of the loss, and remembers the data that a run has skipped because of them."""
+"""Loss spikes: finds them, and remembers the data that a run has skipped because of them."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""One step of training, as pure functions of tensors: forward, backward, accumulation, clipping, update.
+"""One training step, as pure functions of tensors: forward, backward, gradient accumulation, clipping, loss scale, update.
 
 `Step.measure` gives the gradients of the global batch, `Step.decide` what to do with them, and an update of each weight
 writes the new numbers over the old ones. `Step.train` is the three in one pure function, which returns new
@@ -67,7 +67,7 @@ def _compiled_add(shapes: tuple, names: tuple[str, ...]) -> Callable:
     """Adds what micro-batches gave; one function for all trainings of models of these shapes, with metrics of these names."""
     del shapes, names
     # Compiled because the graph optimizer's form of such sums in a loop within a loop (TemporaryVariable) fails.
-    return tf.function(lambda sums, made: tf.nest.map_structure(tf.add, sums, made), jit_compile=True, autograph=False)
+    return tf.function(lambda sums, addends: tf.nest.map_structure(tf.add, sums, addends), jit_compile=True, autograph=False)
 
 
 def _cut(value: tf.Tensor, count: int) -> tf.Tensor:
@@ -106,7 +106,8 @@ class Step:
 
     def __init__(self, task: TaskBase, model: keras.Model, config: Config, total_steps: int, num_replicas: int = 1,
                  share: tf.Variable | None = None):
-        self.task, self.model, self.config, self.share = task, model, config, share  # of a training's time, if that is its measure
+        self.task, self.objective, self.model, self.config = task, task.objective, model, config
+        self.share = share  # of a training's time, if that is its measure
         self.total_steps, self.num_replicas = total_steps, num_replicas
         self.compiles_every_length = compiles_every_length(config, total_steps)
         self.skips_padding = skips_padding(config)
@@ -114,7 +115,7 @@ class Step:
         # 2018 left weights without a gradient as they were.
         self.decayed = [optimization.is_decayed(variable.path) and (task.reads_pooler(model) or "/pooler/" not in variable.path)
                         for variable in model.trainable_variables]
-        each = () if tuple(names := task.training_loss_names) == ("loss",) else tuple(f"{name}_loss" for name in names)
+        each = () if tuple(names := self.objective.loss_names) == ("loss",) else tuple(f"{name}_loss" for name in names)
         self.names = ("loss", *each, *task.counter_names, *FACTS, *TOTALS)
         keys = [(tuple(variable.shape), decayed) for variable, decayed in zip(model.trainable_variables, self.decayed)]
         self.rate_factors = parts.rate_factors(model, config.optimizer.layer_decay, config.optimizer.head_rate)  # of each weight
@@ -126,18 +127,27 @@ class Step:
 
     def train(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor, all_reduce: AllReduce) -> tuple[State, tf.Tensor]:
         """Returns the new state and the metrics (float32, `names`) after one replica's part of a global batch."""
-        gradients, loss, row = self.measure(state, batch, step, replica, all_reduce)
-        decision, scale, finite_steps, facts = self.decide(gradients, loss, step, state.scale, state.finite_steps)
-        decisions = self.at_rates(decision)
+        gradients, decisions, scaling, row = self.prepare(state, batch, step, replica, all_reduce)
         new = [update(*values, decisions[factor]) for update, factor, *values in zip(
             self.pure_updates, self.rate_factors, state.weights, state.first, state.second, gradients)]
         weights, first, second = (list(part) for part in zip(*new))
-        return State(weights, first, second, scale, finite_steps), self.metrics(row | facts, tf.linalg.global_norm(weights))
+        return State(weights, first, second, *scaling), self.metrics(row, tf.linalg.global_norm(weights))
+
+    def prepare(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
+                all_reduce: AllReduce) -> tuple[Tensors, dict[float, Decision], Tensors, dict[str, tf.Tensor]]:
+        """Returns all that the update of the weights needs: the gradients of the global batch, and the decision for each of the
+        `rate_factors`; with the new loss scale, its finite steps, and facts for the log.
+        """
+        gradients, loss, row = self.measure(state, batch, step, replica, all_reduce)
+        decision, *scaling, facts = self.decide(gradients, loss, step, state.scale, state.finite_steps)
+        decisions = {factor: decision if factor == 1.0 else decision._replace(rate=decision.rate * factor)
+                     for factor in self.rate_factors}
+        return gradients, decisions, scaling, row | facts
 
     def measure(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
                 all_reduce: AllReduce) -> tuple[Tensors, tf.Tensor, dict[str, tf.Tensor]]:
         """Returns the (scaled) gradients of the global batch's loss, the loss, and losses and counters by name."""
-        weights_of = self.task.loss_weights(batch)
+        weights_of = self.objective.loss_weights(batch)
         totals = dict(zip(weights_of, all_reduce(list(weights_of.values()))))
         gradients, sums, counts = self._accumulate(state, batch, totals, step, replica)
         reduced = all_reduce([*gradients, *sums.values(), *(value for pair in counts.values() for value in pair)])
@@ -174,19 +184,19 @@ class Step:
                  {name: (tf.constant(0.0), tf.constant(0.0)) for name in (*self.task.counter_names, *TOTALS)})
 
         def add(index, sums):
-            made = measure(index, {key: value[index] for key, value in pieces.items()})
-            return index + 1, self.compiled_add(sums, made)
+            addends = measure(index, {key: value[index] for key, value in pieces.items()})
+            return index + 1, self.compiled_add(sums, addends)
         # A loop in the graph: unrolled, micro-batches would run in parallel and save no memory.
         return tf.while_loop(lambda index, _: index < count, add, (tf.constant(0), zeros), parallel_iterations=1)[1]
 
     def gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict, scale: tf.Tensor):
         """Returns one micro-batch's gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters."""
-        batch = self.task.with_answers(batch)
+        batch = self.objective.with_answers(batch)
         with computing(removes_padding=self.skips_padding, compiles_every_length=self.compiles_every_length):
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 outputs, _ = self.model.stateless_call(weights, seeds, dict(batch), training=True)
-                losses = self.task.losses(outputs, batch)
+                losses = self.objective.losses(outputs, batch)
                 loss = tf.add_n([part / (totals[name] + EPSILON) for name, (part, _) in losses.items()])
                 scaled = loss * scale if self.scales_loss else loss
             scaled_gradients = tape.gradient(scaled, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
@@ -216,10 +226,6 @@ class Step:
             finite_steps = tf.where(grown, 0, held)
         facts = {"learning_rate": rate, "gradient_norm": norm, "failed": failed, "taken": is_taken, "loss_scale": scale}
         return Decision(gradient_scale, rate, step, is_taken), scale, finite_steps, facts
-
-    def at_rates(self, decision: Decision) -> dict[float, Decision]:
-        """Returns the decision for weights of each of the `rate_factors`."""
-        return {factor: decision if factor == 1.0 else decision._replace(rate=decision.rate * factor) for factor in self.rate_factors}
 
     def evaluate(self, weights: Tensors, batch: Batch):
         """Returns (sum, weight) of losses and of counters, and the predictions of the batch's rows."""

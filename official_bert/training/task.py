@@ -139,11 +139,11 @@ class TaskBase(abc.ABC):
     """
 
     config: Config
+    student: Any = None  # of a teacher (`training/distillation`): a training step minimises its losses in place of the task's own
     Options: ClassVar[type]
     measures_with_tuned: ClassVar[bool] = False  # whether an evaluation without training takes stored `tuned_options`, or tunes anew
     refused: ClassVar[Mapping[str, str]] = {}  # options of other tasks, and why this one lacks them
     inspector: ClassVar[str] = ""  # the tool that shows what is read of this task's files
-    teacher: ClassVar[Any] = None  # of a task that learns from one (`training/distillation`)
 
     def __post_init__(self):
         for length in self.buckets:  # refuses wrong options at once
@@ -196,9 +196,9 @@ class TaskBase(abc.ABC):
         return ("loss",)
 
     @property
-    def training_loss_names(self) -> Sequence[str]:
-        """The names of the losses in training: `loss_names` and, with a teacher, those on what it says."""
-        return self.loss_names
+    def objective(self) -> Any:
+        """What a training step minimises: the task, or its student."""
+        return self.student.of(self) if self.student else self
 
     @property
     def counter_names(self) -> Sequence[str]:
@@ -212,12 +212,12 @@ class TaskBase(abc.ABC):
 
     def with_config(self, config: Config) -> Self:
         """Returns the task with another configuration."""
-        return type(self)(config)
+        return dataclasses.replace(self, config=config)
 
     def with_options(self, **values: Any) -> Self:
         """Returns the task with values found in the data (`labels=[...]`) in its options, and so in the saved config."""
         options = to_dict(dataclasses.replace(self.options, **values))
-        return type(self)(dataclasses.replace(self.config, options=options))
+        return self.with_config(dataclasses.replace(self.config, options=options))
 
     @property
     def frozen(self) -> str | Sequence[str]:
@@ -254,6 +254,8 @@ class TaskBase(abc.ABC):
         self.check(steps)
         try:
             resolved = self.read(files, steps, model)
+            if self.student and steps.train:
+                resolved = resolved.task.objective.distilled(resolved, files, steps)
         except ValueError as error:
             if pointer := self._pointer(str(error), files):
                 raise ValueError(f"{error}{pointer}") from None
@@ -310,7 +312,7 @@ class TaskBase(abc.ABC):
         return {name: tf.reduce_sum(batch["example_weights"]) for name in self.loss_names}
 
     def with_answers(self, batch: Batch) -> Batch:
-        """The micro-batch of a training step with a teacher's answers to it, if it has not got them already; by default as it is."""
+        """The micro-batch of a training step; a student adds its teacher's answers."""
         return batch
 
     def flops(self, batch: Batch) -> tf.Tensor:

@@ -87,10 +87,7 @@ class Trainer:
 
     def _replica_gradients(self, batch: Mapping[str, tf.Tensor], step: tf.Tensor):
         """Runs one replica's part of a step up to the update of the weights."""
-        state = self._state()
-        gradients, loss, row = self.step.measure(state, batch, step, _replica(), _all_reduce)
-        decision, scale, finite_steps, facts = self.step.decide(gradients, loss, step, state.scale, state.finite_steps)
-        return gradients, self.step.at_rates(decision), [scale, finite_steps], row | facts, self._wants_to_stop()
+        return *self.step.prepare(self._state(), batch, step, _replica(), _all_reduce), self._wants_to_stop()
 
     @tf.autograph.experimental.do_not_convert  # rewriting the source of all that a step calls takes seconds at each start
     def _take_step(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
@@ -143,21 +140,21 @@ class Trainer:
         try:
             return self._evaluate(source, limit)
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-            if told := source.explain(error.message):
-                raise ValueError(told) from None
+            if explanation := source.explain(error.message):
+                raise ValueError(explanation) from None
             raise
 
     def _evaluate(self, source: BatchSource, limit: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         sums: dict[str, np.ndarray] = {}
         rows: list[dict[str, Any]] = []
-        for losses, counters, predictions in distribution.over_batches(self.run_evaluation, source, self.strategy, limit):
-            named = {f"{name}_loss" if name != "loss" else name: pair for name, pair in losses.items()} | counters
+        for batch_losses, counters, predictions in distribution.over_batches(self.run_evaluation, source, self.strategy, limit):
+            named = {f"{name}_loss" if name != "loss" else name: pair for name, pair in batch_losses.items()} | counters
             for name, pair in named.items():
                 sums[name] = sums.get(name, 0) + np.array([float(value) for value in pair])
             rows += real_rows(predictions)
         means = {name: float(part / max(weight, 1e-9)) for name, (part, weight) in sums.items()}
-        if parts := [value for name, value in means.items() if name.endswith("_loss")]:
-            means = {"loss": sum(parts)} | means
+        if losses := [value for name, value in means.items() if name.endswith("_loss")]:
+            means = {"loss": sum(losses)} | means
         return means, rows
 
     def steps_agree(self) -> bool:

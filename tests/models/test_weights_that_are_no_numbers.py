@@ -39,9 +39,9 @@ def run(tmp_path_factory):
 def test_a_run_with_nan_is_not_evaluated(run):
     folder, task, path = run
     with pytest.raises(ValueError, match=rf"ckpt-20: {BAD}: expected finite numbers, got 512 of 512 NaN or infinite"):
-        evaluation.evaluate(task, data_files("", path), str(folder), Placement())
+        evaluation.measure(task, data_files("", path), str(folder), Placement())
     with pytest.raises(ValueError, match=rf"ckpt-20: {BAD}: expected finite numbers"):
-        evaluation.evaluate(task, data_files("", path), "", Placement(), init_checkpoint=str(folder))
+        evaluation.measure(task, data_files("", path), "", Placement(), init_checkpoint=str(folder))
 
 
 def test_a_run_with_nan_neither_answers_nor_is_converted(run):

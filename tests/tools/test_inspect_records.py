@@ -14,7 +14,7 @@ from commands import imported_tool
 from made_generation import facts_of
 from oracles.records import encode_example, write_tfrecords
 
-from official_bert.data import record_origins, records
+from official_bert.data import provenance, records
 from official_bert.text.vocab import load_vocab
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -72,10 +72,10 @@ def test_what_is_printed_is_what_the_golden_records_hold(inspect, tmp_path, gold
 
 def test_records_of_another_vocabulary_are_refused(inspect, tmp_path, golden_rows):
     path = write(tmp_path / "out", golden_rows)
-    record_origins.write_origin(str(path), {"vocabulary": facts_of(load_vocab(str(VOCAB))).digest})
+    provenance.write_origin(str(path), {"vocabulary": facts_of(load_vocab(str(VOCAB))).digest})
     inspect(path)
     other = facts_of({"[CLS]": 0, "[SEP]": 1, "[MASK]": 2, "[PAD]": 3, "[UNK]": 4, "a": 5})
-    record_origins.write_origin(str(path), {"vocabulary": other.digest})
+    provenance.write_origin(str(path), {"vocabulary": other.digest})
     with pytest.raises(ValueError, match="out: its records were made with another vocabulary; expected --vocab_file with the same entries"):
         inspect(path)
 

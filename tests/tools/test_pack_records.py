@@ -11,7 +11,7 @@ from commands import imported_tool
 from made_pretraining import make_config, resolve, write_records
 from oracles.records import encode_example, write_tfrecords
 
-from official_bert.data import record_origins, records
+from official_bert.data import provenance, records
 from official_bert.data.pretraining.packing import unpack
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -42,7 +42,7 @@ def rows_of(path):
 @pytest.mark.parametrize("name", ["train", "train.gz"])
 def test_packed_files_have_the_rows_of_records_that_are_packed_while_they_are_read(pack, tmp_path, name):
     path = write_records(tmp_path / "train", 90, shortest=4)
-    record_origins.write_origin(path, {"sentence_task": "nsp"})
+    provenance.write_origin(path, {"sentence_task": "nsp"})
     if name.endswith(".gz"):
         path = str(tmp_path / name)
         pathlib.Path(path).write_bytes(gzip.compress((tmp_path / "train").read_bytes()))
@@ -63,7 +63,7 @@ def test_packed_files_have_the_rows_of_records_that_are_packed_while_they_are_re
     tokens = sum(int(row["input_mask"].sum()) for row in rows_of(path))
     assert f"{target}: 90 instances in {len(rows)} rows, {1 - tokens / (16 * len(rows)):.1%} padding" in printed
     if name == "train":
-        assert record_origins.read_origin(str(target))["sentence_task"] == "nsp"
+        assert provenance.read_origin(str(target))["sentence_task"] == "nsp"
 
 
 @pytest.fixture(scope="module")
@@ -108,11 +108,11 @@ def test_damaged_rows_are_named(pack, inspect, golden_records, tmp_path, name, p
 
 def test_packed_records_never_appear_without_their_settings(pack, tmp_path, monkeypatch):
     path = write_records(tmp_path / "train", 20, shortest=4)
-    record_origins.write_origin(path, {"sentence_task": "sop"})
+    provenance.write_origin(path, {"sentence_task": "sop"})
 
     def killed(*_):
         raise KeyboardInterrupt
-    monkeypatch.setattr(record_origins, "write_origin", killed)
+    monkeypatch.setattr(provenance, "write_origin", killed)
     with pytest.raises(KeyboardInterrupt):
         pack(f"--input_file={path}", f"--output_dir={tmp_path / 'packed'}")
     assert list((tmp_path / "packed").iterdir()) == []

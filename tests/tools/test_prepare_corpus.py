@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from commands import imported_tool, limited, run_here
 
-from official_bert.data import record_origins
+from official_bert.data import provenance
 from official_bert.data.long_work.work_folder import WorkFolder
 
 
@@ -208,7 +208,7 @@ def test_progress_grows_within_a_file(tool, tmp_path):
 
 def test_a_text_with_copies_never_appears_without_its_note(tool, tmp_path, monkeypatch):
     output, published = str(tmp_path / "c.txt"), []
-    monkeypatch.setattr(WorkFolder, "publish", lambda self, name, target: published.append(record_origins.origin_file(target)))
+    monkeypatch.setattr(WorkFolder, "publish", lambda self, name, target: published.append(provenance.origin_file(target)))
     with WorkFolder(str(tmp_path / "c.work"), {}) as work:
         pathlib.Path(work.path_of(tool.part_name(0))).write_text("A text.\n")
         tool.publish(work, [output], [output])
@@ -255,7 +255,7 @@ def test_a_mixture_has_the_wanted_shares_and_no_file_holds_two_copies(root, tmp_
     repeated = values["yield"]["repeated"]["copies of documents (--mix, --smoothing)"]["amounts"]["documents"]
     written = sum(map(len, shards))
     assert written == values["documents"] and written - len(set().union(*shards)) == repeated > 50
-    assert all(record_origins.holds_copies(f"{tmp_path}/c-0000{part}-of-00004") for part in range(4))
+    assert all(provenance.holds_copies(f"{tmp_path}/c-0000{part}-of-00004") for part in range(4))
     assert prepare(root, f"--input_file={tmp_path}/small.jsonl", "--num_workers=1", f"--output_file={tmp_path}/c@4").returncode == 0
     assert not list(tmp_path.glob(".c-*"))  # another text: its files hold no copies
     few = prepare(root, *arguments, f"--output_file={tmp_path}/d@3")

@@ -171,7 +171,7 @@ def test_the_best_is_predicted_with_and_measured_unless_the_last_is_wanted(scrip
     assert (tmp_path / "predictions.tsv").read_text() == best
     task = load_task(stored)
     for best, step in ((True, 8), (False, 20)):
-        measured = evaluation.evaluate(task, given, str(tmp_path), Placement(), best=best)
+        measured = evaluation.measure(task, given, str(tmp_path), Placement(), best=best).metrics
         assert measured["step"] == step and measured["loss"] == pytest.approx(logged(tmp_path, "eval/loss")[step], abs=1e-6)
 
 

@@ -108,7 +108,7 @@ def test_the_others_learn_during_the_training_why_a_worker_has_left_or_that_it_i
 
 @pytest.mark.parametrize("missing", [0, 1])
 def test_a_host_that_is_missing_is_named_in_time_to_all_that_came(hosts, missing, monkeypatch, caplog):
-    monkeypatch.setattr(cluster, "TOLD_AFTER", 0.1)
+    monkeypatch.setattr(cluster, "WARNS_AFTER", 0.1)
     errors, began = [], time.monotonic()
 
     def work(index):

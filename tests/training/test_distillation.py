@@ -110,14 +110,15 @@ def test_a_student_equal_to_its_teacher_has_no_loss_and_answers_may_be_kept_or_c
         for number, weight in enumerate(weights_by_name(run.model).values()):
             weight.assign(np.random.default_rng(number).normal(0.0, 0.3, weight.shape))
         kept = run.train.batch(1)
-        batch = run.task.with_answers(kept)
+        student = run.task.objective
+        batch = student.with_answers(kept)
         assert (set(batch) == set(kept)) == (keep == "kept") and ("computed once" in run.notes[-1]) == (keep == "kept")
-        losses, weights = run.task.losses(run.model(batch), batch), run.task.loss_weights(batch)
-        assert list(losses) == list(run.task.training_loss_names) == list(weights)
+        losses, weights = student.losses(run.model(batch), batch), student.loss_weights(batch)
+        assert list(losses) == list(student.loss_names) == list(weights)
         for name in losses:
             assert float(losses[name][1]) == float(weights[name]) > 0
         found.append(float(losses["answers"][0]))
-        equal = run.task.losses(teacher(batch), batch)
+        equal = student.losses(teacher(batch), batch)
         assert abs(float(equal["answers"][0])) < 1e-5 < found[-1]
         assert "answers" not in load_task(run.task.config).losses(run.model(batch), {
             name: value for name, value in batch.items() if not name.startswith("teacher_")})
@@ -231,4 +232,4 @@ def test_a_run_with_a_teacher_evaluates_and_answers_without_it(teacher_of_classe
     run = load_task(configured(task, options, teacher="gone"))
     data = run.resolve(DataFiles(eval_file=rows_of(text=text, label=lambda *_: "good")), Steps(train=False))
     batch = data.held_out.source.batch(0)
-    assert list(run.losses(data.model(batch), batch)) == ["loss"] and run.teacher is None
+    assert list(run.losses(data.model(batch), batch)) == ["loss"] and run.student.teacher is None

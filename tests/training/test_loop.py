@@ -195,7 +195,7 @@ def test_an_evaluation_that_does_not_say_what_was_frozen_reads_the_checkpoint(re
     training = {"steps": 1, "eval_batch_size": 8}
     trained = loop.train(*given(make_config(training=training | {"freeze": "embeddings"}), records, held_out), str(tmp_path), Placement(),
                          report=lambda _: None)
-    found = evaluation.evaluate(*given(make_config(training=training), records, held_out), str(tmp_path), Placement())
+    found = evaluation.measure(*given(make_config(training=training), records, held_out), str(tmp_path), Placement()).metrics
     assert found["loss"] == pytest.approx(trained.metrics["loss"], abs=1e-6)
 
 

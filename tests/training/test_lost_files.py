@@ -155,7 +155,7 @@ def test_every_command_takes_the_checkpoint_before_a_truncated_one(files, whole,
     reader = tf.train.load_checkpoint(str(whole / "ckpt-8"))
     np.testing.assert_array_equal(model.next_sentence.output_bias, reader.get_tensor(f"weights/{BIAS}/.ATTRIBUTES/VARIABLE_VALUE"))
     assert "ckpt-12 cannot be read" in caplog.text
-    measured = evaluation.evaluate(load_task(CONFIG), files, str(folder), Placement())
+    measured = evaluation.measure(load_task(CONFIG), files, str(folder), Placement()).metrics
     assert measured["step"] == 8 and measured["loss"] == pytest.approx(logged(whole, "eval/loss")[8], abs=1e-6)
     (folder / "checkpoint").write_bytes(b"")
     assert "ckpt-8 at step 8 of 12" in train(files, folder)

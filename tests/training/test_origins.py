@@ -16,7 +16,7 @@ from official_bert.data.sources import ExampleSource, RecordSource
 from official_bert.models.run_folder import CONFIG_FILE, RunFolder
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.pretraining.task import Options
-from official_bert.training import checkpointing, evaluation, loop, origins, run_config
+from official_bert.training import evaluation, loop, origins, run_config
 from official_bert.training.running.cluster import Placement
 from official_bert.training.schedules.phases import Phase
 from official_bert.training.task import DataFiles, Resolved
@@ -182,10 +182,10 @@ def test_a_fold_is_evaluated_as_it_was_held_out_although_its_folder_has_a_develo
                                                               for end in ("", "/best/", "/ckpt-3", "/best/ckpt-3"))):
             origins.write(before | first.data_digests(files), RunFolder(str(tmp_path / name)))
             with pytest.raises(ValueError, match=r"another configuration \(options\.fold: 0 -> 1\)"):
-                evaluation.evaluate(second, files, *folders)
+                evaluation.measure(second, files, *folders)
             origins.write({**before, "train": "another"}, RunFolder(str(tmp_path / name)))
             with pytest.raises(ValueError, match="held out a part of another training file"):
-                evaluation.evaluate(first, files, *folders)
+                evaluation.measure(first, files, *folders)
 
 
 def test_examples_in_memory_are_known_by_their_content():
@@ -210,10 +210,10 @@ def test_what_is_the_same_training_may_change(tmp_path, changed, allowed):
     (tmp_path / "ckpt-8.index").touch()  # in the second phase
     later = make_config(**(begun | changed | {"training": {"steps": 0} | changed.get("training", {})}))
     if allowed:
-        assert checkpointing.check_same_run(later, RunFolder(str(tmp_path)))
+        assert origins.check_same_run(later, RunFolder(str(tmp_path)))
     else:
         with pytest.raises(ValueError, match="holds a run with another configuration"):
-            checkpointing.check_same_run(later, RunFolder(str(tmp_path)))
+            origins.check_same_run(later, RunFolder(str(tmp_path)))
 
 
 @pytest.mark.parametrize(("begun", "later", "told"), [
@@ -223,26 +223,26 @@ def test_what_is_the_same_training_may_change(tmp_path, changed, allowed):
 def test_an_option_of_its_default_value_is_no_change(tmp_path, begun, later, told):
     save_config(make_config(options=begun), str(tmp_path / CONFIG_FILE))
     with pytest.raises(ValueError, match=told) if told else contextlib.nullcontext():
-        assert checkpointing.check_same_run(make_config(options=later), RunFolder(str(tmp_path)), options=Options) == []
+        assert origins.check_same_run(make_config(options=later), RunFolder(str(tmp_path)), options=Options) == []
 
 
 def test_a_phase_that_names_the_values_of_the_run_is_the_same(tmp_path):
     phases = [{"steps": 6}, {"steps": 5, "options": {"max_seq_length": 16}, "batch_size": 32}]
     save_config(make_config(training={"steps": 0}, phases=[{"steps": 6}, {"steps": 5}]), str(tmp_path / CONFIG_FILE))
-    assert not checkpointing.check_same_run(make_config(training={"steps": 0}, phases=phases), RunFolder(str(tmp_path)), options=Options)
+    assert not origins.check_same_run(make_config(training={"steps": 0}, phases=phases), RunFolder(str(tmp_path)), options=Options)
     phases[1]["options"] = {"max_seq_length": 8}
     with pytest.raises(ValueError, match="holds a run with another configuration"):
-        checkpointing.check_same_run(make_config(training={"steps": 0}, phases=phases), RunFolder(str(tmp_path)), options=Options)
+        origins.check_same_run(make_config(training={"steps": 0}, phases=phases), RunFolder(str(tmp_path)), options=Options)
 
 
 def test_the_casing_is_chosen_with_the_first_vocabulary(tmp_path):
     save_config(make_config(), str(tmp_path / CONFIG_FILE))
     cased = make_config(tokenizer={"vocab_file": "cased.txt", "do_lower_case": False})
-    assert len(checkpointing.check_same_run(cased, RunFolder(str(tmp_path)))) == 2
+    assert len(origins.check_same_run(cased, RunFolder(str(tmp_path)))) == 2
     assert "tokenizer" not in run_config.checkpoint_values("gone", str(tmp_path)).values
     save_config(cased, str(tmp_path / CONFIG_FILE))
     with pytest.raises(ValueError, match="tokenizer.do_lower_case: False -> True"):
-        checkpointing.check_same_run(make_config(), RunFolder(str(tmp_path)))
+        origins.check_same_run(make_config(), RunFolder(str(tmp_path)))
 
 
 def test_data_that_a_run_was_trained_on_are_named(begun):

@@ -1,4 +1,4 @@
-"""The folder beside an output that keeps a run's finished pieces, so that the same command continues after a kill.
+"""Resume of long commands: the folder beside an output that keeps finished pieces, so that the same command continues after a kill.
 
     with WorkFolder("train.tfrecord.work", made_of) as work:
         if (facts := work.finished("part-0", is_whole)) is None:
@@ -17,11 +17,15 @@ from collections.abc import Callable
 from typing import Any
 
 from official_bert import files
+from official_bert.data.provenance import changed_keys
 
 SUFFIX = ".work"
 JOURNAL = ".journal"  # ends the names of files of results (see `journal`)
-BUSY = "another run is working here"
 LOCK, MADE_OF = "lock", "made_of.json"
+
+
+class BusyError(ValueError):
+    """Another process works in a folder."""
 
 
 def work_path(output: str) -> str:
@@ -35,8 +39,8 @@ def work_path(output: str) -> str:
 class WorkFolder:
     """Pieces of one run. `made_of` describes their inputs: {name that the user knows: value}, JSON values only.
 
-    Entering makes the folder (mode 0700) or takes the one that a stopped run left. Raises ValueError if that run had other inputs,
-    if another process works in the folder, or if another user may have filled it; `discard` first empties it. Leaving removes the
+    Entering makes the folder (mode 0700) or takes the one that a stopped run left. Raises ValueError if that run had other inputs or if
+    another user may have filled it, BusyError if another process works in the folder; `discard` first empties it. Leaving removes the
     folder, unless pieces are finished and the run was stopped or a disk failed.
     """
 
@@ -72,7 +76,7 @@ class WorkFolder:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self._file.close()
-                raise ValueError(f"{self.path}: {BUSY}; wait for its end or give another name") from None
+                raise BusyError(f"{self.path}: another run is working here; wait for its end or give another name") from None
             except OSError:  # a file system without locks
                 return
             if os.path.exists(path) and os.path.samestat(os.fstat(self._file.fileno()), os.stat(path)):
@@ -91,7 +95,8 @@ class WorkFolder:
         if before == self.made_of:
             return
         if isinstance(before, dict) and self._has_pieces():
-            differing = sorted(key for key in {*before, *self.made_of} if before.get(key) != self.made_of.get(key))
+            keys = dict.fromkeys(sorted({*before, *self.made_of}))
+            differing = changed_keys(keys | before, keys | self.made_of)
             raise ValueError(f"{self.path}: holds the finished work of a stopped run with another {', '.join(differing)}; the same "
                              "command continues from it, --discard removes it")
         self._empty()  # remains of a run that had finished nothing

@@ -20,7 +20,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics import Metrics, MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from official_bert.data import record_origins
+from official_bert.data import provenance
 from official_bert.data.pretraining import token_store
 from official_bert.data.pretraining.generator import Counts, Generator, Scratch, poverty
 from official_bert.data.pretraining.instances import InstanceConfig
@@ -113,14 +113,14 @@ class WriteShard(beam.DoFn):
         with tempfile.TemporaryDirectory() as folder:
             path, scratch = os.path.join(folder, "records"), Scratch(folder)
             store, order = gather(documents, self.facts, scratch)
-            store.description[record_origins.CASING] = self.do_lower_case
+            store.description[provenance.CASING] = self.do_lower_case
             generator = Generator(store, self.config, self.facts, self.seed, scratch)
             counts = generator.write_shard(order, shard, path, RowEncoder(self.config, self.facts), self.compress)
             publish(path, self.output_files[shard])
-            origin = f"{path}{record_origins.SUFFIX}"
+            origin = f"{path}{provenance.SUFFIX}"
             with open(origin, "w", encoding="utf-8") as file:
-                file.write(record_origins.to_text(os.path.getsize(path), generator.origin))
-            publish(origin, record_origins.origin_file(self.output_files[shard]))
+                file.write(provenance.to_text(os.path.getsize(path), generator.origin))
+            publish(origin, provenance.origin_file(self.output_files[shard]))
         values = {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens),
                   "unknown": store.count_within(self.facts.is_unknown),
                   "continuing": store.count_within(self.facts.continues_word)}

@@ -17,7 +17,7 @@ from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 
-from official_bert.data import record_origins, records
+from official_bert.data import provenance, records
 from official_bert.data.long_work import interruption
 from official_bert.data.long_work.work_folder import WorkFolder, flush_to_disk, work_path
 from official_bert.data.pretraining import kernels
@@ -194,14 +194,14 @@ class Generator:
                 raise ValueError("expected documents that make instances, but every document has only one token")
             for number, path in enumerate(output_files):
                 folder.publish(_part(number), path)
-                record_origins.write_origin(path, self.origin)
+                provenance.write_origin(path, self.origin)
             return counts
 
     @property
     def origin(self) -> dict[str, Any]:
         """The settings of the records, for the file beside them."""
-        casing = {key: self.store.description[key] for key in [record_origins.CASING] if key in self.store.description}
-        return {**dataclasses.asdict(self.config), "random_seed": self.seed, record_origins.VOCABULARY: self.facts.digest, **casing}
+        casing = {key: self.store.description[key] for key in [provenance.CASING] if key in self.store.description}
+        return {**dataclasses.asdict(self.config), "random_seed": self.seed, provenance.VOCABULARY: self.facts.digest, **casing}
 
     def _write_in_one_order(self, work: WorkFolder, output_files: Sequence[str], encoder: RowEncoder, compress: bool,
                             num_workers: int) -> Counts:

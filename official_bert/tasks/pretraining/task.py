@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import build, merge
-from official_bert.data import file_sets, record_origins, records
+from official_bert.data import provenance, records
 from official_bert.data.pretraining.dynamic_masking import Batch, DynamicMasking, of_this_schema, sample_keys
 from official_bert.data.pretraining.masking import VocabularyFacts, single_token_doubts
 from official_bert.data.pretraining.packing import Packing
@@ -18,6 +18,7 @@ from official_bert.layers.heads import LONGEST_SPAN, places_in_spans
 from official_bert.model_config import ModelConfig
 from official_bert.models.encoder import encoder_settings
 from official_bert.models.first_weights import begin_with_neighbours
+from official_bert.models.observed_pretrainer import ObservedPretrainer
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.replaced_tokens import ReplacedTokenPretrainer, generator_config
 from official_bert.tasks.pretraining.held_out import HeldOutRecords, warn_of_shared_records
@@ -125,7 +126,8 @@ class Task(TaskBase):
             return ReplacedTokenPretrainer.make(self.config.model, {
                 "generator": encoder_settings(self._generator_config()), "embedding_sharing": self.options.embedding_sharing,
                 "adds_first": self.options.adds_first}, recompute=self.config.training.recompute)
-        return Pretrainer.make(self.config.model, {"next_sentence": self._learns_sentences, "boundary": self.options.boundary_weight > 0},
+        kind = ObservedPretrainer if self.config.training.distillation.observes else Pretrainer
+        return kind.make(self.config.model, {"next_sentence": self._learns_sentences, "boundary": self.options.boundary_weight > 0},
                                recompute=self.config.training.recompute)
 
     def reads_pooler(self, model):
@@ -229,7 +231,7 @@ class Task(TaskBase):
         if isinstance(patterns, Rows):
             raise ValueError(f"{patterns}: expected files of records, which tools/create_pretraining_data.py writes, got rows")
         files = find_files(patterns)
-        for doubt in file_sets.doubts(files):
+        for doubt in provenance.doubts(files):
             logging.warning(doubt)
         features = {path: records.feature_lengths(path) for path in files if records.holds_records(path)}
         if not features:
@@ -243,14 +245,14 @@ class Task(TaskBase):
         knows_words = self.config.tokenizer.vocab_file and not data.allow_changed_data
         digest = VocabularyFacts.of(self.tokenizer).digest if knows_words else ""
         for path in paths:
-            origin = record_origins.read_origin(path)
+            origin = provenance.read_origin(path)
             # Labels that nothing measures do not matter.
             if (shuffle or self._learns_sentences) and (task := origin.get("sentence_task", self._sentence_task)) != self._sentence_task:
                 raise ValueError(f"{path}: its records were made with --sentence_task={task}, but config.options.sentence_task is "
                                  f"{self._sentence_task}")
             if knows_words:
-                record_origins.check_vocabulary(path, origin, digest)
-                record_origins.check_casing(path, origin, self.tokenizer.do_lower_case)
+                provenance.check_vocabulary(path, origin, digest)
+                provenance.check_casing(path, origin, self.tokenizer.do_lower_case)
         kinds = sorted({kind_of(features[path]) for path in paths})
         if len(kinds) > 1:
             wanted = "with masks or without them, got both" if PACKED not in kinds else f"of one kind, got {' and '.join(kinds)}"
@@ -304,7 +306,7 @@ class Task(TaskBase):
                 self.options.max_seq_length, self.options.max_predictions_per_seq):
             logging.warning("config.options.masking: %s", doubt)
         for path in () if self._is_next_token else paths:
-            record_values = record_origins.read_origin(path).get("masking") or {}
+            record_values = provenance.read_origin(path).get("masking") or {}
             if unread := [key for key, value in values.items() if record_values.get(key) != value]:
                 logging.warning("%s: its records have masks already, so config.options.masking (%s) is not read; records made with "
                                 "--masking=dynamic are masked by it", path, ", ".join(unread))

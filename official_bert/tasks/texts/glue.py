@@ -51,10 +51,10 @@ class Task(TextClassification):
     refused = dict.fromkeys(("encoding", "header", "delimiter", "file_format"),
                             "it reads the published files, TSV in UTF-8; --task=classification reads others")
 
-    def __init__(self, config):
+    def __init__(self, config, student=None):
         options = self.read_options(config.options)
         labels = glue_files.DATASETS[options.dataset].labels
-        super().__init__(dataclasses.replace(config, options=to_dict(dataclasses.replace(options, labels=labels))))
+        super().__init__(dataclasses.replace(config, options=to_dict(dataclasses.replace(options, labels=labels))), student)
 
     @property
     def dataset(self) -> glue_files.Dataset:

@@ -1,4 +1,4 @@
-"""The answers of a teacher to the rows of a task, computed once, before the first step, and kept beside the rows."""
+"""Offline distillation: the answers of a teacher to the rows of a task, computed once, before the first step, and kept."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,11 +1,11 @@
-"""Losses of a student on what its teacher gives, as (sum, weight) like all others: the step divides, over the global batch.
+"""Distillation losses of a student on its teacher's outputs, as (sum, weight): the step divides, over the global batch.
 
 A student equal to its teacher has the loss 0 in each of them.
 """
 
 import tensorflow as tf
 
-from official_bert.training.losses import ABSENT
+from official_bert.training.losses import ABSENT, weighted_sum
 from official_bert.training.task import Fraction
 
 
@@ -21,7 +21,7 @@ def divergence(logits: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, temper
     ours, theirs = tf.nn.log_softmax(ours), tf.nn.log_softmax(theirs)
     each = tf.exp(theirs) * (theirs - ours)
     each = each if present is None else tf.where(present, each, 0.0)
-    return _weighted(temperature ** 2 * tf.reduce_sum(each, axis=-1), weights)
+    return weighted_sum(temperature ** 2 * tf.reduce_sum(each, axis=-1), weights)
 
 
 def binary_divergence(logits: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, temperature: float) -> Fraction:
@@ -29,13 +29,13 @@ def binary_divergence(logits: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor,
     ours, theirs = (tf.cast(values, tf.float32) / temperature for values in (logits, teacher))
     each = tf.math.sigmoid(theirs) * (tf.math.log_sigmoid(theirs) - tf.math.log_sigmoid(ours))
     each += tf.math.sigmoid(-theirs) * (tf.math.log_sigmoid(-theirs) - tf.math.log_sigmoid(-ours))
-    return _weighted(temperature ** 2 * tf.reduce_mean(each, axis=-1), weights)
+    return weighted_sum(temperature ** 2 * tf.reduce_mean(each, axis=-1), weights)
 
 
 def cosine_distance(states: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor) -> Fraction:
     """Weighted sum of 1 - the cosine of both models' states: [...,D], weights [...] (Sanh et al. 2019, 2)."""
     ours, theirs = (tf.nn.l2_normalize(tf.cast(values, tf.float32), axis=-1) for values in (states, teacher))
-    return _weighted(1.0 - tf.reduce_sum(ours * theirs, axis=-1), weights)
+    return weighted_sum(1.0 - tf.reduce_sum(ours * theirs, axis=-1), weights)
 
 
 def relation_divergence(states: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, visible: tf.Tensor, heads: int) -> Fraction:
@@ -47,7 +47,7 @@ def relation_divergence(states: tf.Tensor, teacher: tf.Tensor, weights: tf.Tenso
     ours, theirs = (tf.nn.log_softmax(tf.where(visible, _relations(tf.cast(values, tf.float32), heads), ABSENT))
                     for values in (states, teacher))
     each = tf.reduce_sum(tf.exp(theirs) * (theirs - ours), axis=-1)                        # [B,heads,S]
-    return _weighted(tf.reduce_mean(each, axis=1), weights)
+    return weighted_sum(tf.reduce_mean(each, axis=1), weights)
 
 
 def _relations(rows: tf.Tensor, heads: int) -> tf.Tensor:
@@ -55,8 +55,3 @@ def _relations(rows: tf.Tensor, heads: int) -> tf.Tensor:
     size = rows.shape[-1] // heads
     by_head = tf.transpose(tf.reshape(rows, (tf.shape(rows)[0], -1, heads, size)), (0, 2, 1, 3))
     return tf.matmul(by_head, by_head, transpose_b=True) / size ** 0.5
-
-
-def _weighted(values: tf.Tensor, weights: tf.Tensor) -> Fraction:
-    weights = tf.cast(weights, tf.float32)
-    return tf.reduce_sum(values * weights), tf.reduce_sum(weights)

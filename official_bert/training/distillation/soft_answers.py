@@ -1,4 +1,4 @@
-"""What a task learns of a teacher's answers: for each kind of answer the outputs that are compared, and their loss.
+"""Soft labels: for each kind of task, the teacher's outputs that a student is compared with, and the loss.
 
 In a batch the teacher's outputs stand beside the labels, under the output's name with `teacher_` before it, whether they were kept or
 are computed in the step.

@@ -1,4 +1,4 @@
-"""The teacher of a run: a trained model of any format, loaded with the task of its student."""
+"""The teacher of a distillation: a trained model of any format, loaded with the task of its student."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What a run says about itself before its first step: devices, precision, parameters, memory."""
+"""The lines of a run before its first step: devices, precision, parameters, estimated memory, rows that are cut."""
 
 import glob
 from collections.abc import Mapping, Sequence

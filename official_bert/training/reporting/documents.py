@@ -1,4 +1,4 @@
-"""What is written about a run for people: its model card, and the page about an evaluation."""
+"""Model card and evaluation report of a run."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The arithmetic of a step, as `model FLOP/s` counts it."""
+"""The FLOPs of a training step, as `model FLOP/s` counts them."""
 
 from collections.abc import Mapping
 

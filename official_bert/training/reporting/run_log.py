@@ -69,9 +69,9 @@ class Watcher:
         """Logs the means of the metrics since the last call, after `step` steps."""
         left = (self.total_steps - step) / steps_per_second if steps_per_second else 0
         of, end = (f"/{self.total_steps}", f"ETA {_duration(left)}") if self.total_steps else ("", f"{self.share:.1%} of the time")
-        parts = [f"{name} {shown(name, value)}" for name, value in metrics.items() if name == "loss" or name.endswith("accuracy")]
-        parts += [f"{metrics['skipped']:.0f} skipped"] if metrics["skipped"] else []
-        self.say(f"step {step}{of}  {'  '.join(parts)}  lr {metrics['learning_rate']:.3g}  "
+        shown_metrics = [f"{name} {shown(name, value)}" for name, value in metrics.items() if name == "loss" or name.endswith("accuracy")]
+        shown_metrics += [f"{metrics['skipped']:.0f} skipped"] if metrics["skipped"] else []
+        self.say(f"step {step}{of}  {'  '.join(shown_metrics)}  lr {metrics['learning_rate']:.3g}  "
                  f"|g| {metrics['gradient_norm']:.3g}  {metrics['sequences_per_second']:.1f} seq/s  "
                  f"{metrics['tokens_per_second']:.0f} tokens/s  {metrics['model_flops_per_second'] / 1e9:.4g} GFLOP/s  {end}")
         self._write("train", step, metrics)
@@ -85,7 +85,7 @@ class Watcher:
         """Logs the share of the time that has passed before the step that follows `step` steps."""
         self.share = share
         if self.enabled:
-            self._write_row({"step": step, "time": round(time.time(), 3), "share": share})
+            self._write_row(step, {"share": share})
 
     def rewind(self, step: int, facts: Mapping[str, float], prefix: str) -> None:
         """Logs that the run has gone back to the checkpoint of `step`, and why."""
@@ -97,7 +97,7 @@ class Watcher:
         """Logs a text, if there is one, under a name, and prints it."""
         if text and self.enabled:
             self.say(f"{name.replace('_', ' ')}: {text}")
-            self._write_row({"step": step, "time": round(time.time(), 3), name: text})
+            self._write_row(step, {name: text})
 
     def say(self, line: str) -> None:
         """Prints a line."""
@@ -109,14 +109,14 @@ class Watcher:
             return
         # JSON has no NaN and no infinity.
         row = {f"{kind}/{name}": value if math.isfinite(value) else None for name, value in metrics.items()}
-        self._write_row({"step": step, "time": round(time.time(), 3)} | row)
+        self._write_row(step, row)
         with self.board.as_default(step=step):
             for name, value in metrics.items():
                 tf.summary.scalar(f"{kind}/{name}", value)
         self.board.flush()
 
-    def _write_row(self, row: Mapping[str, Any]) -> None:
-        self.log.write(json.dumps(row, allow_nan=False) + "\n")
+    def _write_row(self, step: int, row: Mapping[str, Any]) -> None:
+        self.log.write(json.dumps({"step": step, "time": round(time.time(), 3), **row}, allow_nan=False) + "\n")
         self.log.flush()
 
     def close(self) -> None:

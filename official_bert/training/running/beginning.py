@@ -1,4 +1,4 @@
-"""How a training begins: its data opened and compared with the run in the folder, its weights fresh, initialised or resumed."""
+"""The beginning of a training: its data opened, the run in the folder resumed, or weights initialised from a checkpoint or at random."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from official_bert.data.long_work import preflight
 from official_bert.files import absolute
 from official_bert.models import checkpoints, parts
 from official_bert.models.run_folder import RunFolder
-from official_bert.training import checkpointing, distribution, guards, origins
+from official_bert.training import distribution, guards, origins
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.reporting.announcement import about_padding, announce, best_checkpoint, cut_lines, unknown_lines, unmeasured
 from official_bert.training.run_config import named_as_teacher
@@ -72,7 +72,7 @@ def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init
     """
     config, first, origin = training.config, training.phases[0].resolved, training.origin
     changed_data = origins.changes(origin, run)
-    changed = checkpointing.check_same_run(config, run, options=first.task.Options)
+    changed = origins.check_same_run(config, run, options=first.task.Options)
     trainer = Trainer(first.task, first.model, strategy, training.last)
     folder = CheckpointFolder(trainer.checkpoint, run, config.training.keep_checkpoints, config.training.keep_every)
     restored = trainer.restore_newest(folder)

@@ -1,4 +1,4 @@
-"""Time as the measure of a training: the share of it that has passed is the place in the schedule, and its end that of the training.
+"""Training for a number of hours: the share of the time that has passed is the place in the schedule.
 
 The share is looked at before each loop of steps, and holds for all of them. It is written to the log before they are taken. So a training
 can be repeated exactly from its log, which it cannot from its clock: the next time, other steps fall into each minute.
@@ -42,16 +42,29 @@ class NoClock:
         """Notes how long it took to write a checkpoint."""
 
 
-class Clock(NoClock):
+class TimedClock(NoClock):
+    """A clock that gives the steps of a training their share of its time."""
+
+    limited = True
+
+    def __init__(self, trainer: Trainer, watcher: Watcher, hours: float):
+        self.trainer, self.watcher, self.seconds = trainer, watcher, hours * 3600.0
+
+    def show(self, step: int, share: float) -> None:
+        """Writes the share to the log, and gives it to the steps that follow `step`."""
+        self.watcher.write_share(step, share)
+        self.trainer.share.assign(share)
+        self.trainer.seconds.assign(share * self.seconds)
+
+
+class Clock(TimedClock):
     """The clock of a training of some hours. Those of all its processes count, from when each began, but not the time between them.
 
     The clock of the first worker is that of all: the others ask it for the share and for the number of steps.
     """
 
-    limited = True
-
     def __init__(self, trainer: Trainer, watcher: Watcher, hours: float, began: float):
-        self.trainer, self.watcher, self.seconds = trainer, watcher, hours * 3600.0
+        super().__init__(trainer, watcher, hours)
         self.began = began - float(trainer.seconds.numpy())
         self.seconds_of_loop = min(HOST_SECONDS, self.seconds / LOOPS)
         self.slowest_write, self.last_look = 0.0, -1.0
@@ -74,10 +87,7 @@ class Clock(NoClock):
     def begin_loop(self, step: int, count: int) -> int:
         """Writes the share to the log and gives it to the steps; returns their number, the same on all workers."""
         self.last_look = passed = self.passed
-        share = self._of_first_worker(min(round(passed / self.seconds * PARTS), PARTS)) / PARTS
-        self.watcher.write_share(step, share)
-        self.trainer.share.assign(share)
-        self.trainer.seconds.assign(share * self.seconds)
+        self.show(step, self._of_first_worker(min(round(passed / self.seconds * PARTS), PARTS)) / PARTS)
         return self._of_first_worker(count)
 
     def wrote(self, seconds: float) -> None:
@@ -87,16 +97,13 @@ class Clock(NoClock):
         return distribution.of_first_worker(self.trainer.strategy, number)
 
 
-class Replay(NoClock):
+class Replay(TimedClock):
     """A clock that shows the shares of another run's log, at the same steps, and ends with it."""
 
-    limited = True
-
     def __init__(self, trainer: Trainer, watcher: Watcher, hours: float, path: str):
-        self.trainer, self.watcher, self.seconds = trainer, watcher, hours * 3600.0
+        super().__init__(trainer, watcher, hours)
         self.shares = read_shares(path)
         self.steps = sorted(self.shares)
-        self.seconds_of_loop = HOST_SECONDS
 
     def is_over(self, step: int) -> bool:
         return step >= self.steps[-1]
@@ -104,10 +111,7 @@ class Replay(NoClock):
     def begin_loop(self, step: int, count: int) -> int:
         """Gives the share of the loop of the log in which `step` lies; the loop ends at the latest where that one did."""
         begun = max(start for start in self.steps if start <= step)
-        share = self.shares[begun]
-        self.watcher.write_share(step, share)
-        self.trainer.share.assign(share)
-        self.trainer.seconds.assign(share * self.seconds)
+        self.show(step, self.shares[begun])
         return min(count, next(start for start in self.steps if start > step) - step)
 
 

@@ -1,4 +1,4 @@
-"""Who takes part in a run: the flags of its devices, and the workers of a cluster, which meet before TensorFlow is imported.
+"""Multi-worker set-up: the flags of a run's devices, and the workers of a cluster, which meet before TensorFlow is imported.
 
 TensorFlow waits an hour for a worker that is missing, without a word, and takes seconds to import. So the workers meet first: the first
 one of the cluster listens on its port, the others call it and keep the line. It says to all who is missing, and which worker cannot begin.
@@ -20,7 +20,7 @@ from typing import Any
 
 from absl import logging
 
-TOLD_AFTER = 20.0  # seconds until a line says which worker is awaited, where more than the default are waited for
+WARNS_AFTER = 20.0  # seconds until a line says which worker is awaited, where more than the default are waited for
 CALL_SECONDS, RETRY_SECONDS = 2.0, 0.2  # for one attempt to call another worker, and until the next one
 LONGEST_MESSAGE = 1 << 20  # bytes
 HERE = "--strategy=multi_worker: "
@@ -141,7 +141,7 @@ class Meeting:
         self.hosts, self.index, self.seconds = list(hosts), index, seconds
         self.lines: dict[int, Line] = {}  # to each of the others; to the first one alone if this is not that
         self.own_error = ""  # why this worker has left
-        self._until, self._is_told = time.monotonic() + seconds, False
+        self._until, self._has_warned = time.monotonic() + seconds, False
         with _listening(hosts[index]) as listening:
             self._gather(listening) if index == 0 else self._call()
             self.agree()
@@ -225,8 +225,8 @@ class Meeting:
             error = f"expected every worker to be started within {self.seconds:g} s (--join_seconds), {names}"
             self._send_all({"error": error})
             raise ValueError(HERE + error)
-        if self.seconds - left > TOLD_AFTER and not self._is_told:
-            self._is_told = True
+        if self.seconds - left > WARNS_AFTER and not self._has_warned:
+            self._has_warned = True
             logging.warning("%swaiting for the other workers: %s", HERE, names)
 
     def _first_error(self) -> str:

@@ -1,4 +1,4 @@
-"""The evaluations of a run while it trains: when they are due, the best checkpoint, patience, and the weights that answer."""
+"""Evaluations during training: when they are due, the best checkpoint, early stopping (patience), the weights that answer."""
 
 import bisect
 from collections.abc import Callable, Sequence

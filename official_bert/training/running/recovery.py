@@ -1,4 +1,4 @@
-"""Steps that went wrong: whether a run goes back to a checkpoint behind their data, or ends."""
+"""Recovery from loss spikes and numbers that are not finite: a run goes back to a checkpoint behind their data, or ends."""
 
 import numpy as np
 import tensorflow as tf
@@ -66,6 +66,6 @@ class Recovery:
         """Says which tensor of the step numbered `step` (from 0) was the first one that is not finite."""
         batch = next(iter(phase.source.dataset(self.batch_number(phase, step))))
         weights = [tf.convert_to_tensor(weight) for weight in self.trainer.weights]
-        parts = self.trainer.strategy.num_replicas_in_sync * phase.resolved.task.config.training.accumulation_steps
-        name = guards.first_bad_tensor(self.trainer.step, weights, batch, step, parts)
+        micro_batches = self.trainer.strategy.num_replicas_in_sync * phase.resolved.task.config.training.accumulation_steps
+        name = guards.first_bad_tensor(self.trainer.step, weights, batch, step, micro_batches)
         return f"step {step + 1}: {name} is not finite; the checkpoints before it are intact"

@@ -1,4 +1,4 @@
-"""What a user or a scheduler asks of a run by signals: a checkpoint, or a checkpoint and the end."""
+"""Signals to a running training: SIGUSR1 saves a checkpoint, SIGTERM and Ctrl-C save one and end."""
 
 from official_bert.command_line import told_at_once
 

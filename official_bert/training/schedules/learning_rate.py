@@ -1,4 +1,4 @@
-"""The learning rate of each step: warm-up, then a schedule over all steps."""
+"""Learning-rate schedules: warm-up, then linear or polynomial decay, or a stable part with a decay at the end."""
 
 import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""The phases of a run: each has its own steps and batches; schedule, optimizer and resume are the run's.
+"""The phases of a run and its resume position: each phase has its own steps and batches; schedule and optimizer are the run's.
 
 A phase continues in the data at the end of the last phase with the same data.
 """
@@ -76,12 +76,12 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
 
 def resolved_config(task: TaskBase, phases: Sequence[Phase]) -> Config:
     """Returns a run's own configuration, with the options (labels) that the task has found in the data of its first phase."""
-    task_found = phases[0].resolved.task
+    first = phases[0].resolved.task
     if not task.config.phases:
-        return task_found.config
-    before = to_dict(type(task)(phase_config(task.config, task.config.phases[0])).options)
-    made = {key: value for key, value in to_dict(task_found.options).items() if value != before[key]}
-    return dataclasses.replace(task.config, options=merge(task.config.options, made))
+        return first.config
+    before = to_dict(task.with_config(phase_config(task.config, task.config.phases[0])).options)
+    options_of_data = {key: value for key, value in to_dict(first.options).items() if value != before[key]}
+    return dataclasses.replace(task.config, options=merge(task.config.options, options_of_data))
 
 
 def epoch_steps(training: TrainingConfig, source: BatchSource, epochs: float | None = None) -> int:
@@ -125,7 +125,7 @@ def task_at(task: TaskBase, step: int) -> TaskBase:
     for phase in task.config.phases:
         last += phase.steps
         if step <= last or phase is task.config.phases[-1]:
-            return type(task)(phase_config(task.config, phase))
+            return task.with_config(phase_config(task.config, phase))
     return task
 
 

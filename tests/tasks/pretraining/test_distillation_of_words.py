@@ -46,11 +46,12 @@ def config_of(teacher, model=None, options=None, **training):
 def test_a_student_equal_to_its_teacher_has_no_loss_on_what_it_says(teacher, records):
     config = config_of(teacher, {"num_hidden_layers": 3}, distillation=ALL | {"relation_heads": 4})
     run = resolve(config, records)
-    for name, weight in weights_by_name(run.task.teacher.model).items():
+    for name, weight in weights_by_name(run.task.student.teacher.model).items():
         weights_by_name(run.model)[name].assign(weight)
-    batch = run.task.with_answers(next(iter(run.train.dataset())))
-    losses, weights = run.task.losses(run.model(dict(batch), training=True), batch), run.task.loss_weights(batch)
-    assert list(losses) == list(weights) == ["mlm", "nsp", "answers", "states", "relations"] == list(run.task.training_loss_names)
+    student = run.task.objective
+    batch = student.with_answers(next(iter(run.train.dataset())))
+    losses, weights = student.losses(run.model(dict(batch), training=True), batch), student.loss_weights(batch)
+    assert list(losses) == list(weights) == ["mlm", "nsp", "answers", "states", "relations"] == list(student.loss_names)
     for name, (total, weight) in losses.items():
         assert float(weight) == float(weights[name]) > 0
         assert (abs(float(total)) / float(weight) < 1e-5) == (name in ("answers", "states", "relations")), name

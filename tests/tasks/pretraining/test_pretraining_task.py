@@ -11,7 +11,7 @@ from made_pretraining import make_config, write_records
 from oracles.records import encode_example, write_tfrecords
 
 from official_bert.config import Config, build
-from official_bert.data import record_origins, records
+from official_bert.data import provenance, records
 from official_bert.tasks.loading import load_task
 from official_bert.text.vocab import load_vocab
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
@@ -78,16 +78,16 @@ def test_whole_words_that_are_single_tokens_are_a_warning_where_records_are_mask
 def test_records_of_another_vocabulary_are_refused(unmasked, golden, tmp_path):
     path = str(tmp_path / "part-0")
     own = facts_of(load_vocab(str(golden / "vocab_uncased.txt"))).digest
-    record_origins.write_origin(path, {"vocabulary": own})
+    provenance.write_origin(path, {"vocabulary": own})
     resolve(path, golden)
-    record_origins.write_origin(path, {"vocabulary": facts_of({"[CLS]": 0, "[SEP]": 1, "[MASK]": 2, "[PAD]": 3, "[UNK]": 4}).digest})
+    provenance.write_origin(path, {"vocabulary": facts_of({"[CLS]": 0, "[SEP]": 1, "[MASK]": 2, "[PAD]": 3, "[UNK]": 4}).digest})
     with pytest.raises(ValueError, match=r"part-0: its records were made with another vocabulary; expected --vocab_file"):
         resolve(path, golden)
 
 
 def test_records_of_text_that_was_not_lower_cased_are_refused_unless_the_run_agrees(unmasked, golden, tmp_path):
     path = str(tmp_path / "part-0")
-    record_origins.write_origin(path, {"do_lower_case": False})
+    provenance.write_origin(path, {"do_lower_case": False})
     with pytest.raises(ValueError, match=r"part-0: its records were made with --do_lower_case=False, but tokenizer.do_lower_case .* True"):
         resolve(path, golden)
     resolve(path, golden, tokenizer={"vocab_file": str(golden / "vocab_uncased.txt"), "do_lower_case": False})
@@ -107,7 +107,7 @@ def test_evaluation_on_training_records_is_a_warning_by_any_name(tmp_path, caplo
 
 def test_files_of_two_generations_and_masks_that_are_not_read_are_warnings(tmp_path, caplog):
     for name in ("train-00000-of-00001", "train-00000-of-00002", "train-00001-of-00002"):
-        record_origins.write_origin(write_records(tmp_path / name, 9), {"masking": {"rate": 0.15, "strategy": "token"}})
+        provenance.write_origin(write_records(tmp_path / name, 9), {"masking": {"rate": 0.15, "strategy": "token"}})
     made_pretraining.resolve(make_config(options={"masking": {"rate": 0.15}}), f"{tmp_path}/train-*-of-00002")
     assert not caplog.text
     made_pretraining.resolve(make_config(options={"masking": {"rate": 0.4}}), f"{tmp_path}/train-*")
