@@ -1,10 +1,11 @@
-"""Checks the shapes and dtypes that annotations give (`jaxtyping`) when tests call the encoder eagerly; conftest.py switches it on.
+"""Checks annotated shapes and dtypes (`jaxtyping`) when tests call the encoder eagerly; conftest.py switches it on.
 
-A function of `MODULES` whose annotations hold a type such as `Float[Any, "B S D"]` is wrapped when its module is imported. All other
-annotations are mypy's. Inside graphs nothing is checked, because lengths are unknown there, and no operation is added.
+A function of `MODULES` whose annotations hold a type such as `Float[Any, "B S D"]` is wrapped when its module is
+imported. All other annotations are mypy's. Inside graphs nothing is checked, because lengths are unknown there, and no
+operation is added.
 
-jaxtyping's `install_import_hook` is not used: it decorates nested functions too, at each call of the outer one, and has beartype refuse
-`Self` as an annotation.
+jaxtyping's `install_import_hook` is not used: it decorates nested functions too, at each call of the outer one, and
+has beartype refuse `Self` as an annotation.
 """
 
 import functools
@@ -49,7 +50,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         for owner in (module, *(value for value in vars(module).values() if isinstance(value, type))):
             for name, value in list(vars(owner).items()):
                 function = getattr(value, "__func__", value)  # of a static or class method
-                if isinstance(function, types.FunctionType) and function.__module__ == module.__name__ and _has_shapes(function):
+                if getattr(function, "__module__", None) == module.__name__ and _has_shapes(function):
                     checked = check_eagerly(function)
                     setattr(owner, name, checked if function is value else type(value)(checked))
 
@@ -62,8 +63,9 @@ def check_eagerly(function: typing.Callable) -> typing.Callable:
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        eager = tf.executing_eagerly() and not any(isinstance(value, keras.KerasTensor) for value in keras.tree.flatten((args, kwargs)))
-        return (checked if eager else function)(*args, **kwargs)
+        values = keras.tree.flatten((args, kwargs))
+        symbolic = not tf.executing_eagerly() or any(isinstance(value, keras.KerasTensor) for value in values)
+        return (function if symbolic else checked)(*args, **kwargs)
     return call
 
 
@@ -73,10 +75,11 @@ def _check_shapes(function: types.FunctionType) -> typing.Callable:
     return beartype.beartype(function)
 
 
-def _has_shapes(function: types.FunctionType) -> bool:
-    return any(map(_is_shape, inspect.get_annotations(function).values()))
+def _has_shapes(value) -> bool:
+    return isinstance(value, types.FunctionType) and any(map(_is_shape, inspect.get_annotations(value).values()))
 
 
 def _is_shape(hint) -> bool:
     """Whether a hint is or holds a type of jaxtyping."""
-    return (isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray)) or any(map(_is_shape, typing.get_args(hint)))
+    is_array = isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray)
+    return is_array or any(map(_is_shape, typing.get_args(hint)))

@@ -32,7 +32,8 @@ def lengths(inputs: dict[str, Int[Any, "B S"]]) -> Int[Any, " B"]:
 
 
 class Masked(keras.layers.Layer):
-    def call(self, x: Float[Any, "B S D"], attention_mask: Bool[Any, "B 1 #Q S"], training: bool = False) -> Float[Any, "B S D"]:
+    def call(self, x: Float[Any, "B S D"], attention_mask: Bool[Any, "B 1 #Q S"], training: bool = False
+             ) -> Float[Any, "B S D"]:
         assert callable(self.like)
         return x * ops.cast(attention_mask[:, 0, 0, :, None], x.dtype)
 
@@ -117,6 +118,7 @@ def test_functions_without_shapes_are_left_alone(annotated):
 
 
 def test_it_is_switched_on_for_the_encoder_and_its_layers():
-    for name in ("official_bert.layers.attention", "official_bert.layers.embeddings", "official_bert.models.encoder"):
-        assert isinstance(importlib.import_module(name).__spec__.loader, shape_checks._Loader)
-    assert not isinstance(importlib.import_module("official_bert.models.pretrainer").__spec__.loader, shape_checks._Loader)
+    def is_checked(name):
+        return isinstance(importlib.import_module(f"official_bert.{name}").__spec__.loader, shape_checks._Loader)
+    assert is_checked("layers.attention") and is_checked("layers.embeddings") and is_checked("models.encoder")
+    assert not is_checked("models.pretrainer")

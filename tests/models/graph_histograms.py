@@ -1,11 +1,10 @@
-"""Records the graphs and first weights of encoders, so that a change of code that should change neither is seen to change neither.
+"""Records the operations of encoders' graphs and their first weights: most changes of code should change neither.
 
-The files beside this script hold what was recorded. Whoever changes a graph or a weight on purpose records them again and commits them:
+The files beside this script hold what was recorded. Whoever changes a graph or a weight on purpose records them again:
 
     PYTHONPATH=$PWD .venv/bin/python tests/models/graph_histograms.py --write
 
-`--compare old.json` traces the same functions again, prints those whose operations are other ones than in a recorded file, and how many
-are equal.
+`--compare old.json` traces the functions again and prints which of them no longer hold the recorded operations.
 """
 
 import argparse
@@ -29,25 +28,26 @@ from official_bert.training import losses
 HERE = pathlib.Path(__file__).parent
 FAMILY = HERE.parent / "golden" / "family"
 BERT_FILE = HERE / "graph_histograms.json"
-RELATIVES_FILE = HERE / "graph_histograms_of_relatives.json"  # compared by hand only: their graphs may change, their results may not
+RELATIVES_FILE = HERE / "graph_histograms_of_relatives.json"  # compared by hand only: their results may not change
 WEIGHTS_FILE = HERE / "first_weights.json"
 
 TINY = ModelConfig(hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512)
 SMALL = ModelConfig(hidden_size=512, num_hidden_layers=4, num_attention_heads=8, intermediate_size=2048)
-LARGE_BATCH = (32, 128, 20)  # rows, tokens, predictions: tensors for which pieces of the step are compiled (`fused.pays`)
+LARGE_BATCH = (32, 128, 20)  # rows, tokens, predictions: pieces of the step are compiled (`fused.pays`)
 SMALL_BATCH = (2, 32, 5)  # none is compiled
 UNKNOWN = (None, None, None)
 PACKED = ("instance_ids", "position_ids", "cls_positions")
-CALLED = ("f", "body", "cond", "then_branch", "else_branch")  # attributes of operations that name the functions which they call
+CALLED = ("f", "body", "cond", "then_branch", "else_branch")  # attributes that name functions which an operation calls
 Histogram = dict[str, int]
 
 
 def relatives() -> dict[str, ModelConfig]:
-    """Returns small configurations: one of each member of the family (tests/golden/family), and of parts that no member has."""
+    """Returns small configurations: of each member of the family (tests/golden/family), and of parts that none has."""
     plain = dataclasses.replace(TINY, vocab_size=97, hidden_size=32, intermediate_size=64, max_position_embeddings=40)
     members = {path.parent.parent.name: path.parent for path in sorted(FAMILY.glob("*/*/config.json"), reverse=True)}
     changes: dict[str, dict] = {
-        "bilstm": {"bilstm_layers": 2}, "gated": {"feed_forward": "gated"}, "left_to_right": {"attention": "left_to_right"},
+        "bilstm": {"bilstm_layers": 2}, "gated": {"feed_forward": "gated"},
+        "left_to_right": {"attention": "left_to_right"},
         "layer_groups": {"num_hidden_layers": 4, "layer_groups": 2}, "long_rows": {"max_position_embeddings": 2048},
         "mean_pooling": {"pooling": "mean"}, "no_biases": {"biases": False}, "pre_norm": {"norm": "pre"}}
     parts = {name: dataclasses.replace(plain, **change) for name, change in changes.items()}
@@ -57,11 +57,11 @@ def relatives() -> dict[str, ModelConfig]:
 # Histograms of graphs
 
 def input_specs(shape: tuple, names: Iterable[str] = ()) -> dict[str, tf.TensorSpec]:
-    """Returns the specifications of inputs [rows, tokens], with the predictions and the further inputs that are named."""
+    """Returns the specifications of an encoder's inputs, and of further ones that are named; shape: `LARGE_BATCH`."""
     rows, tokens, predictions = shape
-    widths = {"input_ids": tokens, "input_mask": tokens, "segment_ids": tokens, "instance_ids": tokens, "position_ids": tokens,
-              "cls_positions": predictions, "output_positions": predictions, "masked_lm_positions": predictions}
-    return {name: tf.TensorSpec((rows, widths[name]), tf.int32) for name in ("input_ids", "input_mask", "segment_ids", *names)}
+    widths = dict.fromkeys(("cls_positions", "output_positions", "masked_lm_positions"), predictions)
+    all_names = ("input_ids", "input_mask", "segment_ids", *names)
+    return {name: tf.TensorSpec((rows, widths.get(name, tokens)), tf.int32) for name in all_names}
 
 
 def trace_inference(model: Pretrainer, shape: tuple, names: Iterable[str] = ()) -> tf.Graph:
@@ -81,8 +81,8 @@ def trace_step(model: Pretrainer, shape: tuple, names: Iterable[str] = ()) -> tf
         with tf.GradientTape() as tape:
             outputs = model(inputs, training=True)
             loss = loss_of(outputs["mlm_logits"]) + loss_of(outputs["nsp_logits"])
-        return loss, [gradient for gradient in tape.gradient(loss, [weight.value for weight in model.trainable_variables])
-                      if gradient is not None]
+        gradients = tape.gradient(loss, [weight.value for weight in model.trainable_variables])
+        return loss, [gradient for gradient in gradients if gradient is not None]
     specs = input_specs(shape, ("masked_lm_positions", *names))
     return tf.function(step, autograph=False).get_concrete_function(specs).graph
 
@@ -130,7 +130,8 @@ def bert_histograms() -> dict[str, Histogram]:
             "inference at a known length": lambda model=model: trace_inference(model, LARGE_BATCH),
             "pruned rows": lambda model=model: trace_inference(model, UNKNOWN, ["output_positions"]),
             "packed rows": lambda model=model: trace_inference(model, UNKNOWN, PACKED),
-            "packed and pruned rows": lambda model=model: trace_inference(model, UNKNOWN, ("output_positions", *PACKED)),
+            "packed and pruned rows":
+                lambda model=model: trace_inference(model, UNKNOWN, ("output_positions", *PACKED)),
         }
         found |= {f"{size}: {name}": live_operations(trace()) for name, trace in graphs.items()}
         found |= {f"{size}: {name}": histogram for name, histogram in unpadded_histograms(model).items()}
@@ -156,7 +157,8 @@ def training_histograms() -> dict[str, Histogram]:
               "in bfloat16": Pretrainer.make(TINY, dtype="mixed_bfloat16")}
     long_rows = Pretrainer.make(dataclasses.replace(TINY, max_position_embeddings=2048))
     found = {f"step {way}": trace_step(model, LARGE_BATCH) for way, model in models.items()}
-    found |= {"step of long rows": trace_step(long_rows, (2, 2048, 20)), "inference of long rows": trace_inference(long_rows, UNKNOWN)}
+    found["step of long rows"] = trace_step(long_rows, (2, 2048, 20))
+    found["inference of long rows"] = trace_inference(long_rows, UNKNOWN)
     return {name: live_operations(graph) for name, graph in found.items()}
 
 
@@ -179,10 +181,11 @@ def relatives_histograms() -> dict[str, Histogram]:
 # First weights
 
 def first_weights(config: ModelConfig) -> dict[str, list]:
-    """Returns shape, dtype and fingerprint of each weight of a model under seed 1, by name and in order; then the seeds of its dropouts.
+    """Returns shape, dtype and fingerprint of each weight of a model under seed 1, in order; then its dropouts' seeds.
 
-    The fingerprint is a sum of all values with changing factors. It is compared within rounding, which a hash does not allow: machines
-    differ in the last bit of a normal distribution. The order of the seeds decides which dropout gets which masks in a training step.
+    The fingerprint is a sum of all values with changing factors. It is compared within rounding, which a hash does not
+    allow: machines differ in the last bit of a normal distribution. The order of the seeds decides which dropout gets
+    which masks in a training step.
     """
     keras.utils.set_random_seed(1)
     model = Pretrainer.make(config)
@@ -217,12 +220,13 @@ def differences(old: dict[str, Histogram], new: dict[str, Histogram]) -> list[st
 
 
 def write(path: pathlib.Path, values: dict[str, dict]) -> None:
-    """Writes a line for each case, or for each entry of a case with lists, so that changes read well in a comparison of versions."""
+    """Writes a line for each case, or for each entry of a case with lists: changes of versions then read well."""
     def line(value) -> str:
         if any(isinstance(entry, list) for entry in value.values()):
             return "{\n" + ",\n".join(f"  {json.dumps(key)}: {json.dumps(entry)}" for key, entry in value.items()) + "}"
         return json.dumps(value)
-    path.write_text("{\n" + ",\n".join(f"{json.dumps(case)}: {line(value)}" for case, value in values.items()) + "\n}\n")
+    lines = [f"{json.dumps(case)}: {line(value)}" for case, value in values.items()]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Graphs, names and first values of weights are those that were recorded: of BERT tiny and small, and the weights of all relatives.
+"""Graphs of BERT, and names and first values of weights of BERT and its relatives, are those that were recorded.
 
 `graph_histograms.py` beside this file records them again, after a change that is meant to change them.
 """
@@ -14,7 +14,8 @@ AGAIN = "if that is meant to be so: PYTHONPATH=$PWD .venv/bin/python tests/model
 
 
 def test_graphs_of_bert_hold_the_operations_that_were_recorded():
-    changed = graph_histograms.differences(json.loads(graph_histograms.BERT_FILE.read_text()), graph_histograms.bert_histograms())
+    recorded = json.loads(graph_histograms.BERT_FILE.read_text())
+    changed = graph_histograms.differences(recorded, graph_histograms.bert_histograms())
     assert not changed, "\n".join([*changed, AGAIN])
 
 
