@@ -5,7 +5,6 @@ Importing this imports nothing else; each name is loaded when it is first used.
 
 import importlib
 import importlib.machinery
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
     from official_bert.interface.predictor import Predictor
     from official_bert.interface.pretrained import load_encoder, load_model, load_tokenizer
 
-# `python -m official_bert.run_pretraining` is commands/run_pretraining.py, and so for the other commands.
-__path__.append(os.path.join(__path__[0], "commands"))
 _HOMES = {"Predictor": "predictor", "load_encoder": "pretrained", "load_model": "pretrained", "load_tokenizer": "pretrained",
           "fine_tune": "finetuning", "load_run": "finetuning"}
 __all__ = ["Predictor", "fine_tune", "load_encoder", "load_model", "load_run", "load_tokenizer"]
@@ -32,6 +29,8 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
 
 
+# An import hook, because nothing else lets `keras.models.load_model` read files with our layers after a plain `import official_bert`, as
+# docs/python.md promises: Keras has no entry point for packages with layers, and importing it here takes every command some seconds.
 class _BesideKeras:
     """Registers our layers with Keras as soon as somebody imports it: `keras.models.load_model` then reads files that hold them."""
 

@@ -24,20 +24,20 @@ COMMANDS: Mapping[str, str] = types.MappingProxyType({
     "inspect-data": "official_bert.tools.inspect_data",
     "inspect-records": "official_bert.tools.inspect_records",
     "pack-records": "official_bert.tools.pack_records",
-    "pretrain": "official_bert.run_pretraining",
+    "pretrain": "official_bert.commands.run_pretraining",
     "plot-run": "official_bert.tools.plot_run",
-    "finetune": "official_bert.run_finetuning",
-    "run-classifier": "official_bert.run_classifier",
-    "run-squad": "official_bert.run_squad",
+    "finetune": "official_bert.commands.run_finetuning",
+    "run-classifier": "official_bert.commands.run_classifier",
+    "run-squad": "official_bert.commands.run_squad",
     "compare-runs": "official_bert.tools.compare_runs",
-    "predict": "official_bert.run_predict",
+    "predict": "official_bert.commands.run_predict",
     "mine-negatives": "official_bert.tools.mine_negatives",
-    "features": "official_bert.extract_features",
+    "features": "official_bert.commands.extract_features",
     "look-inside": "official_bert.tools.look_inside",
     "glue-submission": "official_bert.tools.glue_submission",
     "convert": "official_bert.tools.convert_checkpoint",
-    "export": "official_bert.run_export",
-    "serve": "official_bert.serve",
+    "export": "official_bert.commands.run_export",
+    "serve": "official_bert.commands.serve",
     "run-ablations": "official_bert.tools.run_ablations",
     "report-ablations": "official_bert.tools.report_ablations",
     "make-ablation-text": "official_bert.tools.make_ablation_text",
@@ -74,12 +74,9 @@ def overview() -> str:
 
 def _summary(module: str) -> str:
     """Returns the first line of the docstring of a module."""
-    path = pathlib.Path(__file__).parent.parent.joinpath(*module.split(".")[1:]).with_suffix(".py")  # a tool of a checkout
-    if not path.exists():
-        spec = importlib.util.find_spec(module)
-        assert spec is not None and spec.origin is not None
-        path = pathlib.Path(spec.origin)
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None
+    text = ast.get_docstring(ast.parse(pathlib.Path(spec.origin).read_text(encoding="utf-8")))
     assert text is not None
     return text.splitlines()[0]
 

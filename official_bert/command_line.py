@@ -3,9 +3,6 @@
 Importing this defines no flag; a command calls what it needs.
 """
 
-import ctypes
-import importlib.abc
-import importlib.util
 import os
 import sys
 
@@ -35,39 +32,15 @@ def _show(kind, error, traceback) -> None:
         sys.__excepthook__(kind, error, traceback)
 
 
-class _QuietTensorFlow(importlib.abc.MetaPathFinder):
-    """Silences what the C++ of TensorFlow, XLA and CUDA logs through Abseil, whose level no environment variable sets.
-
-    It happens when TensorFlow is about to be loaded, because the first of these messages come while it is. A release that names the
-    function otherwise stays as it is.
-    """
-
-    SET_LEVEL = "_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE"  # absl::SetMinLogLevel, as TensorFlow 2.20 exports it
-
-    def __init__(self, level: str):
-        self.level = level
-
-    def find_spec(self, fullname, path=None, target=None):
-        """Finds nothing itself."""
-        if fullname == "tensorflow":
-            sys.meta_path.remove(self)
-            spec = importlib.util.find_spec(fullname)
-            for name in ("libtensorflow_framework.so.2", "libtensorflow_framework.2.dylib"):
-                library = os.path.join(os.path.dirname(spec.origin or ""), name) if spec else ""
-                if os.path.exists(library) and (set_level := getattr(ctypes.CDLL(library), self.SET_LEVEL, None)):
-                    set_level(int(self.level) if self.level in ("1", "2", "3") else 0)
-        return None
-
-
-# All before the other imports, here and in the commands: they take a second, some of them import TensorFlow, and `run_main` begins after.
+# Before the other imports, here and in the commands: they take a second, some of them import TensorFlow, and `run_main` begins after.
 sys.excepthook = _show
-_LOG_LEVEL = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silences its messages about the machine, unless the user has set it
-if "tensorflow" not in sys.modules:
-    sys.meta_path.insert(0, _QuietTensorFlow(_LOG_LEVEL))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silences TensorFlow's messages about the machine, unless the user has set it
 
 import concurrent.futures
 import contextlib
+import ctypes
 import dataclasses
+import importlib.util
 import math
 import re
 import shutil
@@ -80,7 +53,7 @@ from typing import Any, TypeVar
 
 from absl import app, flags, logging
 
-from official_bert.config import STRATEGIES, Config, inherited_and_asked, merge
+from official_bert.config import STRATEGIES, Config, ConfigSources, merge
 from official_bert.copies import original_paths
 from official_bert.fields import refuse_unused
 from official_bert.files import disk_full_reason, is_remote
@@ -110,7 +83,8 @@ FLAG_KEYS: Mapping[str, str] = types.MappingProxyType({
     "null_score_diff_threshold": "options.null_score_diff_threshold",
     "version_2_with_negative": "options.version_2_with_negative",
 })
-OWN_FLAG_KEYS: Mapping[str, str] = types.MappingProxyType({"hours": "training.hours"})  # of flags that 2018's scripts lack
+# Those of flags that 2018's scripts lack.
+OWN_FLAG_KEYS: Mapping[str, str] = types.MappingProxyType({"hours": "training.hours", "encoding": "options.encoding"})
 BOOLS = ("do_lower_case", "version_2_with_negative")
 FLOATS = ("learning_rate", "num_train_epochs", "warmup_proportion", "null_score_diff_threshold")
 TEXTS = ("vocab_file",)
@@ -121,13 +95,15 @@ WITHOUT_MEANING: Mapping[str, tuple[str, str]] = types.MappingProxyType({
     "use_one_hot_embeddings": ("boolean", "tables are read by gathering rows on every device"),
     "verbose_logging": ("boolean", "what is left out is counted and shown without it"),
     "predict_batch_size": ("integer", "--eval_batch_size is the size of every batch without training")})
+SET_MIN_LOG_LEVEL = "_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE"  # absl::SetMinLogLevel
+BACKENDS = ("jax", "torch", "openvino")  # what the other backends of Keras import
 FULL = 1 << 20  # bytes: a disk that has fewer free is full
 NO_MEANING = "2018: has no meaning here: "
 # What 2018's run_pretraining.py does if nothing else is said, and the other keys that say the same in another way.
 PRE_TRAINING_OF_2018: Mapping[str, Any] = types.MappingProxyType({
     "optimizer.learning_rate": 5e-5, "optimizer.warmup_steps": 10000, "training.steps": 100000, "training.eval_batch_size": 8,
     "training.eval_steps": 100})
-SAID_OTHERWISE: Mapping[str, tuple[str, ...]] = types.MappingProxyType({
+REPLACED_BY: Mapping[str, tuple[str, ...]] = types.MappingProxyType({
     "training.steps": ("training.epochs", "phases"), "optimizer.warmup_steps": ("optimizer.warmup_proportion",)})
 
 
@@ -174,16 +150,18 @@ def refuse_unread(values: Any, needs: Iterable[tuple[Iterable[str], bool, str]])
             refuse_unused(f"--{name}", values[name].value, values[name].default, reader, are_read)
 
 
-def from_flags(kind: type[T], values: Any) -> T:
-    """Returns a dataclass of settings with the values of the flags that its fields are named after (`values`: absl's `FLAGS`)."""
-    return kind(**{field.name: values[field.name].value for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
+def from_flags(kind: type[T], values: Any, **others: Any) -> T:
+    """Returns a dataclass with the values that its fields are named after, and `others` (`values`: absl's `FLAGS`, or settings)."""
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: getattr(values, name) for name in names if name not in others and hasattr(values, name)}, **others)
 
 
 def define_configuration() -> None:
-    """Defines --config, --set and --bert_config_file."""
+    """Defines --config, --set, --bert_config_file and --allow_changed_data."""
     flags.DEFINE_string("config", None, "The run's YAML.")
     flags.DEFINE_multi_string("set", [], "Overrides, as in --set optimizer.learning_rate=3e-5.")
     flags.DEFINE_string("bert_config_file", None, "2018: the model's JSON; model.* of the configuration.")
+    flags.DEFINE_bool("allow_changed_data", False, "Go on with a run although its data or vocabulary are others than at its beginning.")
 
 
 def define_no_answer() -> None:
@@ -194,18 +172,10 @@ def define_no_answer() -> None:
                        "best answer by more than this; by default as in training, or 0.")
 
 
-def define_hours() -> None:
-    """Defines --hours."""
+def define_hours_and_cache() -> None:
+    """Defines --hours and --cache_dir."""
     flags.DEFINE_float("hours", None, "Train for so long, instead of a number of steps or epochs: training.hours.")
 
-
-def define_resume() -> None:
-    """--allow_changed_data."""
-    flags.DEFINE_bool("allow_changed_data", False, "Go on with a run although its data or vocabulary are others than at its beginning.")
-
-
-def define_cache() -> None:
-    """Defines --cache_dir."""
     flags.DEFINE_string("cache_dir", os.path.join("~", ".cache", "official_bert"), "A folder that keeps what is slow to make: tokenized "
                         "data, and plain copies of records that are packed or lie elsewhere; empty: none.")
 
@@ -226,7 +196,7 @@ def define_without_meaning(names: Iterable[str]) -> None:
         define(name, None, f"{NO_MEANING}{why}.")
 
 
-def meaningless(flag_values: Any) -> list[str]:
+def flags_without_meaning(flag_values: Any) -> list[str]:
     """The flags on the command line that have no meaning here, each with the reason."""
     return [f"--{name} ({flag_values[name].help.removeprefix(NO_MEANING).rstrip('.')})" for name in sorted(flag_values)
             if flag_values[name].present and (flag_values[name].help or "").startswith(NO_MEANING)]
@@ -235,11 +205,11 @@ def meaningless(flag_values: Any) -> list[str]:
 def defaults_of_2018(overrides: Iterable[str]) -> dict[str, Any]:
     """`PRE_TRAINING_OF_2018` by key of the configuration, without what the overrides (a.b=c) say in another way."""
     said = [override.partition("=")[0] for override in overrides]
-    return {key: value for key, value in PRE_TRAINING_OF_2018.items() if not set(SAID_OTHERWISE.get(key, ())) & set(said)}
+    return {key: value for key, value in PRE_TRAINING_OF_2018.items() if not set(REPLACED_BY.get(key, ())) & set(said)}
 
 
-def given_flags(flag_values: Any) -> dict[str, Any]:
-    """Returns the values of the 2018 flags, and of --hours, on the command line, by configuration key (`flag_values`: absl's `FLAGS`).
+def flags_by_key(flag_values: Any) -> dict[str, Any]:
+    """Returns the values of the flags on the command line that set a key of the configuration, by that key (`flag_values`: absl's `FLAGS`).
 
     Raises ValueError for no time at all.
     """
@@ -249,15 +219,15 @@ def given_flags(flag_values: Any) -> dict[str, Any]:
     return {(FLAG_KEYS.get(name) or OWN_FLAG_KEYS[name]): value for name, value in present.items()}
 
 
-def asked_values(flag_values: Any) -> dict[str, Any]:
-    """Returns the values that YAML, 2018's flags and --set of a training ask for (`flag_values`: absl's `FLAGS`).
+def config_sources(values: Any) -> ConfigSources:
+    """Returns the YAML, 2018's flags and --set of a training (`values`: absl's `FLAGS`).
 
     Raises ValueError for what is wrong whatever a checkpoint says, a file that cannot be read and an unknown key: call it before
     TensorFlow is imported and other workers are awaited.
     """
-    asked = merge(*inherited_and_asked(flag_values.config, flag_values.bert_config_file, given_flags(flag_values), flag_values.set))
-    check_keys(Config, asked)
-    return asked
+    sources = ConfigSources(values.config or "", values.bert_config_file or "", flags_by_key(values), tuple(values.set))
+    check_keys(Config, merge(*sources.read()))
+    return sources
 
 
 def refuse_nan(values: Any) -> None:
@@ -268,7 +238,7 @@ def refuse_nan(values: Any) -> None:
 
 
 @contextlib.contextmanager
-def told_at_once(tell: Callable[[str], None]) -> Iterator[None]:
+def announcing_signals(tell: Callable[[str], None]) -> Iterator[None]:
     """Calls `tell` with the name of SIGINT or SIGTERM when it comes, unless the process ends of it at once.
 
     It is called in a thread: Python runs the handler of a signal only when compiled code, such as a step or an evaluation, has ended.
@@ -299,7 +269,7 @@ def told_at_once(tell: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _silence_told() -> Iterator[None]:
+def _announcing_stop() -> Iterator[None]:
     """Says that a command is stopping, if it does not end at once."""
     ended = threading.Event()
 
@@ -307,14 +277,29 @@ def _silence_told() -> Iterator[None]:
         if not ended.wait(PATIENCE):
             print(f"{name}: ends after the computation under way", file=sys.stderr, flush=True)
 
-    with told_at_once(tell):
+    with announcing_signals(tell):
         try:
             yield
         finally:
             ended.set()
 
 
-def full_places(values: Any) -> str:
+def quiet_abseil() -> None:
+    """Applies TF_CPP_MIN_LOG_LEVEL to what XLA and CUDA log through Abseil, which else begins with a WARNING in every training.
+
+    There is no public way: Abseil's level is a function of C++ alone, and gRPC's GRPC_VERBOSITY, the only variable that sets it, counts
+    only once TensorFlow's own server starts. So this calls the function as TensorFlow 2.20 exports it; a release that names it otherwise
+    stays as it is.
+    """
+    spec = importlib.util.find_spec("tensorflow")
+    level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "")
+    for name in ("libtensorflow_framework.so.2", "libtensorflow_framework.2.dylib"):
+        library = os.path.join(os.path.dirname(spec.origin or ""), name) if spec else ""
+        if level in ("1", "2", "3") and os.path.exists(library) and (set_level := getattr(ctypes.CDLL(library), SET_MIN_LOG_LEVEL, None)):
+            set_level(int(level))
+
+
+def note_of_full_disks(values: Any) -> str:
     """Returns which of the paths on the command line, and of this machine's temporary files, lie on full disks; "" for none."""
     paths = {f"--{name}={values[name].value}": str(values[name].value) for name in values
              if values[name].present and isinstance(values[name].value, str) and values[name].value}
@@ -328,44 +313,51 @@ def full_places(values: Any) -> str:
     return f" (on a full disk: {', '.join(full)})" if full else ""
 
 
-def line_of(error: object) -> str:
+def error_in_one_line(error: object) -> str:
     """Returns an error in one line: of the operating system's, the file and what is wrong with it."""
     if isinstance(error, OSError) and error.filename is not None and error.filename2 is None and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return " ".join(str(error).split())
 
 
+def error_line(error: BaseException, values: Any) -> str:
+    """Returns the line for a user's mistake, Ctrl-C, or for what the machine or the installation lacks; "" for a defect of the program.
+
+    `values` are absl's `FLAGS`.
+    """
+    text, reason = error_in_one_line(error), disk_full_reason(error)
+    if isinstance(error, KeyboardInterrupt):
+        return STOPPED
+    if isinstance(error, (ValueError, OSError)):
+        is_nameless = isinstance(error, OSError) and error.filename is None and reason
+        return f"error: {original_paths(text)}{note_of_full_disks(values) if is_nameless else ''}"
+    if isinstance(error, concurrent.futures.BrokenExecutor):
+        return "error: a worker process was ended from outside, for lack of memory perhaps (fewer --num_workers take less)"
+    if isinstance(error, ModuleNotFoundError):
+        backend = f"error: KERAS_BACKEND: expected tensorflow, got a backend that needs {error.name}"
+        return missing_extra(error.name) or (backend if error.name in BACKENDS else "")
+    if reason:
+        text = re.sub(r"\{\{.*?\}\} *|\[Op:.*?\]", "", text)  # TensorFlow's names of its operations
+        return f"error: {reason}: {original_paths(text)}{note_of_full_disks(values)}"
+    if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":  # that of TensorFlow
+        return ("error: out of memory; smaller batches (training.batch_size, with as many more training.accumulation_steps), shorter "
+                "sequences or a smaller model take less")
+    return ""
+
+
 def run_main(main: Any) -> None:
-    """Runs an absl main; a user's mistake (ValueError, OSError), Ctrl-C and the death of a worker process give one line and status 1."""
+    """Runs an absl main; an error that `error_line` knows gives its line and status 1."""
     def checked_main(arguments):
         logging.set_verbosity(logging.WARNING)
-        if without := meaningless(flags.FLAGS):
+        quiet_abseil()
+        if without := flags_without_meaning(flags.FLAGS):
             print(f"of 2018, without meaning here: {', '.join(without)}", file=sys.stderr)
         try:
             refuse_nan(flags.FLAGS)
-            with _silence_told():
+            with _announcing_stop():
                 return main(arguments)
-        except (ValueError, OSError) as error:
-            message = original_paths(line_of(error))
-            is_nameless = isinstance(error, OSError) and error.filename is None and disk_full_reason(error)
-            raise SystemExit(f"error: {message}{full_places(flags.FLAGS) if is_nameless else ''}") from None
-        except KeyboardInterrupt:
-            raise SystemExit(STOPPED) from None
-        except concurrent.futures.BrokenExecutor:
-            raise SystemExit("error: a worker process was ended from outside, for lack of memory perhaps "
-                             "(fewer --num_workers take less)") from None
-        except ModuleNotFoundError as error:
-            if line := missing_extra(error.name):
+        except (Exception, KeyboardInterrupt) as error:
+            if line := error_line(error, flags.FLAGS):
                 raise SystemExit(line) from None
-            if error.name not in ("jax", "torch", "openvino"):  # what the other backends of Keras import
-                raise
-            raise SystemExit(f"error: KERAS_BACKEND: expected tensorflow, got a backend that needs {error.name}") from None
-        except Exception as error:
-            if reason := disk_full_reason(error):
-                message = re.sub(r"\{\{.*?\}\} *|\[Op:.*?\]", "", " ".join(str(error).split()))  # TensorFlow's names of its operations
-                raise SystemExit(f"error: {reason}: {original_paths(message)}{full_places(flags.FLAGS)}") from None
-            if not isinstance(error, MemoryError) and type(error).__name__ != "ResourceExhaustedError":  # that of TensorFlow
-                raise
-            raise SystemExit("error: out of memory; smaller batches (training.batch_size, with as many more training.accumulation_steps), "
-                             "shorter sequences or a smaller model take less") from None
+            raise
     app.run(checked_main)

@@ -19,9 +19,10 @@ import yaml
 
 from official_bert.distillation_config import DistillationConfig
 from official_bert.fields import Constraint, Count, Natural, NonNegative, check_fields, check_used
-from official_bert.files import exists, folder_of, is_remote, normal, read_json, read_text, written_whole
+from official_bert.files import exists, folder_of, is_remote, normal, read_text, written_whole
 from official_bert.model_config import OF_RELATIVES, ModelConfig
 from official_bert.model_config import check_length as check_length
+from official_bert.model_config import read_bert_config as read_bert_config
 from official_bert.optimizer_config import OptimizerConfig as OptimizerConfig
 from official_bert.typed_values import build, read_yaml, read_yaml_value
 
@@ -173,10 +174,7 @@ AS_IN_2018: Mapping[str, Any] = types.MappingProxyType({  # of the scripts of th
 
 
 def inherited_and_own(path: str, _seen: tuple[str, ...] = ()) -> tuple[dict, dict]:
-    """Returns the values that a YAML file inherits from its `base:` (a path, or a list of paths beside the file), and its own.
-
-    The file may be one of this package's, by its name.
-    """
+    """Returns the values that a YAML, of this package by its name, inherits from its `base:` (paths beside the file), and its own."""
     path = normal(path if _seen else packaged(path))
     if path in _seen:
         raise ValueError(f"{path}: 'base' leads back to this file through {' -> '.join(_seen)}")
@@ -193,10 +191,9 @@ def inherited_and_own(path: str, _seen: tuple[str, ...] = ()) -> tuple[dict, dic
 
 
 def packaged(path: str) -> str:
-    """Returns the path of a configuration of this package, such as `pretrain/small` or `configs/pretrain/small.yaml`.
+    """Returns a path with a file as it is, else that of this package's `pretrain/small` or `configs/pretrain/small.yaml`.
 
-    Other paths are returned as they are. A file at the path comes first. Raises ValueError, with the nearest names, if there is neither a
-    file nor such a configuration.
+    Raises ValueError, with the nearest names, if there is neither.
     """
     if is_remote(path) or exists(path):
         return path
@@ -251,16 +248,6 @@ def nest(dotted: Mapping[str, Any]) -> dict:
     return nested
 
 
-def read_bert_config(path: str) -> dict:
-    """Returns the `model:` mapping of a 2018 `bert_config.json`, without keys that are not in `ModelConfig`."""
-    values = read_json(path, "bert_config.json")
-    if not isinstance(values, dict) or "hidden_size" not in values:
-        raise ValueError(f"{path}: expected a BERT configuration with hidden_size, got {str(values)[:80]}")
-    fields = {field.name for field in dataclasses.fields(ModelConfig)}
-    # 2018's BertConfig has 16 segment types by default.
-    return {"type_vocab_size": 16} | {key: value for key, value in values.items() if key in fields}
-
-
 @dataclasses.dataclass(frozen=True)
 class CheckpointValues:
     """The values of a checkpoint's model and tokenizer, as parts of a configuration."""
@@ -269,41 +256,56 @@ class CheckpointValues:
     origin: str = "the checkpoint"
 
 
-def inherited_and_asked(path: str | None = None, bert_config_file: str | None = None, flags: Mapping[str, Any] | None = None,
-                        overrides: Iterable[str] = ()) -> tuple[dict, dict]:
-    """Returns the values that a YAML inherits, and those that `load_config` is asked for: its own, under flags and overrides."""
-    inherited, values = inherited_and_own(path) if path else ({}, {})
-    if bert_config_file:
-        values = merge(values, {"model": read_bert_config(bert_config_file)})
-    values = merge(values, nest(flags or {}))
-    for override in overrides:
-        values = merge(values, parse_override(override))
-    return inherited, values
+@dataclasses.dataclass(frozen=True)
+class ConfigSources:
+    """What a user gives for a configuration; a later field overrides an earlier one."""
+
+    path: str = ""  # a YAML
+    bert_config_file: str = ""  # the model's JSON of 2018
+    flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # 2018's flags on the command line, by dotted key
+    overrides: tuple[str, ...] = ()  # a.b=c, of --set
+
+    def read(self) -> tuple[dict, dict]:
+        """Returns the values that the YAML inherits through `base:`, and its own, under those of the other sources."""
+        inherited, values = inherited_and_own(self.path) if self.path else ({}, {})
+        if self.bert_config_file:
+            values = merge(values, {"model": read_bert_config(self.bert_config_file)})
+        for part in (nest(self.flags), *map(parse_override, self.overrides)):
+            values = merge(values, part)
+        return inherited, values
+
+    def keys(self) -> set[str]:
+        """Returns the dotted keys of flags and overrides."""
+        return {*self.flags, *(text.partition("=")[0] for text in self.overrides)}
+
+    def over(self, *overrides: str) -> "ConfigSources":
+        """Returns these sources over other overrides."""
+        return dataclasses.replace(self, overrides=(*overrides, *self.overrides))
 
 
-def load_config(path: str | None = None, *, bert_config_file: str | None = None,
-                flags: Mapping[str, Any] | None = None, overrides: Iterable[str] = (),
-                defaults: Mapping[str, Any] | None = None, checkpoint: CheckpointValues | None = None,
-                report: Callable[[str], None] = lambda _: None, count_entries: Callable[[str], int] | None = None) -> Config:
-    """Returns a run's configuration by precedence. `flags` are 2018's flags on the command line, by dotted key; the YAML
-    overrides `defaults`. Its own `phases` replace `steps` and `epochs` of its base.
+def load_config(path: str | None = None, *, flags: Mapping[str, Any] | None = None, overrides: Iterable[str] = (),
+                bert_config_file: str | None = None, **more: Any) -> Config:
+    """Returns a configuration from these sources; `more` are arguments of `resolve_config`."""
+    return resolve_config(ConfigSources(path or "", bert_config_file or "", flags or {}, tuple(overrides)), **more)
 
-    The values of a `checkpoint` override those that the YAML inherits through `base:` (`report` gets a line about it); the
-    YAML's own values override both.
 
+def resolve_config(sources: ConfigSources, *, defaults: Mapping[str, Any] | None = None, checkpoint: CheckpointValues | None = None,
+                   report: Callable[[str], None] = lambda _: None, count_entries: Callable[[str], int] | None = None) -> Config:
+    """Returns a run's configuration by precedence: `defaults`, what the YAML inherits, the `checkpoint`, then the sources.
+
+    `report` gets a line if the checkpoint overrides inherited values. The sources' own `phases` replace inherited `steps` and `epochs`.
     `count_entries` counts those of a vocabulary file ("": of the vocabulary that counts without one; 0: there is none): they are the
     `model.vocab_size` of a model that says none; rows beyond them are reported.
 
-    Raises ValueError, naming file and key, for unknown keys and wrong types, and if the YAML's own values, flags or overrides
-    contradict the checkpoint's size or casing.
+    Raises ValueError, naming file and key, for unknown keys and wrong types, and if the sources contradict the checkpoint.
     """
     checkpoint = checkpoint or CheckpointValues({})
-    inherited, values = inherited_and_asked(path, bert_config_file, flags, overrides)
+    inherited, values = sources.read()
     if wrong := [change for change in _contradictions(checkpoint.values, values) if change.key in FIXED_BY_CHECKPOINT]:
         raise ValueError(f"{checkpoint.origin}: "
                          + "; ".join(f"config.{change.key} is {change.before!r} there, got {change.after!r}" for change in wrong))
     if yielding := [change for change in _contradictions(checkpoint.values, inherited) if change.key in FIXED_BY_CHECKPOINT]:
-        report(f"{checkpoint.origin}: its values instead of those of base: in {path}: "
+        report(f"{checkpoint.origin}: its values instead of those of base: in {sources.path}: "
                + ", ".join(f"{change.key} {change.before!r} instead of {change.after!r}" for change in yielding))
     below = merge(merge(defaults or {}, inherited), checkpoint.values)
     if values.get("phases"):  # they say how many steps the run has, instead of the base

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Annotated, Literal, NamedTuple
 
 from official_bert.fields import Constraint, Count, Natural, NonNegative, Rate, check_fields, only_with
+from official_bert.files import read_json
 from official_bert.typed_values import kinds_of
 
 Activation = Literal["gelu", "gelu_erf", "relu", "tanh", "linear"]  # gelu: the tanh form, as in 2018
@@ -223,3 +224,13 @@ def check_length(length: int, model: ModelConfig, where: str = "config.options.m
         limits = f"{least} to {most} (the model's positions" if least else f"at most the model's {most} positions ("
         key = " - ".join(f"model.{name}" for name in model.limited_by)
         raise ValueError(f"{where}: expected {limits}{', ' if least else ''}{key}), got {length}")
+
+
+def read_bert_config(path: str) -> dict:
+    """Returns the `model:` mapping of a 2018 `bert_config.json`, without keys that are not in `ModelConfig`."""
+    values = read_json(path, "bert_config.json")
+    if not isinstance(values, dict) or "hidden_size" not in values:
+        raise ValueError(f"{path}: expected a BERT configuration with hidden_size, got {str(values)[:80]}")
+    fields = {field.name for field in dataclasses.fields(ModelConfig)}
+    # 2018's BertConfig has 16 segment types by default.
+    return {"type_vocab_size": 16} | {key: value for key, value in values.items() if key in fields}

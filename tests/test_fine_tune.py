@@ -11,6 +11,7 @@ import pytest
 from made_finetuning import VOCAB, make_config
 
 import official_bert
+from official_bert.config import ConfigSources
 from official_bert.data.tabular.frames import as_source
 from official_bert.interface import finetuning
 from official_bert.models import checkpoints
@@ -114,8 +115,8 @@ def test_wrong_arguments_are_named():
 
 
 def test_options_are_keys_of_any_section():
-    config = finetuning.make_config("mrpc", None, "bert", "new", flags={"optimizer.learning_rate": 1e-3},
-                                    overrides=["options.max_seq_length=16"])
+    sources = ConfigSources(flags={"optimizer.learning_rate": 1e-3}, overrides=("options.max_seq_length=16",))
+    config = finetuning.make_config("mrpc", sources, "bert", "new")
     assert config.task == "glue" and config.options["dataset"] == "mrpc" and config.optimizer.learning_rate == 1e-3
     assert config.model.hidden_size == 16 and config.tokenizer.vocab_file.endswith("vocab.txt")
 
@@ -136,8 +137,8 @@ def test_a_run_is_measured_with_its_own_vocabulary_alone(tmp_path, golden, place
 
     def asked(name):
         path = f"{tmp_path}/{name}"
-        for given in ({"flags": {"tokenizer.vocab_file": path}}, {"overrides": [f"tokenizer.vocab_file={path}"]}):
-            yield lambda given=given: finetuning.make_config("", None, init_checkpoint, output_dir, train=False, **given)
+        for given in (ConfigSources(flags={"tokenizer.vocab_file": path}), ConfigSources(overrides=(f"tokenizer.vocab_file={path}",))):
+            yield lambda given=given: finetuning.make_config("", given, init_checkpoint, output_dir, train=False)
     assert [make().task for make in asked("same.txt")] == ["classification"] * 2
     for make in asked("other.txt"):
         with pytest.raises(ValueError, match=rf"--vocab_file={tmp_path}/other\.txt: {tmp_path}/run was trained with another vocabulary"):
@@ -151,7 +152,7 @@ def test_a_yaml_that_yields_to_the_run_is_told(tmp_path, golden):
     (tmp_path / "base.yaml").write_text("model: {hidden_size: 768}\n")
     (tmp_path / "mine.yaml").write_text("base: base.yaml\noptions: {truncate: tail, labels: [a, b]}\n")
     told = []
-    config = finetuning.make_config("", str(tmp_path / "mine.yaml"), "", str(run), train=False, report=told.append)
+    config = finetuning.make_config("", ConfigSources(str(tmp_path / "mine.yaml")), "", str(run), train=False, report=told.append)
     assert config.options["truncate"] == "head"
     assert told == [f"{tmp_path}/mine.yaml: its values yield to those of the run in {run}, --set would not: options.truncate: 'tail' -> "
                     "'head'"]
@@ -238,8 +239,8 @@ def test_entities_are_learned_from_rows():
 def test_epochs_beside_steps_are_refused_unless_they_are_those_of_a_file(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("task: classification\ntraining: {steps: 9, epochs: 2.0}\n")  # as in the config.yaml of a run
-    steps = finetuning.make_config("", str(path), "", "", overrides=["training.epochs=0"]).training
-    assert (steps.steps, steps.epochs, finetuning.make_config("", str(path), "", "").training.epochs) == (9, 0, 2)
-    for given in ({"overrides": ["training.epochs=3"]}, {"flags": {"training.epochs": 3.0}}):
+    steps = finetuning.make_config("", ConfigSources(str(path), overrides=("training.epochs=0",)), "", "").training
+    assert (steps.steps, steps.epochs, finetuning.make_config("", ConfigSources(str(path)), "", "").training.epochs) == (9, 0, 2)
+    for given in ({"overrides": ("training.epochs=3",)}, {"flags": {"training.epochs": 3.0}}):
         with pytest.raises(ValueError, match=r"config\.training\.epochs: expected config\.training\.steps 0 \(not 9\) beside it"):
-            finetuning.make_config("", str(path), "", "", **given)
+            finetuning.make_config("", ConfigSources(str(path), **given), "", "")

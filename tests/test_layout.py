@@ -190,6 +190,12 @@ def reads_flags(node: ast.AST) -> bool:
     return any(isinstance(part, ast.Name) and part.id == "FLAGS" for part in ast.walk(node))
 
 
+def test_mains_of_commands_are_thin():
+    mains = {path: node.end_lineno - node.lineno + 1 for path in (*PACKAGE.glob("commands/*.py"), *ROOT.glob("tools/*.py"))
+             for node in functions(path) if node.name == "main"}
+    assert len(mains) > 25 and not {path: lines for path, lines in mains.items() if lines > 25}
+
+
 def test_flags_are_read_in_main_alone():
     reading = [f"{path}:{node.lineno}: {node.name}" for path in SOURCES for node in functions(path)
                if node.name != "main" and reads_flags(node)]

@@ -35,8 +35,10 @@ def test_nothing_in_the_package_imports_a_peer():
 
 def test_every_command_has_a_name():
     tools = {f"official_bert.tools.{path.stem}" for path in ROOT.glob("tools/*.py")} - {"official_bert.tools.__init__"}
-    commands = {f"official_bert.{path.stem}" for path in ROOT.glob("official_bert/commands/*.py")} - {"official_bert.__init__"}
+    commands = {f"official_bert.commands.{path.stem}" for path in ROOT.glob("official_bert/commands/*.py")}
+    commands -= {"official_bert.commands.__init__"}
     assert set(COMMANDS.values()) == tools - {"official_bert.tools.run_notebooks"} | commands  # notebooks are part of a checkout alone
+    assert all((ROOT / f"official_bert/{name.rpartition('.')[2]}.py").exists() for name in commands)  # python -m official_bert.NAME
 
 
 @pytest.mark.parametrize(("arguments", "status", "told"), [

@@ -17,7 +17,7 @@ from absl import flags
 from tqdm import tqdm
 
 from official_bert.data.long_work import interruption, preflight
-from official_bert.data.long_work.worker_processes import worker_pool
+from official_bert.data.long_work.worker_processes import in_order, worker_pool
 from official_bert.data.pretraining.yield_report import EXAMPLES, YieldReport, present
 from official_bert.data.raw_text import containers, documents, mixing
 from official_bert.files import written_whole
@@ -90,11 +90,9 @@ def count_languages(files: dict[str, list[str]], settings: Settings, report: Yie
     """Returns the words of each language, counted in several processes; `report` counts the omitted text."""
     counts: dict[str, collections.Counter] = {language: collections.Counter() for language in files}
     bad = containers.BadText(settings.on_bad_text, report, allow_large_lines=settings.allow_large_lines)
+    lines = tqdm(jobs(files, bad, settings.do_lower_case), unit=" x 2 MB", desc="counting words")
     with worker_pool(settings.num_workers) as pool:
-        waiting: collections.deque = collections.deque()
-
-        def add_first() -> None:
-            language, words, characters = waiting.popleft().result()
+        for language, words, characters in in_order(pool, count_lines, lines, 2 * settings.num_workers):
             counts[language].update(words)
             if forgotten := vocab_learning.forget_rare_words(counts):
                 report.drop("words forgotten while counting, the rarest (memory)", words=forgotten)
@@ -102,12 +100,6 @@ def count_languages(files: dict[str, list[str]], settings: Settings, report: Yie
             for reason in vocab_learning.DELETED:
                 if characters[reason]:
                     report.drop(reason, characters=characters[reason])
-        for job in tqdm(jobs(files, bad, settings.do_lower_case), unit=" x 2 MB", desc="counting words"):
-            waiting.append(pool.submit(count_lines, job))
-            if len(waiting) > 2 * settings.num_workers:
-                add_first()
-        while waiting:
-            add_first()
     return counts
 
 

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import flags
@@ -54,6 +54,7 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
     "v5litepod": {"bfloat16": 197}, "v5p": {"bfloat16": 229.5}, "v6e": {"bfloat16": 918}}  # of TPUs v2 to v5p: of a core, half a chip
 MODELS = pathlib.Path(__file__).parent.parent / "configs" / "model"
 STEPS, KILLED_AFTER = 20, 7
+SPEED = "speed"  # the name of the check that compares nothing
 # With SIZES, the tensors between products are large enough for the compiled pieces of a step (`layers/speed/fused`).
 S, P, B, V = 128, 4, 32, 120
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(V - 5)))
@@ -93,7 +94,6 @@ HEADS = (
     Head("masked words, rotary positions, windows and gates", "pretraining", {"sentence_task": "none"}, MODERN),
     Head("masked words, distances between words", "pretraining", {"sentence_task": "none"}, {"position_buckets": 16, "type_vocab_size": 0}),
     Head("masked words, one layer used twice", "pretraining", {"sentence_task": "sop"}, {"layer_groups": 1, "embedding_size": 32}))
-T = TypeVar("T")
 
 
 def head_config(task: str, options: dict[str, Any], sizes: dict[str, Any], folder: str, **training: Any) -> Config:
@@ -107,22 +107,20 @@ def head_config(task: str, options: dict[str, Any], sizes: dict[str, Any], folde
 
 def write_records(path: str, count: int) -> None:
     """Writes records of pre-training, in which each word is the one before it plus one."""
-    rng, features = np.random.default_rng(0), records.pretraining_features(S, P)
-    encoder = records.make_example_encoder(features)
-    rows = np.zeros((count, encoder.width), np.int32)
-    for row in rows:
-        length = int(rng.integers(S // 2, S + 1))
-        ids = (rng.integers(5, V) + np.arange(length) - 5) % (V - 5) + 5
-        positions = np.sort(rng.choice(np.arange(1, length), P, replace=False))
-        values = {"input_ids": ids.copy(), "input_mask": np.ones(length), "masked_lm_positions": positions, "masked_lm_ids": ids[positions],
-                  "segment_ids": np.arange(length) > length // 2, "masked_lm_weights": np.ones(P, np.float32).view(np.int32),
-                  "next_sentence_labels": rng.integers(0, 2, 1)}
-        values["input_ids"][positions] = WORDS.index("[MASK]")
-        for name, value in values.items():
-            first = encoder.columns[name].start
-            row[first:first + len(value)] = value
-    out = np.empty(count * encoder.most_bytes, np.uint8)
-    pathlib.Path(path).write_bytes(out[:encoder.encode(rows, out)].tobytes())
+    rng, places = np.random.default_rng(0), np.arange(S)
+    lengths, first_ids = rng.integers(S // 2, S + 1, (count, 1)), rng.integers(5, V, (count, 1))
+    real = places < lengths
+    originals = ((first_ids + places - 5) % (V - 5) + 5) * real
+    order = np.argsort(np.where(real & (places > 0), rng.random((count, S)), 1.0), axis=1)  # real tokens in a random order
+    positions = np.sort(order[:, :P], axis=1)
+    ids = originals.copy()
+    np.put_along_axis(ids, positions, WORDS.index("[MASK]"), axis=1)
+    values = {"input_ids": ids, "input_mask": real, "segment_ids": real & (places > lengths // 2), "masked_lm_positions": positions,
+              "masked_lm_ids": np.take_along_axis(originals, positions, axis=1), "next_sentence_labels": rng.integers(0, 2, (count, 1))}
+    encoder = records.make_example_encoder(records.pretraining_features(S, P))
+    encoded = encoder.encode_values({name: value.astype(np.int32) for name, value in values.items()}
+                                    | {"masked_lm_weights": np.ones((count, P), np.float32)})
+    pathlib.Path(path).write_bytes(encoded.tobytes())
 
 
 class Runs:
@@ -139,56 +137,41 @@ class Runs:
                                  f"--input_file={self.folder}/train.tfrecord", f"--output_dir={self.folder}/{name}", *self.flags],
                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
-    def finish(self, name: str) -> None:
-        """Runs to the last step. Raises ValueError with the last line of a run that fails."""
-        process = self.start(name)
-        try:
-            errors = process.communicate()[1]
-        finally:
-            process.kill()  # if a signal ends this command; a run that has ended is not touched
-            process.wait()
-        if process.returncode:
-            raise ValueError((errors.strip().splitlines() or [f"ended with status {process.returncode}"])[-1].removeprefix("error: "))
-
     def kill_within(self, name: str) -> int:
         """Kills a run after some steps; returns its last logged step, 0 if it had ended before."""
         process = self.start(name)
         try:
-            while process.poll() is None and self.last_step(name) < KILLED_AFTER:
+            while process.poll() is None and max(self.losses(name), default=0) < KILLED_AFTER:
                 time.sleep(0.002)
             ended = process.poll() is not None
         finally:
             process.send_signal(signal.SIGKILL)
             process.communicate()
-        return 0 if ended else self.last_step(name)
+        return 0 if ended else max(self.losses(name), default=0)
 
     def losses(self, name: str) -> dict[int, float]:
         """The loss by step; of steps that were done twice, the second one."""
-        log = os.path.join(self.folder, name, LOG_FILE)
-        rows = read_log(log) if os.path.exists(log) else iter(())
+        rows = read_log(os.path.join(self.folder, name, LOG_FILE))
         return {row["step"]: row["train/loss"] for row in rows if "train/loss" in row}
 
-    def last_step(self, name: str) -> int:
-        """The last logged step."""
-        return max(self.losses(name), default=0)
 
-
-def weights_of(run: str) -> dict[str, np.ndarray]:
-    """Returns the weights of a run by `weight NAME`."""
-    from official_bert.tasks.loading import restore_for_inference
-    _, model = restore_for_inference(run)
-    return {f"weight {variable.path.partition('/')[2]}": variable.numpy() for variable in model.trainable_variables}
+def finish(process: subprocess.Popen) -> None:
+    """Waits for the end of a command. Raises ValueError with the last line of one that fails."""
+    try:
+        errors = process.communicate()[1]
+    finally:
+        process.kill()  # if a signal ends this command; one that has ended is not touched
+        process.wait()
+    if process.returncode:
+        raise ValueError((errors.strip().splitlines() or [f"ended with status {process.returncode}"])[-1].removeprefix("error: "))
 
 
 def kill_and_continue(runs: Runs) -> tuple[str, int]:
-    """Does a whole run, and one that is killed and continued; returns the second one's name and the step after which it was killed.
-
-    That is 0 if three runs had done all steps before they could be killed.
-    """
-    runs.finish("whole")
+    """Does a whole run, and one that is killed and continued; returns its name and the step after which it was killed, 0 for none."""
+    finish(runs.start("whole"))
     killed = next((step for number in range(3) if (step := runs.kill_within(name := f"killed-{number}"))), 0)
     if killed:
-        runs.finish(name)
+        finish(runs.start(name))
     return name, killed
 
 
@@ -196,10 +179,15 @@ def check_resumed(runs: Runs, name: str, killed: int) -> Iterator[Any]:
     """Compares the run that was killed and continued with the whole one; it reads weights, so devices must be chosen before."""
     if not killed:
         raise ValueError(f"three runs had done all {STEPS} steps before they could be killed")
+    from official_bert.tasks.loading import restore_for_inference
     from official_bert.training.self_check import compare
-    got, whole = ({"loss of every step": np.array([losses[step] for step in sorted(losses)])} | weights_of(os.path.join(runs.folder, run))
-                   for run, losses in ((run, runs.losses(run)) for run in (name, "whole")))
-    yield compare("killed and continued", f"{STEPS} steps, killed after {killed}", got, whole, TRAINED)
+
+    def losses_and_weights(run: str) -> dict[str, np.ndarray]:
+        losses, (_, model) = runs.losses(run), restore_for_inference(os.path.join(runs.folder, run))
+        return {"loss of every step": np.array([losses[step] for step in sorted(losses)])} | {
+            f"weight {variable.path.partition('/')[2]}": variable.numpy() for variable in model.trainable_variables}
+    case = f"{STEPS} steps, killed after {killed}"
+    yield compare("killed and continued", case, losses_and_weights(name), losses_and_weights("whole"), TRAINED)
 
 
 def check_head(folder: str, strategy: Any, precisions: list[str], head: Head) -> Iterator[Any]:
@@ -258,10 +246,8 @@ def check_export(folder: str) -> Iterator[Any]:
     from official_bert.training.distribution import set_precision
     set_precision("float32", tf32=False)
     run, output = os.path.join(folder, "whole"), os.path.join(folder, "model")
-    done = subprocess.run([sys.executable, "-m", "official_bert.run_export", f"--checkpoint={run}", f"--output={output}"], check=False,
-                          capture_output=True, text=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
-    if done.returncode:
-        raise ValueError(f"run_export: {done.stderr.strip().splitlines()[-1]}")
+    finish(subprocess.Popen([sys.executable, "-m", "official_bert.run_export", f"--checkpoint={run}", f"--output={output}"], text=True,
+                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}))
     with tf.device("CPU:0"):
         task, model = restore_for_inference(run)
         batch = self_check.made_batch(task.batch_spec(B), V, 2)
@@ -280,17 +266,6 @@ def device_kind() -> str:
     if tf.config.list_logical_devices("TPU"):
         return f"TPU {os.environ.get('TPU_ACCELERATOR_TYPE', '')}".strip()
     return f"CPU {platform.machine()}"
-
-
-def until_it_fails(name: str, results: Iterator[T], failures: list[str], goes_on: bool) -> Iterator[T]:
-    """Gives the results of a check. If it `goes_on`, an error that ends the check becomes one of `failures` and is not raised."""
-    try:
-        yield from results
-    except Exception as error:  # a device may lack memory, an operation or a type, and each has another exception
-        if not goes_on:
-            raise
-        failures.append(f"{name}: {type(error).__name__}: {command_line.line_of(error)[:500]}")
-        print(f"{name}: FAILED: {failures[-1][len(name) + 2:]}", flush=True)
 
 
 def speeds(model: str, source: Config, rows: int, seconds: float, strategy: Any, kind: str) -> Iterator[dict[str, Any]]:
@@ -316,19 +291,87 @@ def speeds(model: str, source: Config, rows: int, seconds: float, strategy: Any,
                "share_of_peak": a_replica / peak if peak else None}
 
 
-def table(findings: list[Any], rates: list[dict[str, Any]], failures: list[str]) -> str:
-    """Returns the report in Markdown."""
-    lines = ["| check | case | tensors | largest error | of | tolerance | |", "|---" * 7 + "|"]
-    lines += [f"| {one.check} | {one.case} | {one.tensors} | {one.error:.1e} | {one.worst} | {one.tolerance:g} | "
-              f"{'agrees' if one.agrees else f'DISAGREES, first: {one.first}'} |" for one in findings]
-    lines += ["", "| step of | precision | sequences/s | CPU's | times the CPU | share of a large product's rate | share of the peak |",
-              "|---" * 7 + "|"]
-    lines += [f"| {rate['model']}, {rate['rows']} x 128 x {rate['replicas']} replicas | {rate['precision']} | "
-              f"{rate['sequences_per_second']:.1f} | {rate['cpu_sequences_per_second']:.1f} | {rate['times_the_cpu']:.2f} | "
-              f"{rate['share_of_product']:.0%} | {'not known' if rate['share_of_peak'] is None else format(rate['share_of_peak'], '.0%')} |"
-              for rate in rates]
-    lines += ["", *(f"FAILED: {failure}" for failure in failures)] if failures else []
-    return "\n".join(lines)
+class Report:
+    """What the checks found: comparisons, speeds, checks that ended with an error, and those that were left out."""
+
+    def __init__(self, goes_on: bool):
+        self.goes_on = goes_on  # after a check that ends with an error; workers wait for each other at every check
+        self.findings: list[Any] = []
+        self.speeds: list[dict[str, Any]] = []
+        self.failures: list[str] = []
+        self.left_out: list[str] = [] if goes_on else ["killed and continued, export: several workers"]
+
+    def add(self, name: str, results: Iterator[Any]) -> None:
+        """Makes a check, of values or of speeds; an error that ends it is one of the failures, if the others go on."""
+        try:
+            for result in results:
+                (self.speeds if name == SPEED else self.findings).append(result)
+                if name != SPEED:
+                    print(f"{result.check}: {result.case}: {result.error:.1e}{'' if result.agrees else ' DISAGREES'}", flush=True)
+        except Exception as error:  # a device may lack memory, an operation or a type, and each has another exception
+            if not self.goes_on:
+                raise
+            self.failures.append(f"{name}: {type(error).__name__}: {command_line.error_in_one_line(error)[:500]}")
+            print(f"{name}: FAILED: {self.failures[-1][len(name) + 2:]}", flush=True)
+
+    def table(self) -> str:
+        """Returns the report in Markdown."""
+        lines = ["| check | case | tensors | largest error | of | tolerance | |", "|---" * 7 + "|"]
+        lines += [f"| {one.check} | {one.case} | {one.tensors} | {one.error:.1e} | {one.worst} | {one.tolerance:g} | "
+                  f"{'agrees' if one.agrees else f'DISAGREES, first: {one.first}'} |" for one in self.findings]
+        lines += ["", "| step of | precision | sequences/s | CPU's | times the CPU | share of a large product's rate | share of the peak |",
+                  "|---" * 7 + "|"]
+        for rate in self.speeds:
+            peak = "not known" if rate["share_of_peak"] is None else f"{rate['share_of_peak']:.0%}"
+            lines.append("| {model}, {rows} x 128 x {replicas} replicas | {precision} | {sequences_per_second:.1f} | "
+                         "{cpu_sequences_per_second:.1f} | {times_the_cpu:.2f} | {share_of_product:.0%} | ".format(**rate) + f"{peak} |")
+        return "\n".join([*lines, *([""] if self.failures else []), *(f"FAILED: {failure}" for failure in self.failures)])
+
+    def write(self, path: str, strategy: Any, name: str, device: str) -> None:
+        """Writes the report as JSON and prints it as a table."""
+        import keras
+        import tensorflow as tf
+        report = {"tensorflow": tf.__version__, "keras": keras.__version__, "python": platform.python_version(), "device": device,
+                  "processor": platform.machine(), "cores": os.cpu_count(), "strategy": name,
+                  "replicas": strategy.num_replicas_in_sync, "left_out": self.left_out, "failed": self.failures, "speed": self.speeds,
+                  "checks": [dataclasses.asdict(finding) | {"agrees": finding.agrees} for finding in self.findings]}
+        with written_whole(path) as file:
+            json.dump(report, file, indent=1)
+        print(f"\n{self.table()}\n\nreport: {path}")
+
+    def require_agreement(self) -> None:
+        """Raises ValueError for the first tensor that disagrees, or the first check that ended with an error."""
+        bad, count, failures = [finding for finding in self.findings if not finding.agrees], len(self.findings), self.failures
+        if one := next(iter(bad), None):
+            raise ValueError(f"{one.check}: {one.case}: {one.first}: expected an error of at most {one.tolerance:g}; {len(bad)} of {count} "
+                             f"comparisons disagree; the largest error of this one is {one.error:.2g}, of {one.worst}")
+        if failures:
+            raise ValueError(f"{failures[0]}; checks that ended with an error: {len(failures)}, comparisons that agree: {count}")
+
+
+def make_checks(folder: str, placement: cluster.Placement, values: Mapping[str, Any], precisions: list[str], report: Report) -> Any:
+    """Makes all checks but that of speed, in a folder of their own; returns the strategy."""
+    pathlib.Path(folder, VOCAB_FILE).write_text("".join(f"{word}\n" for word in WORDS), encoding="utf-8")
+    write_records(f"{folder}/train.tfrecord", 40 * STEPS)
+    if report.goes_on:
+        print("killed and continued: three runs, each in a process of its own", flush=True)
+        resumed = kill_and_continue(runs := Runs(folder, values))
+    import tensorflow as tf  # not before, so that a device that is not there is told soon
+
+    from official_bert.training import distribution
+    tf.get_logger().setLevel("ERROR")  # it warns of functions that are traced for each head
+    strategy = distribution.make_strategy(placement)
+    if report.goes_on:
+        report.add("killed and continued", check_resumed(runs, *resumed))
+    if placement.strategy == "tpu" and "float16" in precisions:
+        precisions = [name for name in precisions if name != "float16"]
+        report.left_out.append("float16: TPUs compute in bfloat16")
+    for head in HEADS:
+        report.add(f"head: {head.name}", check_head(folder, strategy, precisions, head))
+    report.add("training", check_trainings(folder, strategy))
+    if report.goes_on:
+        report.add("export", check_export(folder))
+    return strategy
 
 
 def main(_) -> None:
@@ -340,51 +383,17 @@ def main(_) -> None:
         raise ValueError(f"--model: expected one of {', '.join(models)}, got {FLAGS.model!r}")
     preflight.check_outputs([FLAGS.report])
     values = command_line.placement_values(FLAGS)
-    placement, several = cluster.Placement(**values), values["strategy"] == "multi_worker"
+    placement = cluster.Placement(**values)
     cluster.meet(placement)
-    left_out = ["killed and continued, export: several workers"] if several else []
-    findings: list[Any] = []
-    failures: list[str] = []
+    report = Report(goes_on=placement.strategy != "multi_worker")
     with tempfile.TemporaryDirectory() as folder:
-        pathlib.Path(folder, VOCAB_FILE).write_text("".join(f"{word}\n" for word in WORDS), encoding="utf-8")
-        write_records(f"{folder}/train.tfrecord", 40 * STEPS)
-        if not several:
-            print("killed and continued: three runs, each in a process of its own", flush=True)
-            resumed = kill_and_continue(runs := Runs(folder, values))
-        import keras  # not before, so that a device that is not there is told soon
-        import tensorflow as tf
-
-        from official_bert.training import distribution
-        tf.get_logger().setLevel("ERROR")  # it warns of functions that are traced for each head
-        strategy = distribution.make_strategy(placement)
-        precisions = FLAGS.precision
-        if values["strategy"] == "tpu" and "float16" in precisions:
-            precisions, left_out = [name for name in precisions if name != "float16"], [*left_out, "float16: TPUs compute in bfloat16"]
-        checks = {f"head: {head.name}": check_head(folder, strategy, precisions, head) for head in HEADS}
-        checks["training"] = check_trainings(folder, strategy)
-        if not several:
-            checks = {"killed and continued": check_resumed(runs, *resumed), **checks, "export": check_export(folder)}
-        for name, results in checks.items():
-            for finding in until_it_fails(name, results, failures, not several):  # workers wait for each other at every check
-                findings.append(finding)
-                print(f"{finding.check}: {finding.case}: {finding.error:.1e}{'' if finding.agrees else ' DISAGREES'}", flush=True)
-        measured = speeds(FLAGS.model, load_config(str(MODELS / f"{FLAGS.model}.yaml")), FLAGS.rows, FLAGS.seconds, strategy,
-                          kind := device_kind())
-        rates = list(until_it_fails("speed", measured, failures, not several))
-    report = {"tensorflow": tf.__version__, "keras": keras.__version__, "python": platform.python_version(), "device": kind,
-              "processor": platform.machine(), "cores": os.cpu_count(), "strategy": values["strategy"],
-              "replicas": strategy.num_replicas_in_sync, "left_out": left_out, "failed": failures, "speed": rates,
-              "checks": [dataclasses.asdict(finding) | {"agrees": finding.agrees} for finding in findings]}
-    if distribution.is_chief(strategy):
-        with written_whole(FLAGS.report) as file:
-            json.dump(report, file, indent=1)
-        print(f"\n{table(findings, rates, failures)}\n\nreport: {FLAGS.report}")
-    if bad := [finding for finding in findings if not finding.agrees]:
-        raise ValueError(f"{bad[0].check}: {bad[0].case}: {bad[0].first}: expected an error of at most {bad[0].tolerance:g}; "
-                         f"{len(bad)} of {len(findings)} comparisons disagree; the largest error of this one is {bad[0].error:.2g}, of "
-                         f"{bad[0].worst}")
-    if failures:
-        raise ValueError(f"{failures[0]}; checks that ended with an error: {len(failures)}, comparisons that agree: {len(findings)}")
+        strategy = make_checks(folder, placement, values, FLAGS.precision, report)
+    from official_bert.training.distribution import is_chief
+    source, device = load_config(str(MODELS / f"{FLAGS.model}.yaml")), device_kind()
+    report.add(SPEED, speeds(FLAGS.model, source, FLAGS.rows, FLAGS.seconds, strategy, device))
+    if is_chief(strategy):
+        report.write(FLAGS.report, strategy, placement.strategy, device)
+    report.require_agreement()
 
 
 if __name__ == "__main__":

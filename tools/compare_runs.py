@@ -14,6 +14,7 @@ import math
 
 from absl import flags
 
+from official_bert import command_line
 from official_bert.files import written_whole
 
 FLAGS = flags.FLAGS
@@ -23,12 +24,9 @@ flags.DEFINE_string("train_file", "", "The training file of runs that hold out a
 flags.DEFINE_integer("rows", 10, "Rows that differ to show on the screen.", lower_bound=0)
 flags.DEFINE_string("output_file", "", "Where to write all rows that differ, as JSON lines.")
 
-NAMES = ("A", "B")
-
 
 def main(arguments: list[str]) -> None:
     """Lets both runs answer, and prints what is the same and what is not."""
-    from official_bert.reports.comparison import check_same_rows, differing_rows
     from official_bert.training.task import DataFiles
     if len(paths := arguments[1:]) != 2:
         raise ValueError(f"expected two runs to compare, as in compare_runs.py A B, got {len(paths)}")
@@ -36,31 +34,27 @@ def main(arguments: list[str]) -> None:
         raise ValueError("--eval_file: expected the file whose rows both runs answer (or --data_dir, or --train_file of runs that hold "
                          "out a part of it)")
     runs = [_run_at(path) for path in paths]
+    _check_comparable(paths, runs)
+    first, second = (_answers(run, command_line.from_flags(DataFiles, FLAGS)) for run in runs)
+    if first.keys() != second.keys():
+        raise ValueError(f"expected the same sets of rows, got {sorted(first)} and {sorted(second)}")
+    for name, path, run in zip(("A", "B"), paths, runs):
+        print(f"{name}: {run.path}")
+        _print_spread(path)
+    differing = [row for name in first for row in _compare(name, first[name], second[name], FLAGS.rows, " and ".join(paths))]
+    if FLAGS.output_file:
+        with written_whole(FLAGS.output_file) as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in differing)
+        print(f"wrote {FLAGS.output_file}")
+
+
+def _check_comparable(paths: list[str], runs: list) -> None:
+    """Raises ValueError for one run twice, and for runs of different tasks."""
     if runs[0].is_same(runs[1]):
         raise ValueError(f"{paths[1]}: expected another run than {paths[0]}, got the same")
     tasks = [run.require_config().task for run in runs]
     if tasks[0] != tasks[1]:
         raise ValueError(f"expected two runs of one task, got {tasks[0]} ({paths[0]}) and {tasks[1]} ({paths[1]})")
-    files = DataFiles(eval_file=FLAGS.eval_file, data_dir=FLAGS.data_dir, train_file=FLAGS.train_file)
-    first, second = (_answers(run, files) for run in runs)
-    if first.keys() != second.keys():
-        raise ValueError(f"expected the same sets of rows, got {sorted(first)} and {sorted(second)}")
-    for name, path, run in zip(NAMES, paths, runs):
-        print(f"{name}: {run.path}")
-        _print_spread(path)
-    differing = []
-    for name in first:
-        try:
-            check_same_rows(first[name], second[name])
-        except ValueError as error:
-            raise ValueError(f"{paths[0]} and {paths[1]}: {error}; do both read the same columns?") from None
-        rows = differing_rows(first[name], second[name])
-        _print_comparison(name.strip("_"), first[name], second[name], rows, FLAGS.rows)
-        differing += [{"set": name.strip("_"), **row} if name else row for row in rows]
-    if FLAGS.output_file:
-        with written_whole(FLAGS.output_file) as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in differing)
-        print(f"wrote {FLAGS.output_file}")
 
 
 def _run_at(path: str):
@@ -101,11 +95,19 @@ def _print_spread(path: str) -> None:
           + (f" (standard deviation {shown(search['metric'], spread)})" if len(values) > 1 else ""))
 
 
-def _print_comparison(name: str, first, second, differing: list[dict], most: int) -> None:
-    """Prints scores, tests and at `most` so many rows that differ, of a set of rows."""
-    from official_bert.reports.comparison import CONFIDENCE, mcnemar, measure_differences
+def _compare(name: str, first, second, most: int, paths: str) -> list[dict]:
+    """Prints scores, tests and at `most` so many of the rows that differ, of a set of rows; returns all of these.
+
+    Raises ValueError for other rows.
+    """
+    from official_bert.reports.comparison import CONFIDENCE, check_same_rows, differing_rows, mcnemar, measure_differences
     from official_bert.reports.metric_text import shown, shown_difference
-    print(f"{f'{name}: ' if name else ''}{len(first.questions)} rows")
+    try:
+        check_same_rows(first, second)
+    except ValueError as error:
+        raise ValueError(f"{paths}: {error}; do both read the same columns?") from None
+    differing, title = differing_rows(first, second), name.strip("_")
+    print(f"{f'{title}: ' if title else ''}{len(first.questions)} rows")
     print(f"  {'metric':20} {'A':>9} {'B':>9} {'B - A':>13}   {CONFIDENCE:.0%} interval of B - A (paired bootstrap)")
     for gap in measure_differences(first, second):
         within = "not defined" if math.isnan(gap.low) else " to ".join(shown_difference(gap.metric, end) for end in (gap.low, gap.high))
@@ -117,6 +119,7 @@ def _print_comparison(name: str, first, second, differing: list[dict], most: int
     print(f"  answers that differ: {len(differing)} of {len(first.questions)}")
     for row in differing[:most]:
         print(f"    row {row['row']}: {row['text']:.200}\n      right: {row['gold']}; A: {row['first']}; B: {row['second']}")
+    return [{"set": title, **row} if name else row for row in differing]
 
 
 if __name__ == "__main__":

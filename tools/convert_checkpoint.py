@@ -14,6 +14,7 @@ from official_bert.command_line import from_flags, run_main
 import dataclasses
 import os
 import re
+from typing import Literal
 
 import numpy as np
 from absl import flags
@@ -56,14 +57,14 @@ class Settings:
     vocab_file: str
     do_lower_case: bool | None
     head: str
-    hidden_act: str
+    hidden_act: Literal["", "gelu", "gelu_erf"]
     labels: list[str]
     leave_out: str
 
 
-def read_source(formats, stored_models, settings: Settings, expected: str):
+def read_source(formats, settings: Settings, expected: str):
     """Returns the model to convert, of the format `expected` if it is not "", changed as the settings say."""
-    from official_bert.models.interchange import casing
+    from official_bert.models.interchange import casing, stored_models
     name, _ = formats.find_format(settings.input)
     name = "ours" if name == "keras" else name
     if expected not in ("", name):
@@ -201,27 +202,42 @@ def refuse_casing_of_name(source, output: str) -> None:
                          f"place for, but it is {no}lower-cased for {source.origin}")
 
 
-def main(_) -> None:
-    """Reads, checks, writes, loads back and compares; only then the folder gets its name."""
-    from official_bert.models.interchange import formats, stored_models
-    require_new_folder(FLAGS.output, "--output")
-    settings = from_flags(Settings, FLAGS)
-    source = read_source(formats, stored_models, settings, FLAGS["from"].value or "")
+def describe_source(source, settings: Settings) -> None:
+    """Prints what was read. Raises ValueError without a configuration, and for a vocabulary or casing that does not fit."""
+    from official_bert.models.interchange import stored_models
     print("; ".join([f"found: {source.origin}, {len(source.weights)} weights", *source.notes, *source.warnings]))
     stored_models.require_config(source)
     if spare := stored_models.check_vocabulary_rows(source, is_own=not settings.vocab_file):
         print(f"{source.origin}: {spare} spare rows of word embeddings are converted too: its vocabulary has fewer entries")
-    if FLAGS.to == "tf1":
-        refuse_casing_of_name(source, FLAGS.output)
-    with written_folder(FLAGS.output) as unchecked:
+    if settings.to == "tf1":
+        refuse_casing_of_name(source, settings.output)
+
+
+def write_checked(formats, source, settings: Settings) -> tuple[list[str], float]:
+    """Writes the model, loads it back and compares; returns the weights without a place and the largest difference of the outputs.
+
+    Raises ValueError, and writes nothing, if the models differ.
+    """
+    with written_folder(settings.output) as unchecked:
         model = formats.make_model(source)
-        left_out = formats.write(source, FLAGS.to, unchecked)
+        left_out = formats.write(source, settings.to, unchecked)
         differences = largest_differences(formats, source, model, settings, unchecked)
         for name, value in differences.items():
             print(f"largest difference of {name}: {value:.2e}")
         worst = max(differences.values())
         if not worst <= LARGEST:
-            raise ValueError(f"--output={FLAGS.output}: not written: the models differ by {worst:.2e}, more than {LARGEST}")
+            raise ValueError(f"--output={settings.output}: not written: the models differ by {worst:.2e}, more than {LARGEST}")
+    return left_out, worst
+
+
+def main(_) -> None:
+    """Reads, checks, writes, loads back and compares; only then the folder gets its name."""
+    from official_bert.models.interchange import formats
+    require_new_folder(FLAGS.output, "--output")
+    settings = from_flags(Settings, FLAGS)
+    source = read_source(formats, settings, FLAGS["from"].value or "")
+    describe_source(source, settings)
+    left_out, worst = write_checked(formats, source, settings)
     if left_out:
         print(f"left out, because the model's class in this format has no place for it: {', '.join(left_out)}")
     for what, fact in facts_without_place(formats, source, settings):

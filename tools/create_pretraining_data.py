@@ -99,32 +99,17 @@ Account = Mapping[str, Any]  # "documents", "sentences", "tokens", [UNK] ("unkno
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The flags of these names."""
+    """The flags of these names, and what they make together."""
 
     input_file: str
-    output_file: str
     vocab_file: str
     do_lower_case: bool
-    do_whole_word_mask: bool
-    max_seq_length: int
-    max_predictions_per_seq: int
     random_seed: int
-    dupe_factor: int | None
-    masked_lm_prob: float
-    short_seq_prob: float
+    copies_apart: bool | None  # None: whether the text has copies decides, before anything is made
     gzip_compress: bool
-    masking: Literal["token", "whole_word", "span", "ngram", "dynamic"]
-    mask_rate: float
-    keep_rate: float
-    random_rate: float
-    span_p: float
-    span_longest: int
-    ngram_longest: int
     word_separator: str
     phrase_marks: list[str]
     segmenter: Literal["", "jieba"]
-    sentence_task: Literal["nsp", "sop", "none"]
-    copies_apart: bool | None  # None: whether the text has copies decides, before anything is made
     order: Literal["2018", "sharded"]
     engine: str
     beam_options: str
@@ -134,6 +119,19 @@ class Settings:
     on_bad_text: BadText
     discard: bool
     report_file: str
+    outputs: list[str]
+    config: InstanceConfig
+    deciding: dict[str, Any]  # the flags of `DECIDING`
+
+    @property
+    def work(self) -> str:
+        """The work folder."""
+        return work_path(self.outputs[0])
+
+    @property
+    def scratch(self) -> str:
+        """The folder of temporary files."""
+        return self.work_dir or os.path.dirname(self.work) or "."
 
 
 def output_files(names: str) -> list[str]:
@@ -172,17 +170,12 @@ def holds_copies(input_file: str) -> bool:
     return any(provenance.holds_copies(path) for path in find_files(input_file, "--input_file", repeats=True))
 
 
-def instance_config(settings: Settings) -> InstanceConfig:
-    """Returns the configuration of instances."""
-    masking = None if settings.masking == "dynamic" else MaskingConfig(
-        strategy="whole_word" if settings.do_whole_word_mask else settings.masking, rate=settings.masked_lm_prob,
-        mask_rate=settings.mask_rate, keep_rate=settings.keep_rate, random_rate=settings.random_rate, span_p=settings.span_p,
-        span_longest=settings.span_longest, ngram_longest=settings.ngram_longest)
-    dupe_factor = settings.dupe_factor if settings.dupe_factor is not None else 1 if masking is None else 10
-    return InstanceConfig(
-        max_seq_length=settings.max_seq_length, max_predictions_per_seq=settings.max_predictions_per_seq,
-        dupe_factor=dupe_factor, short_seq_prob=settings.short_seq_prob, sentence_task=settings.sentence_task,
-        copies_apart=bool(settings.copies_apart), masking=masking)
+def instance_config(values: Any) -> InstanceConfig:
+    """Returns the configuration of instances (`values`: absl's `FLAGS`)."""
+    strategy = "whole_word" if values.do_whole_word_mask else values.masking
+    masking = from_flags(MaskingConfig, values, strategy=strategy, rate=values.masked_lm_prob) if strategy != "dynamic" else None
+    dupe_factor = values.dupe_factor if values.dupe_factor is not None else 1 if masking is None else 10
+    return from_flags(InstanceConfig, values, dupe_factor=dupe_factor, copies_apart=bool(values.copies_apart), masking=masking)
 
 
 def units_of(settings: Settings) -> TextUnits:
@@ -236,12 +229,13 @@ def warn_of_unknown_words(settings: Settings, unknown: int, tokens: int) -> None
     warn([f"{unknown / tokens:.1%} of the tokens are [UNK], words that {settings.vocab_file} cannot spell: {hint}"])
 
 
-def create_on_beam(settings: Settings, config: InstanceConfig, outputs: list[str]) -> Account:
+def create_on_beam(settings: Settings) -> Account:
     """Runs the Beam pipeline; returns its counts."""
     try:
         from official_bert.data.pretraining import beam_generation
     except ImportError as error:
         raise ValueError(f"--engine=beam: {error}; install requirements-beam.txt") from None
+    config, outputs = settings.config, settings.outputs
     inputs, targets = beam_generation.match_files(settings.input_file), [*outputs, *filter(None, [settings.report_file])]
     if both := sorted({*map(absolute, [*inputs, settings.vocab_file])} & {*map(absolute, targets)}):
         raise ValueError(f"{both[0]}: this output is an input too; give another name")
@@ -258,8 +252,9 @@ def create_on_beam(settings: Settings, config: InstanceConfig, outputs: list[str
     return account
 
 
-def create_here(settings: Settings, config: InstanceConfig, outputs: list[str]) -> Account:
+def create_here(settings: Settings) -> Account:
     """Makes the records on this machine; returns the counts."""
+    config, outputs = settings.config, settings.outputs
     facts, units = VocabularyFacts.of(loading.load(settings.vocab_file)), units_of(settings)
     facts = facts.with_units() if units else facts
     inputs = find_files(settings.input_file, "--input_file", repeats=True)
@@ -267,8 +262,7 @@ def create_here(settings: Settings, config: InstanceConfig, outputs: list[str]) 
     warn(provenance.doubts(inputs))
     preflight.check_outputs([*outputs, *filter(None, [settings.report_file])], [*inputs, settings.vocab_file], settings.input_file,
                             may_be_packed=True)
-    work_dir = settings.work_dir or os.path.dirname(work_path(outputs[0])) or "."
-    preflight.check_folder(work_dir)
+    preflight.check_folder(settings.scratch)
     preflight.reserve_handles(len(outputs) if settings.order == "2018" else 2 * settings.num_workers)
     description = token_store.describe(inputs, settings.vocab_file, settings.do_lower_case, settings.on_bad_text,
                                        files_end_documents=settings.order == "sharded", units=units)
@@ -276,10 +270,10 @@ def create_here(settings: Settings, config: InstanceConfig, outputs: list[str]) 
         token_store.check_store_folder(settings.token_store)
         token_store.open_store(settings.token_store, description)
     size = sum(file["bytes"] for file in description["files"])
-    check_disk(settings, config, facts, size // BYTES_A_TOKEN, outputs, work_dir)
-    announce_disk(settings, config, facts, size, outputs, work_dir)
+    check_disk(settings, facts, size // BYTES_A_TOKEN)
+    announce_disk(settings, facts, size)
     with contextlib.ExitStack() as stack:
-        work = stack.enter_context(WorkFolder(work_path(outputs[0]), deciding(settings, description, outputs), settings.discard))
+        work = stack.enter_context(WorkFolder(settings.work, deciding_values(settings, description), settings.discard))
         reporter = stack.enter_context(Reporter())
         store = get_store(settings, settings.token_store or work.path_of(TOKENS), description, reporter)
         warn_of_deleted_accents(settings, inputs)
@@ -289,47 +283,44 @@ def create_here(settings: Settings, config: InstanceConfig, outputs: list[str]) 
         warn_of_unknown_words(settings, unknown, len(store.tokens))
         if config.masking and len(store.tokens):
             warn(single_token_doubts(config.masking.strategy, float(facts.continues_word[store.tokens[:TOKENS_LOOKED_AT]].mean())))
-        check_disk(settings, config, facts, len(store.tokens), outputs, work_dir)
+        check_disk(settings, facts, len(store.tokens))
         shards = len(outputs) if settings.order == "sharded" else 0
         kind = generator.poverty(store.num_documents, store.num_sentences)
         poor = generator.poor_shards(store, shards) if shards else {0: kind} if kind else {}
         warn(generator.label_warnings(config, poor, shards))
-        maker = Generator(store, config, facts, settings.random_seed, Scratch(work_dir), reporter.show)
+        maker = Generator(store, config, facts, settings.random_seed, Scratch(settings.scratch), reporter.show)
         counts = maker.write(outputs, settings.order, settings.gzip_compress, settings.num_workers, work)
         return {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens),
                 "unknown": unknown, "copies": maker.copies, "counts": counts}
 
 
-def deciding(settings: Settings, description: dict, outputs: Sequence[str]) -> dict[str, Any]:
+def deciding_values(settings: Settings, description: dict) -> dict[str, Any]:
     """Returns everything that the bytes of the outputs depend on, by option."""
-    return {f"--{name}": getattr(settings, name) for name in DECIDING} | {
-        "text or vocabulary": description, "--output_file": [absolute(path) for path in outputs]}
+    return {f"--{name}": value for name, value in settings.deciding.items()} | {
+        "--copies_apart": settings.copies_apart, "text or vocabulary": description, "--output_file": list(map(absolute, settings.outputs))}
 
 
-def check_disk(settings: Settings, config: InstanceConfig, facts: VocabularyFacts, tokens: int, outputs: Sequence[str],
-               work_dir: str) -> None:
+def check_disk(settings: Settings, facts: VocabularyFacts, tokens: int) -> None:
     """Requires disk space for the scratch files and outputs of a corpus of `tokens` tokens, without what a stopped run has finished."""
-    scratch, records = generator.expected_bytes(config, facts, tokens)
-    preflight.check_disk(places_of(settings, scratch, records * (GZIP_SHARE if settings.gzip_compress else 1), outputs, work_dir), CONTENT)
+    scratch, records = generator.expected_bytes(settings.config, facts, tokens)
+    preflight.check_disk(bytes_by_folder(settings, scratch, records * (GZIP_SHARE if settings.gzip_compress else 1)), CONTENT)
 
 
-def announce_disk(settings: Settings, config: InstanceConfig, facts: VocabularyFacts, size: int, outputs: Sequence[str],
-                  work_dir: str) -> None:
+def announce_disk(settings: Settings, facts: VocabularyFacts, size: int) -> None:
     """Says how much disk the records of `size` bytes of text take, and how much is free."""
-    store, scratch, records = generator.likely_bytes(config, facts, int(size / USUAL_BYTES_A_TOKEN))
-    needed = places_of(settings, scratch, records * (USUAL_GZIP_SHARE if settings.gzip_compress else 1), outputs, work_dir)
-    folder = settings.token_store or os.path.join(work := work_path(outputs[0]), TOKENS)
-    needed[os.path.dirname(absolute(settings.token_store or work))] += max(0, store - preflight.bytes_in(folder))
+    store, scratch, records = generator.likely_bytes(settings.config, facts, int(size / USUAL_BYTES_A_TOKEN))
+    needed = bytes_by_folder(settings, scratch, records * (USUAL_GZIP_SHARE if settings.gzip_compress else 1))
+    folder = settings.token_store or os.path.join(settings.work, TOKENS)
+    needed[os.path.dirname(absolute(settings.token_store or settings.work))] += max(0, store - preflight.bytes_in(folder))
     preflight.announce_disk(needed, CONTENT)
 
 
-def places_of(settings: Settings, scratch: int, records: float, outputs: Sequence[str], work_dir: str) -> collections.Counter[str]:
+def bytes_by_folder(settings: Settings, scratch: int, records: float) -> collections.Counter[str]:
     """Returns the bytes needed in each folder for so many of scratch files and of written records."""
-    at_once = min(1, settings.num_workers / len(outputs)) if settings.order == "sharded" else 1
-    needed = collections.Counter({os.path.abspath(work_dir): int(scratch * at_once)})
-    work = work_path(outputs[0])
-    finished = preflight.bytes_in(work) - preflight.bytes_in(os.path.join(work, TOKENS))
-    needed[os.path.dirname(absolute(work))] += max(0, int(records) - finished)
+    at_once = min(1, settings.num_workers / len(settings.outputs)) if settings.order == "sharded" else 1
+    needed = collections.Counter({os.path.abspath(settings.scratch): int(scratch * at_once)})
+    finished = preflight.bytes_in(settings.work) - preflight.bytes_in(os.path.join(settings.work, TOKENS))
+    needed[os.path.dirname(absolute(settings.work))] += max(0, int(records) - finished)
     return needed
 
 
@@ -363,8 +354,9 @@ def with_tokenizer(settings: Settings) -> Settings:
     if (lower_case := loading.lower_cases(settings.vocab_file)) is None:
         check_casing(settings.vocab_file, load_vocab(settings.vocab_file), settings.do_lower_case)
         return settings
-    if settings.sentence_task != "none" and loading.load(settings.vocab_file).template.separators > 1:
-        raise ValueError(f"--sentence_task={settings.sentence_task}: expected none for {settings.vocab_file}, whose rows of two texts have "
+    task = settings.config.sentence_task
+    if task != "none" and loading.load(settings.vocab_file).template.separators > 1:
+        raise ValueError(f"--sentence_task={task}: expected none for {settings.vocab_file}, whose rows of two texts have "
                          "two separators: such models learn words alone")
     return dataclasses.replace(settings, do_lower_case=lower_case)
 
@@ -372,25 +364,27 @@ def with_tokenizer(settings: Settings) -> Settings:
 def create(settings: Settings) -> None:
     """Turns text into records as the settings say."""
     settings = with_tokenizer(settings)
+    config, begin = settings.config, time.monotonic()
     if settings.copies_apart is None:
-        settings = dataclasses.replace(settings, copies_apart=settings.sentence_task == "nsp" and holds_copies(settings.input_file))
-    begin = time.monotonic()
-    config, outputs = instance_config(settings), output_files(settings.output_file)
+        apart = config.sentence_task == "nsp" and holds_copies(settings.input_file)
+        config = dataclasses.replace(config, copies_apart=apart)
+        settings = dataclasses.replace(settings, copies_apart=apart, config=config)
     warn(config.masking.doubts(config.max_seq_length, config.max_predictions_per_seq) if config.masking else [])
-    account = (create_on_beam if settings.engine == "beam" else create_here)(settings, config, outputs)
+    account = (create_on_beam if settings.engine == "beam" else create_here)(settings)
     counts: Counts = account["counts"]
     present(report(account, config, settings.vocab_file), settings.report_file, instances=counts.instances,
-            second_labels=counts.second_labels, files=outputs)
+            second_labels=counts.second_labels, files=settings.outputs)
     print("{documents} documents, {sentences} sentences, {tokens} tokens ->".format(**account),
           f"{counts.instances} instances, {counts.second_labels} with label 1, "
-          f"in {len(outputs)} files; {time.monotonic() - begin:.1f} s")
+          f"in {len(settings.outputs)} files; {time.monotonic() - begin:.1f} s")
 
 
 def main(_) -> None:
     """Turns text into records; a stopped run leaves at most its work folder."""
     interruption.end_on_signals()
     refuse_unread_options(FLAGS)
-    create(from_flags(Settings, FLAGS))
+    create(from_flags(Settings, FLAGS, outputs=output_files(FLAGS.output_file), config=instance_config(FLAGS),
+                      deciding={name: FLAGS[name].value for name in DECIDING}))
 
 
 if __name__ == "__main__":

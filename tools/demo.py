@@ -160,16 +160,9 @@ def _blank_of_token(sentence: str, tokenizer: FullTokenizer, whole: bool) -> tup
     return f"{sentence[:start].rstrip()} [MASK] {sentence[end:].lstrip()}", sentence[start:end]
 
 
-def main(_) -> None:
-    """Runs every step and prints the held-out loss beside that of the unigram distribution."""
-    begin = time.monotonic()
-    require_here(FLAGS.output_dir, "output_dir", "the commands that this one calls share its files")
-    raw = from_here(FLAGS.corpus) if FLAGS.corpus else ""
-    config = absolute(FLAGS.config) if exists(FLAGS.config) else FLAGS.config  # or a name of configs/
-    output = pathlib.Path(FLAGS.output_dir).absolute()
-    output.mkdir(parents=True, exist_ok=True)
-    names = ("corpus.txt", "train.txt", "held_out.txt", VOCAB_FILE)
-    prepared, train, held_out, vocab = (output / name for name in names)
+def make_data(raw: str, output: pathlib.Path) -> tuple[list[list[str]], FullTokenizer]:
+    """Makes vocabulary and records from `raw`, or from Python's reference; returns the held-out documents and the tokenizer."""
+    prepared, train, held_out, vocab = (output / name for name in ("corpus.txt", "train.txt", "held_out.txt", VOCAB_FILE))
     if not raw:
         raw = str(output / "reference.jsonl")
         rows = (json.dumps({"text": text}) for text in reference_documents())
@@ -183,25 +176,32 @@ def main(_) -> None:
         run("tools/create_pretraining_data.py", f"--input_file={text}", f"--vocab_file={vocab}",
             f"--output_file={text.with_suffix('.tfrecord')}", "--max_seq_length=64", "--max_predictions_per_seq=10",
             f"--dupe_factor={dupes}", f"--random_seed={seed}", casing)
-    tokenizer = FullTokenizer(str(vocab), lower)
-    unigram = unigram_loss(str(train.with_suffix(".tfrecord")), str(held_out.with_suffix(".tfrecord")),
-                           len(tokenizer.vocab))
-    model = output / "model"
-    run("-m", "official_bert.run_pretraining", f"--config={config}", f"--vocab_file={vocab}",
-        f"--input_file={train.with_suffix('.tfrecord')}", f"--eval_input_file={held_out.with_suffix('.tfrecord')}",
-        f"--output_dir={model}", casing, f"--set=model.vocab_size={len(tokenizer.vocab)}",
-        *(f"--set={override}" for override in FLAGS.set))
+    return documents, FullTokenizer(str(vocab), lower)
+
+
+def main(_) -> None:
+    """Runs every step and prints the held-out loss beside that of the unigram distribution."""
+    begin, output = time.monotonic(), pathlib.Path(FLAGS.output_dir).absolute()
+    require_here(FLAGS.output_dir, "output_dir", "the commands that this one calls share its files")
+    raw = from_here(FLAGS.corpus) if FLAGS.corpus else ""
+    config = absolute(FLAGS.config) if exists(FLAGS.config) else FLAGS.config  # or a name of configs/
+    output.mkdir(parents=True, exist_ok=True)
+    documents, tokenizer = make_data(raw, output)
+    names = ("train.tfrecord", "held_out.tfrecord", "model", "exported", "loss.png")
+    train, held_out, model, exported, picture = (output / name for name in names)
+    unigram = unigram_loss(str(train), str(held_out), len(tokenizer.vocab))
+    run("-m", "official_bert.run_pretraining", f"--config={config}", f"--vocab_file={output / VOCAB_FILE}", f"--input_file={train}",
+        f"--eval_input_file={held_out}", f"--output_dir={model}", f"--do_lower_case={tokenizer.do_lower_case}",
+        f"--set=model.vocab_size={len(tokenizer.vocab)}", *(f"--set={override}" for override in FLAGS.set))
     loss = last_held_out_loss(model / LOG_FILE)
-    run("tools/plot_run.py", f"--run={model}", f"--output_file={output / 'loss.png'}", "--name=mlm_loss",
-        f"--baseline={unigram:.4f}")
-    run("-m", "official_bert.run_export", f"--checkpoint={model}", f"--output={output / 'exported'}")
+    run("tools/plot_run.py", f"--run={model}", f"--output_file={picture}", "--name=mlm_loss", f"--baseline={unigram:.4f}")
+    run("-m", "official_bert.run_export", f"--checkpoint={model}", f"--output={exported}")
     blanks = make_blanks(documents, tokenizer)
-    run("-m", "official_bert.run_predict", "--task=fill_mask", f"--model={output / 'exported'}",
-        *(text for text, _ in blanks))
+    run("-m", "official_bert.run_predict", "--task=fill_mask", f"--model={exported}", *(text for text, _ in blanks))
     print("\nThe texts had: " + ", ".join(word for _, word in blanks))
     print(f"Held-out masked-LM loss {loss:.2f} nats (perplexity {math.exp(loss):.0f}); "
           f"unigram distribution {unigram:.2f} ({math.exp(unigram):.0f}); {unigram - loss:.2f} nats below")
-    print(f"Loss curve: {os.path.relpath(output / 'loss.png')}; exported model: {os.path.relpath(output / 'exported')}; "
+    print(f"Loss curve: {os.path.relpath(picture)}; exported model: {os.path.relpath(exported)}; "
           f"{(time.monotonic() - begin) / 60:.1f} minutes in all")
 
 

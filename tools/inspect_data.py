@@ -218,6 +218,18 @@ def histogram(lengths: np.ndarray) -> list[str]:
             for low, high, count in zip(edges, edges[1:], counts)]
 
 
+def describe(reading: Reading, path: str, vocab_file: str, longest: int) -> None:
+    """Prints rows, labels, lengths with the share of those beyond `longest`, and duplicates."""
+    print(f"{path}: {len(reading.keys)} rows")
+    print("\n".join(reading.notes), end="\n" * bool(reading.notes))
+    print("labels: " + ", ".join(f"{label} {count}" for label, count in reading.labels.items()))
+    lengths, unit = lengths_of(reading, vocab_file)
+    print(f"lengths in {unit}: {lengths.min()} to {lengths.max()}, mean {lengths.mean():.1f}; "
+          f"{np.mean(lengths > longest):.1%} beyond options.max_seq_length={longest}")
+    print("\n".join(histogram(lengths)))
+    print(f"duplicates: {len(reading.keys) - len(set(reading.keys))} rows are those of earlier ones")
+
+
 def main(arguments: list[str]) -> None:
     """Reads the file and prints what is in it; a file that cannot be read is an error, with the option that helps."""
     if len(arguments) != 2:
@@ -230,15 +242,7 @@ def main(arguments: list[str]) -> None:
     except ValueError as error:
         helps = remedy(FLAGS.task, path, overrides)
         raise ValueError(f"{error}{f'; it can be read with {helps}' if helps else ''}") from None
-    print(f"{path}: {len(reading.keys)} rows")
-    print("\n".join(reading.notes), end="\n" * bool(reading.notes))
-    print("labels: " + ", ".join(f"{label} {count}" for label, count in reading.labels.items()))
-    lengths, unit = lengths_of(reading, FLAGS.vocab_file)
-    longest = task.options.max_seq_length
-    print(f"lengths in {unit}: {lengths.min()} to {lengths.max()}, mean {lengths.mean():.1f}; "
-          f"{np.mean(lengths > longest):.1%} beyond options.max_seq_length={longest}")
-    print("\n".join(histogram(lengths)))
-    print(f"duplicates: {len(reading.keys) - len(set(reading.keys))} rows are those of earlier ones")
+    describe(reading, path, FLAGS.vocab_file, task.options.max_seq_length)
     if FLAGS.eval_file:
         held_out = read(task, FLAGS.eval_file, held_out=True)
         known = {*reading.keys}

@@ -199,50 +199,73 @@ def plane_section(documents: Sequence[Sequence[str]], embed) -> Section:
                    pictures=[points_picture(groups, "Sentences of several documents in a plane")])
 
 
+def check_model(path: str) -> None:
+    """Raises ValueError for a model without the masked-LM head, and for one whose attention this does not draw."""
+    import official_bert
+    from official_bert.models.pretrainer import Pretrainer
+    model = official_bert.load_model(path)
+    if not isinstance(model, Pretrainer):
+        raise ValueError(f"--model={path}: expected a model with the masked-LM head, got a {type(model).__name__}")
+    settings = model.encoder.settings
+    if settings["attention"] != "bidirectional":
+        raise ValueError(f"--model={path}: expected a model that reads both sides of a blank, got one that reads from left to right")
+    if parts := [key for key in OTHER_ATTENTION if settings[key]] + ["norm"] * (settings["norm"] == "pre"):
+        raise ValueError(f"--model={path}: expected BERT's attention, whose maps this draws, got a model with {', '.join(parts)}")
+
+
+def load_filling(path: str, vocab_file: str):
+    """Returns a predictor of blanks and its tokenizer. Raises ValueError for another tokenizer than a list of WordPieces."""
+    import official_bert
+    from official_bert.text.subwords import tokenizer_files
+    from official_bert.text.tokenization import FullTokenizer
+    fill = official_bert.Predictor(path, vocab_file=vocab_file, top_k=GUESSES)
+    assert fill.config is not None  # only an exported model has none, and that was refused
+    tokenizer = fill.config.tokenizer
+    if tokenizer_files.is_subwords(tokenizer.vocab_file):
+        raise ValueError(f"--model={path}: expected a list of WordPieces, whose words this compares, got another tokenizer")
+    return fill, FullTokenizer(tokenizer.vocab_file, tokenizer.do_lower_case)
+
+
+def fill_blanks(fill, tokenizer, sentences: Sequence[str], seed: int, path: str) -> Iterator[Section]:
+    """The sections about filled blanks of some sentences, of the file at `path`. Raises ValueError if there is no blank."""
+    blanks = choose_blanks(sentences, tokenizer.vocab, tokenizer.do_lower_case, random.Random(seed))
+    # An answer without tokens is of a blank that was cut off with the end of its text.
+    filled = [(blank, answer) for blank, answer in zip(blanks, fill([text for text, _ in blanks])) if answer["tokens"]]
+    if not filled:
+        raise ValueError(f"{path}: expected sentences of {min(WORDS_OF_SENTENCE)} to {max(WORDS_OF_SENTENCE)} words, some of "
+                         "them in the vocabulary, got none")
+    return blanks_sections(*zip(*filled))
+
+
+def attention_sections(encoder, tokenizer, sentences: Sequence[str], pieces: Sequence[Sequence[str]], sentence: str) -> list[Section]:
+    """The attention maps of `sentence`, or of the first one of 9 to 14 pieces, and the averages over all sentences."""
+    sentence = sentence or next((line for line, tokens in zip(sentences, pieces) if 9 <= len(tokens) <= 14), sentences[0])
+    encoded = tokenizer.encode([sentence], max_seq_length=min(LONGEST, encoder.settings["max_position_embeddings"]))
+    tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"][0].tolist())
+    return [maps_section(attention_weights(encoder, encoded), tokens), averages_section(encoder, tokenizer, sentences)]
+
+
 def main(_) -> None:
     """Asks the model, measures, draws, writes."""
     from keras import ops
 
     import official_bert
-    from official_bert.models.pretrainer import Pretrainer
     from official_bert.models.run_folder import RunFolder
     from official_bert.reports.page import as_lines, write_report
-    from official_bert.text.subwords import tokenizer_files
-    from official_bert.text.tokenization import FullTokenizer
     if RunFolder(FLAGS.output_dir).has_begun:
         raise ValueError(f"--output_dir={FLAGS.output_dir}: expected a folder for this page, got a run, whose own report it would replace")
-    model = official_bert.load_model(FLAGS.model)
-    if not isinstance(model, Pretrainer):
-        raise ValueError(f"--model={FLAGS.model}: expected a model with the masked-LM head, got a {type(model).__name__}")
-    if model.encoder.settings["attention"] != "bidirectional":
-        raise ValueError(f"--model={FLAGS.model}: expected a model that reads both sides of a blank, got one that reads from left to right")
-    if parts := [key for key in OTHER_ATTENTION if model.encoder.settings[key]] + ["norm"] * (model.encoder.settings["norm"] == "pre"):
-        raise ValueError(f"--model={FLAGS.model}: expected BERT's attention, whose maps this draws, got a model with {', '.join(parts)}")
+    check_model(FLAGS.model)
     documents = read_documents(FLAGS.input_file)
     sentences = [line for document in documents for line in document]
-    fill = official_bert.Predictor(FLAGS.model, vocab_file=FLAGS.vocab_file, top_k=GUESSES)
-    assert fill.config is not None  # only an exported model has none, and that was refused
-    if tokenizer_files.is_subwords(fill.config.tokenizer.vocab_file):
-        raise ValueError(f"--model={FLAGS.model}: expected a list of WordPieces, whose words this compares, got another tokenizer")
-    tokenizer = FullTokenizer(fill.config.tokenizer.vocab_file, fill.config.tokenizer.do_lower_case)
+    fill, tokenizer = load_filling(FLAGS.model, FLAGS.vocab_file)
     encoder = official_bert.load_encoder(FLAGS.model, return_layers=True)
     pieces = [tokenizer.tokenize(line) for line in sentences]
-    blanks = choose_blanks(sentences, tokenizer.vocab, tokenizer.do_lower_case, random.Random(FLAGS.seed))
-    answers = fill([text for text, _ in blanks])
-    kept = [place for place, answer in enumerate(answers) if answer["tokens"]]  # the other blanks are cut off with the end of their text
-    blanks, answers = [blanks[place] for place in kept], [answers[place] for place in kept]
-    if not blanks:
-        raise ValueError(f"{FLAGS.input_file}: expected sentences of {min(WORDS_OF_SENTENCE)} to {max(WORDS_OF_SENTENCE)} words, some of "
-                         "them in the vocabulary, got none")
-    sentence = FLAGS.sentence or next((line for line, tokens in zip(sentences, pieces) if 9 <= len(tokens) <= 14), sentences[0])
-    encoded = tokenizer.encode([sentence], max_seq_length=min(LONGEST, encoder.settings["max_position_embeddings"]))
-    sections = [
-        *blanks_sections(blanks, answers),
-        neighbours_section(ops.convert_to_numpy(encoder.embeddings.word_embeddings), tokenizer,
-                           collections.Counter(piece for tokens in pieces for piece in tokens), FLAGS.least_count),
-        maps_section(attention_weights(encoder, encoded), tokenizer.convert_ids_to_tokens(encoded["input_ids"][0].tolist())),
-        averages_section(encoder, tokenizer, sentences),
-        plane_section(documents, official_bert.Predictor(FLAGS.model, vocab_file=FLAGS.vocab_file, head="embeddings", pooling="mean"))]
+    counts = collections.Counter(piece for tokens in pieces for piece in tokens)
+    vectors = ops.convert_to_numpy(encoder.embeddings.word_embeddings)
+    embed = official_bert.Predictor(FLAGS.model, vocab_file=FLAGS.vocab_file, head="embeddings", pooling="mean")
+    sections = [*fill_blanks(fill, tokenizer, sentences, FLAGS.seed, FLAGS.input_file),
+                neighbours_section(vectors, tokenizer, counts, FLAGS.least_count),
+                *attention_sections(encoder, tokenizer, sentences, pieces, FLAGS.sentence), plane_section(documents, embed)]
     make_folder(FLAGS.output_dir)
     written = write_report(FLAGS.title or f"Inside {FLAGS.model}", sections, FLAGS.output_dir, FLAGS.markdown)
     print("\n".join(as_lines(sections)))

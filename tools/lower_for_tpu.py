@@ -56,34 +56,15 @@ def report(name: str, hlo: str, most: int) -> None:
     print(f"{name}: {len(hlo):,} bytes of HLO, {sum(counts.values()):,} operations: {listed}")
 
 
-def main(_) -> None:
-    """Builds task, model and step, and lowers both functions."""
+def lower_train_step(step: Any, task: Any, batch: Any, replicas: int, platform: str) -> str:
+    """Returns the HLO of a train step of a task, for the batch of a replica."""
     import keras
     import tensorflow as tf
 
-    from official_bert.models import parts
-    from official_bert.tasks.loading import load_task
-    from official_bert.training import distribution
-    from official_bert.training.step import State, Step
-    config = load_config(FLAGS.config, overrides=FLAGS.set)
-    distribution.set_precision(config.training.precision)
-    task = load_task(config)
-    if config.training.teacher:
-        task = task.objective.with_teacher().task_of()
-    model = task.build_model()
-    parts.freeze(model, config.training.freeze)
-    if config.training.batch_size % (shares := FLAGS.replicas * config.training.accumulation_steps):
-        raise ValueError(f"config.training.batch_size: expected a multiple of {FLAGS.replicas} replicas times "
-                         f"{config.training.accumulation_steps} accumulation steps = {shares}, got {config.training.batch_size}")
-    step = Step(task, model, config, max(config.training.steps, 1), FLAGS.replicas)
-    all_reduce = all_reduce_over(FLAGS.replicas) if FLAGS.replicas > 1 else list
-
-    def spec(variable):
-        return tf.TensorSpec(variable.shape, variable.dtype)
-    teacher = task.student.teacher.model.variables if config.training.teacher else []
-    weights = [spec(variable) for variable in model.trainable_variables]
+    from official_bert.training.step import State
+    all_reduce = all_reduce_over(replicas) if replicas > 1 else list
+    teacher = task.student.teacher.model.variables if task.config.training.teacher else []
     scalars = [tf.TensorSpec((), tf.as_dtype(tf.float32)), tf.TensorSpec((), tf.int32)]
-    batch = task.batch_spec(config.training.batch_size // FLAGS.replicas)
     integers = [tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.int32)]
 
     def train(weights, first, second, scalars, batch, integers, of_teacher):
@@ -91,13 +72,42 @@ def main(_) -> None:
             state, row = step.train(State(weights, first, second, *scalars), batch, *integers, all_reduce)
         return tf.nest.flatten([state.weights, state.first, state.second, state.scale, state.finite_steps, row])
 
-    hlo = lower(train, [weights, weights, weights, scalars, batch, integers, list(map(spec, teacher))], FLAGS.platform)
+    weights = specs_of(step.model.trainable_variables)
+    return lower(train, [weights, weights, weights, scalars, batch, integers, specs_of(teacher)], platform)
+
+
+def specs_of(variables: Sequence[Any]) -> list[Any]:
+    """Returns the shapes and types of variables."""
+    import tensorflow as tf
+    return [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables]
+
+
+def main(_) -> None:
+    """Builds task, model and step, and lowers both functions."""
+    import tensorflow as tf
+
+    from official_bert.models import parts
+    from official_bert.tasks.loading import load_task
+    from official_bert.training import distribution
+    from official_bert.training.step import Step
+    config, replicas = load_config(FLAGS.config, overrides=FLAGS.set), FLAGS.replicas
+    training = config.training
+    distribution.set_precision(training.precision)
+    task: Any = load_task(config)
+    task = task.objective.with_teacher().task_of() if training.teacher else task
+    model = task.build_model()
+    parts.freeze(model, training.freeze)
+    if training.batch_size % (shares := replicas * training.accumulation_steps):
+        raise ValueError(f"config.training.batch_size: expected a multiple of {replicas} replicas times {training.accumulation_steps} "
+                         f"accumulation steps = {shares}, got {training.batch_size}")
+    step, batch = Step(task, model, config, max(training.steps, 1), replicas), task.batch_spec(training.batch_size // replicas)
+    hlo = lower_train_step(step, task, batch, replicas, FLAGS.platform)
     if FLAGS.hlo_file:
         with written_whole(FLAGS.hlo_file) as file:
             file.write(hlo)
     report(f"{config.task} train step", hlo, FLAGS.most)
-    report(f"{config.task} evaluation step", lower(
-        lambda weights, batch: tf.nest.flatten(step.evaluate(weights, batch)), [weights, batch], FLAGS.platform), FLAGS.most)
+    hlo = lower(lambda *given: tf.nest.flatten(step.evaluate(*given)), [specs_of(model.trainable_variables), batch], FLAGS.platform)
+    report(f"{config.task} evaluation step", hlo, FLAGS.most)
 
 
 if __name__ == "__main__":

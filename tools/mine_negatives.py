@@ -13,6 +13,7 @@ from official_bert.command_line import from_flags, refuse_unread, run_main
 
 import json
 import os
+from collections.abc import Iterable
 
 from absl import flags
 from tqdm import tqdm
@@ -56,10 +57,7 @@ def main(_) -> None:
     columns = SearchColumns(text=FLAGS.text_column, text_pair=FLAGS.text_pair_column)
     material = negatives.read_material(FLAGS.train_file, FLAGS.corpus_file, columns, FLAGS.corpus_column)
     print(f"{len(material.rows)} pairs, {len(material.queries)} queries, {len(material.passages)} passages")
-    cross_encoder = Predictor(FLAGS.cross_encoder, pairs=_reads_pairs(FLAGS.cross_encoder)) if FLAGS.cross_encoder else None
-    if cross_encoder and ("score" not in cross_encoder.outputs or len(cross_encoder.inputs) != 2):
-        raise ValueError(f"--cross_encoder={FLAGS.cross_encoder}: expected a model that scores two texts, got one that gives "
-                         f"{', '.join(cross_encoder.outputs)}")
+    cross_encoder = _load_cross_encoder(FLAGS.cross_encoder) if FLAGS.cross_encoder else None
     depth = FLAGS.last_rank + max(map(len, _answers(material.rows).values()))
     if FLAGS.model:
         ranking = negatives.rank_by_vectors(
@@ -67,17 +65,34 @@ def main(_) -> None:
             os.path.dirname(os.path.abspath(FLAGS.output_file)), lambda parts: tqdm(parts, desc="passages", disable=len(parts) < 2))
     else:
         ranking = negatives.rank_by_words(material, depth)
-    written = total = 0
-    with written_whole(FLAGS.output_file) as file:
-        for row in negatives.mine(material, ranking, rules, FLAGS.random_seed, cross_encoder, FLAGS.cross_encoder_margin, FLAGS.batch_size):
+    mined = negatives.mine(material, ranking, rules, FLAGS.random_seed, cross_encoder, FLAGS.cross_encoder_margin, FLAGS.batch_size)
+    print(_write(FLAGS.output_file, mined, rules))
+
+
+def _load_cross_encoder(path: str):
+    """Returns a reranker. Raises ValueError for a model that does not score two texts."""
+    from official_bert.interface.predictor import Predictor
+    cross_encoder = Predictor(path, pairs=_reads_pairs(path))
+    if "score" not in cross_encoder.outputs or len(cross_encoder.inputs) != 2:
+        raise ValueError(f"--cross_encoder={path}: expected a model that scores two texts, got one that gives "
+                         f"{', '.join(cross_encoder.outputs)}")
+    return cross_encoder
+
+
+def _write(path: str, rows: Iterable, rules: MiningRules) -> str:
+    """Writes the rows that have negatives; returns a line about it. Raises ValueError if none has."""
+    counts = []
+    with written_whole(path) as file:
+        for row in rows:
+            counts.append(len(row.negatives))
             if row.negatives:
-                written, total = written + 1, total + len(row.negatives)
                 file.write(json.dumps(row.as_json(), ensure_ascii=False) + "\n")
-        if not written:
-            raise ValueError(f"--output_file={FLAGS.output_file}: no pair has a negative by these rules (ranks {FLAGS.first_rank} to "
-                             f"{FLAGS.last_rank}, margins); nothing is written")
-    print(f"{FLAGS.output_file}: {written} pairs with {total / written:.1f} negatives on average; "
-          f"{len(material.rows) - written} without one are left out")
+        if not any(counts):
+            raise ValueError(f"--output_file={path}: no pair has a negative by these rules (ranks {rules.first_rank} to "
+                             f"{rules.last_rank}, margins); nothing is written")
+    written = sum(map(bool, counts))
+    return (f"{path}: {written} pairs with {sum(counts) / written:.1f} negatives on average; "
+            f"{len(counts) - written} without one are left out")
 
 
 def _answers(rows) -> dict[str, list[str]]:

@@ -70,12 +70,8 @@ def pack_file(path: str, target: str, most: int, reporter: Reporter, done: float
     with written_beside(target) as temporary:
         with OutputFile(temporary, target.endswith(".gz")) as file:
             for batch in packed_rows(instances, packing, groups):
-                rows = np.empty((len(batch["input_ids"]), encoder.width), np.int32)
-                for name, columns in encoder.columns.items():
-                    rows[:, columns] = batch[name].view(np.int32)
-                out = np.empty(len(rows) * encoder.most_bytes, np.uint8)
-                file.write(make_file_part(out[:encoder.encode(rows, out)], target.endswith(".gz")))
-                written, tokens = written + len(rows), tokens + int(batch["input_mask"].sum())
+                file.write(make_file_part(encoder.encode_values(batch), target.endswith(".gz")))
+                written, tokens = written + len(batch["input_ids"]), tokens + int(batch["input_mask"].sum())
                 reporter.show("packing", min(0.999, done + share * written / sum(groups.counts)))
         if origin:  # before the records have their name, so that a kill cannot separate them
             provenance.write_origin(target, origin, temporary)

@@ -4,12 +4,12 @@
     python tools/prepare_corpus.py --input_file='de:dewiki/**,th:thwiki/**' --output_file=mixed.txt@16 --smoothing=0.7
 """
 
-from official_bert.command_line import refuse_unread, run_main
+from official_bert.command_line import from_flags, refuse_unread, run_main
 
-import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -25,7 +25,7 @@ from official_bert.data import provenance
 from official_bert.data.long_work import interruption, preflight
 from official_bert.data.long_work.journal import Journal
 from official_bert.data.long_work.work_folder import JOURNAL, WorkFolder, flush_to_disk, work_path
-from official_bert.data.long_work.worker_processes import worker_pool
+from official_bert.data.long_work.worker_processes import in_order, worker_pool
 from official_bert.data.pretraining.yield_report import YieldReport, present
 from official_bert.data.raw_text import cleaned_documents, containers, deduplication, documents, language_filter, languages, mixing, quality
 from official_bert.data.raw_text.cleaned_documents import Cleaned
@@ -116,15 +116,6 @@ def clean_piece(piece: Piece, settings: dict) -> tuple[list[Cleaned], YieldRepor
     return cleaned, piece.report, piece.read
 
 
-def in_order(pool: concurrent.futures.Executor, work, items: Iterable, settings: dict, ahead: int) -> Iterator:
-    """Maps `work` over `items` in a pool, with results in order and at most `ahead` items in flight."""
-    items = iter(items)
-    waiting = collections.deque(pool.submit(work, item, settings) for item in itertools.islice(items, ahead))
-    while waiting:
-        yield waiting.popleft().result()
-        waiting.extend(pool.submit(work, item, settings) for item in itertools.islice(items, 1))
-
-
 def without_duplicates(document: Cleaned, seen: deduplication.Deduplicator, shortest: int, report: YieldReport) -> Cleaned | None:
     """Returns a document without duplicate paragraphs, or None if it is dropped; counts the dropped text."""
     first = document.paragraphs[0][0]
@@ -169,9 +160,10 @@ class Mixture:
 class Writer:
     """Writes documents to the files in turn and counts them; for a mixture, holds them back until all sizes are known."""
 
-    def __init__(self, files: list[TextIO], held_out: TextIO | None, folder: str, languages: list[str], report: YieldReport,
-                 mixture: "Mixture", held_out_share: float):
-        self.files, self.held_out, self.report, self.mixture, self.held_out_share = files, held_out, report, mixture, held_out_share
+    def __init__(self, files: list[TextIO], held_out_share: float, folder: str, languages: list[str], mixture: Mixture):
+        self.held_out = files[-1] if held_out_share else None
+        self.files = files[:-1] if held_out_share else files
+        self.report, self.mixture, self.held_out_share = YieldReport(), mixture, held_out_share
         self.lines = deduplication.LineCounter(folder)
         self.written, self.number, self.number_held_out, self.holds_copies = 0, 0, 0, False
         self.sizes = dict.fromkeys(languages, 0)
@@ -226,6 +218,18 @@ class Writer:
                     self.report.drop("documents left out (--mix, --smoothing)", sentences[0], expected=True, **amounts)
                 self._write(sentences, amounts, language, copies)
 
+    def check(self, input_file: str, count: int, shortest: int, report_file: str) -> int:
+        """Returns the number of lines that had occurred before. Raises ValueError for outputs without a document of the `count` files."""
+        if self.number and self.held_out_share and not 0 < self.number_held_out < self.number:
+            raise ValueError(f"--held_out={self.held_out_share:g}: expected a share of the documents for each side, but it takes "
+                             f"{'none' if not self.number_held_out else 'all'} of the {self.number} documents")
+        if not self.written:
+            print_report(self.report, 0, self.shares(), report_file)
+            raise ValueError(f"{input_file}: no document with {shortest} sentences of running text in {count} files "
+                             f"({self.report.balance('documents')['dropped']} dropped); see --shortest_document, --keep_everything and "
+                             "--format")
+        return self.lines.duplicates()
+
     def shares(self) -> dict[str, dict[str, float]]:
         """Returns each language's words and share in the input and the output."""
         return {name: {"words_in": size, "share_in": round(size / max(1, sum(self.sizes.values())), 4),
@@ -239,14 +243,15 @@ def _read_waiting(path: str) -> Iterator:
         yield from map(json.loads, file)
 
 
-def write_corpus(pieces: Iterable, writer: Writer, seen: deduplication.Deduplicator, shortest: int, progress: tqdm) -> None:
-    """Writes the documents that are no duplicates, in the order of the input."""
-    for cleaned, report, read in pieces:
-        writer.report.add(report)
-        for document in cleaned:
-            if kept := without_duplicates(document, seen, shortest, writer.report):
-                writer.add(kept)
-        progress.update(read)
+def write_corpus(pieces: Iterable, writer: Writer, seen: deduplication.Deduplicator, shortest: int, size: int) -> None:
+    """Writes the documents that are no duplicates, in the order of the input of `size` bytes."""
+    with tqdm(total=size, unit="B", unit_scale=True, desc="preparing") as progress:
+        for cleaned, report, read in pieces:
+            writer.report.add(report)
+            for document in cleaned:
+                if kept := without_duplicates(document, seen, shortest, writer.report):
+                    writer.add(kept)
+            progress.update(read)
     writer.finish()
 
 
@@ -269,7 +274,7 @@ def resumed(pieces: Iterator[Piece], work: WorkFolder, pool: concurrent.futures.
             yield cleaned
             done += 1
         left = itertools.islice(pieces, done, None)
-        for cleaned in in_order(pool, clean_piece, left, settings, ahead):
+        for cleaned in in_order(pool, functools.partial(clean_piece, settings=settings), left, ahead):
             journal.append(cleaned_documents.to_data(cleaned))
             yield cleaned
     finally:
@@ -314,63 +319,56 @@ def publish(work: WorkFolder, outputs: list[str], with_copies: list[str]) -> Non
             provenance.forget(path)
 
 
-def made_of(files: dict[str, list[str]], deciding: dict[str, Any]) -> dict[str, Any]:
+def deciding_values(files: dict[str, list[str]], deciding: dict[str, Any]) -> dict[str, Any]:
     """Returns everything that the outputs depend on, by option: the text, and the `deciding` flags."""
     facts = {path: [size_of(path), modified(path)] for path in itertools.chain(*files.values()) if path != containers.STANDARD_INPUT}
     return {f"--{name}": value for name, value in deciding.items()} | {"text": [files, facts]}
+
+
+def check_flags(values: Any, files: dict[str, list[str]]) -> None:
+    """Raises ValueError for flags that would do nothing, and for shares of languages that are not there (`values`: absl's `FLAGS`)."""
+    refuse_unread(values, [
+        (["near_similarity"], "near" in values.drop_duplicates, "--drop_duplicates=near"),
+        (["mix", "smoothing"], len(files) > 1, "several languages in --input_file"),
+        (["text_key"], values.format in ("auto", "jsonl", "table"), "--format=jsonl, table or auto"),
+        (["language"], values.language in files, "files without LANGUAGE: in --input_file")])
+    if values.mix:
+        mixing.parse_mix(values.mix, list(files))
+
+
+def check_places(inputs: list[str], outputs: list[str], values: Any) -> None:
+    """Raises ValueError for outputs that cannot be written, and for too little disk space (`values`: absl's `FLAGS`)."""
+    preflight.check_outputs([*outputs, *filter(None, [values.report_file])], inputs, mixing.without_languages(values.input_file))
+    work = work_path(outputs[0])
+    place = os.path.dirname(work) or "."
+    preflight.check_folder(place)
+    used = [f"--{name}" for name in FILTERS if values[name].value != values[name].default]
+    check_disk_of_corpus(inputs, sum(map(size_of, inputs)), place, work, used)
 
 
 def main(_) -> None:
     """Reads and writes in this process and splits in workers, so the order is that of the input for any number of workers."""
     interruption.end_on_signals()
     files, mixture = input_files(FLAGS.input_file, FLAGS.language, FLAGS.same_language), Mixture(FLAGS.mix, FLAGS.smoothing)
-    refuse_unread(FLAGS, [
-        (["near_similarity"], "near" in FLAGS.drop_duplicates, "--drop_duplicates=near"),
-        (["mix", "smoothing"], len(files) > 1, "several languages in --input_file"),
-        (["text_key"], FLAGS.format in ("auto", "jsonl", "table"), "--format=jsonl, table or auto"),
-        (["language"], FLAGS.language in files, "files without LANGUAGE: in --input_file")])
+    check_flags(FLAGS, files)
     outputs = [path for name in FLAGS.output_file for path in shard_names(name)]
     held_out = [held_out_name(FLAGS.output_file[0])] if FLAGS.held_out else []
-    if FLAGS.mix:
-        mixing.parse_mix(FLAGS.mix, list(files))
     shortest = FLAGS.shortest_document or (1 if FLAGS.keep_everything else 3)
-    limits = quality.QualityLimits(FLAGS.min_letters, FLAGS.max_repeated_lines, FLAGS.min_words, FLAGS.min_script,
-                                   FLAGS.same_language)
-    settings = {"cleaning": {"shortest": shortest, "keep_everything": FLAGS.keep_everything, "limits": limits},
-                "kinds": FLAGS.drop_duplicates}
-    for language in files:
-        print(languages.describe_rule(language))
+    cleaning = {"shortest": shortest, "keep_everything": FLAGS.keep_everything, "limits": from_flags(quality.QualityLimits, FLAGS)}
+    print("\n".join(map(languages.describe_rule, files)))
     inputs = [path for paths in files.values() for path in paths if path != containers.STANDARD_INPUT]
-    preflight.check_outputs([*outputs, *held_out, *filter(None, [FLAGS.report_file])], inputs,
-                            mixing.without_languages(FLAGS.input_file))
-    preflight.reserve_handles(len(outputs) + 4 * FLAGS.num_workers)
-    place = os.path.dirname(work_path(outputs[0])) or "."
-    preflight.check_folder(place)
-    size = sum(map(size_of, inputs))
-    used = [f"--{name}" for name in FILTERS if FLAGS[name].value != FLAGS[name].default]
-    check_disk_of_corpus(inputs, size, place, work_path(outputs[0]), used)
+    check_places(inputs, outputs + held_out, FLAGS)
     discard = FLAGS.discard or FLAGS.input_file == containers.STANDARD_INPUT  # a pipe cannot be read again
-    reading = {"form": FLAGS.format, "text_key": FLAGS.text_key}
-    deciding = made_of(files, {name: FLAGS[name].value for name in DECIDING})
+    deciding = deciding_values(files, {name: FLAGS[name].value for name in DECIDING})
+    read = read_pieces(files, {"form": FLAGS.format, "text_key": FLAGS.text_key}, FLAGS.on_bad_text, FLAGS.allow_large_lines)
     with (WorkFolder(work_path(outputs[0]), deciding, discard) as work, worker_pool(FLAGS.num_workers) as pool,
           tempfile.TemporaryDirectory(dir=work.path, prefix="memory_of_") as folder):
-        with (open_outputs(work, outputs + held_out) as opened,
-              tqdm(total=size, unit="B", unit_scale=True, desc="preparing") as progress):
-            read = read_pieces(files, reading, FLAGS.on_bad_text, FLAGS.allow_large_lines)
-            pieces = resumed(read, work, pool, settings, 2 * FLAGS.num_workers)
-            writer = Writer(opened[:len(outputs)], opened[-1] if held_out else None, folder, list(files), YieldReport(), mixture,
-                            FLAGS.held_out)
-            seen = deduplication.Deduplicator(FLAGS.drop_duplicates, folder, FLAGS.near_similarity)
-            write_corpus(pieces, writer, seen, shortest, progress)
-            if writer.number and FLAGS.held_out and not 0 < writer.number_held_out < writer.number:
-                raise ValueError(f"--held_out={FLAGS.held_out:g}: expected a share of the documents for each side, but it takes "
-                                 f"{'none' if not writer.number_held_out else 'all'} of the {writer.number} documents")
-            if not writer.written:
-                print_report(writer.report, 0, writer.shares(), FLAGS.report_file)
-                raise ValueError(f"{FLAGS.input_file}: no document with {shortest} sentences of running text in "
-                                 f"{sum(map(len, files.values()))} files ({writer.report.balance('documents')['dropped']} dropped); "
-                                 "see --shortest_document, --keep_everything and --format")
-            duplicate_lines = writer.lines.duplicates()
+        pieces = resumed(read, work, pool, {"cleaning": cleaning, "kinds": FLAGS.drop_duplicates}, 2 * FLAGS.num_workers)
+        seen = deduplication.Deduplicator(FLAGS.drop_duplicates, folder, FLAGS.near_similarity)
+        with open_outputs(work, outputs + held_out) as opened:
+            writer = Writer(opened, FLAGS.held_out, folder, list(files), mixture)
+            write_corpus(pieces, writer, seen, shortest, sum(map(size_of, inputs)))
+            duplicate_lines = writer.check(FLAGS.input_file, sum(map(len, files.values())), shortest, FLAGS.report_file)
         publish(work, outputs + held_out, outputs if writer.holds_copies else [])
     print_report(writer.report, duplicate_lines, writer.shares(), FLAGS.report_file)
 

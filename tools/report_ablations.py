@@ -11,7 +11,6 @@ from official_bert.command_line import run_main
 import csv
 import dataclasses
 import io
-import json
 import math
 import pathlib
 import statistics
@@ -21,7 +20,8 @@ from typing import Any
 import yaml
 from absl import flags
 
-from official_bert.files import make_folder, read_lines, written_beside, written_whole
+from official_bert.files import make_folder, written_beside, written_whole
+from official_bert.tasks.pretraining.ablation_results import read_rows
 from official_bert.tasks.pretraining.ablations import Plan
 
 METRICS = {"f1": "F1", "spearman": "Spearman"}
@@ -56,14 +56,7 @@ class Estimate:
 
 def read_results(path: str, plan: Plan) -> dict[str, dict[str, Any]]:
     """Returns the rows of a plan by name, the last of a name. Raises ValueError, naming the line, for one that is no result."""
-    results = {}
-    for number, line in enumerate(read_lines(path), 1):
-        try:
-            row = json.loads(line)
-            if row["scale"] == plan.scale_name and row["row"] in plan.rows:
-                results[row["row"]] = row
-        except (json.JSONDecodeError, KeyError, TypeError):
-            raise ValueError(f"{path}:{number}: expected a row of results in JSON, got {line[:60]!r}") from None
+    results = {row["row"]: row for row in read_rows(path) if row["scale"] == plan.scale_name and row["row"] in plan.rows}
     if not results:
         raise ValueError(f"{path}: holds no row of the scale {plan.scale_name}")
     return results

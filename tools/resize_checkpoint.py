@@ -283,7 +283,7 @@ def map_vectors(stored, pieces: Mapping[int, list[int]], settings: Settings):
     return dataclasses.replace(stored, weights={**stored.weights, resizing.WORDS: table}), note
 
 
-def write_without_checkpoint(stored, settings: Settings, folder: str) -> None:
+def write_without_checkpoint(stored, _: Mapping[str, Any], settings: Settings, folder: str) -> None:
     """Writes a vocabulary, its configuration in the form that was given, and the model that begins with word vectors."""
     if settings.begins_model:
         from official_bert.models.interchange import vocabulary_rows
@@ -313,6 +313,37 @@ def write_json(values: Any, path: str) -> None:
         file.write("\n")
 
 
+def with_vocabulary(stored, settings: Settings, changes: dict[str, Any]):
+    """Returns the model with the tokens and words that are asked for; notes go into `changes`."""
+    if not stored.tokenizer and stored.vocab is None:
+        raise ValueError(f"--init_checkpoint={settings.init_checkpoint}: no vocabulary found beside it; --vocab_file gives it")
+    config = stored.config
+    stored, tokenizer = with_tokenizer(stored)
+    if config:
+        check_size(settings.vocab_file or stored.origin, tokenizer.size, config.vocab_size)
+    if settings.prune:
+        stored, tokenizer, changes["pruned"] = prune(stored, tokenizer, settings)
+    if settings.adds_words or settings.begins_model:
+        stored, tokenizer, pieces, changes["extended"] = extend(stored, tokenizer, settings)
+        if settings.vectors and not settings.begins_model:
+            stored, changes["vectors"] = map_vectors(stored, pieces, settings)
+    padding = config.first_position - 1 if config else -1
+    if padding >= 0 and tokenizer.special_id("[PAD]") != padding:
+        raise ValueError(f"{settings.init_checkpoint}: its positions begin at {padding + 1}, behind the id of padding, which would "
+                         f"become {tokenizer.special_id('[PAD]')}: such a vocabulary cannot be pruned")
+    return stored
+
+
+def with_positions(stored, settings: Settings, changes: dict[str, Any]):
+    """Returns the model for rows of --max_seq_length; a note goes into `changes`."""
+    from official_bert.models.interchange import resizing
+    longest = stored.config.longest_row
+    is_cut, has_table = settings.max_seq_length <= longest, resizing.POSITIONS in stored.weights
+    how = "no table" if not has_table else "cut" if is_cut else settings.positions
+    changes["positions"] = {"from": longest, "to": settings.max_seq_length, "how": how}
+    return resizing.resize_positions(stored, settings.max_seq_length, settings.positions)  # type: ignore[arg-type]
+
+
 def main(_) -> None:
     """Reads, resizes, writes into a folder that appears when it is whole."""
     require_new_folder(FLAGS.output_dir, "--output_dir")
@@ -325,35 +356,13 @@ def main(_) -> None:
         (["random_seed"], settings.begins_model, "--vectors, and without --init_checkpoint"),
         (["config"], not settings.init_checkpoint, "no --init_checkpoint, which has its own configuration"),
         (["to"], bool(settings.init_checkpoint), "--init_checkpoint")])
-    from official_bert.models.interchange import resizing
     stored, changes = read_model(settings), dict[str, Any]()
-    config = stored.config
     if settings.prune or settings.adds_words or settings.begins_model:
-        if not stored.tokenizer and stored.vocab is None:
-            raise ValueError(f"--init_checkpoint={settings.init_checkpoint}: no vocabulary found beside it; --vocab_file gives it")
-        stored, tokenizer = with_tokenizer(stored)
-        if config:
-            check_size(settings.vocab_file or stored.origin, tokenizer.size, config.vocab_size)
-        if settings.prune:
-            stored, tokenizer, changes["pruned"] = prune(stored, tokenizer, settings)
-        if settings.adds_words or settings.begins_model:
-            stored, tokenizer, pieces, changes["extended"] = extend(stored, tokenizer, settings)
-            if settings.vectors and not settings.begins_model:
-                stored, changes["vectors"] = map_vectors(stored, pieces, settings)
-        padding = config.first_position - 1 if config else -1
-        if padding >= 0 and tokenizer.special_id("[PAD]") != padding:
-            raise ValueError(f"{settings.init_checkpoint}: its positions begin at {padding + 1}, behind the id of padding, which would "
-                             f"become {tokenizer.special_id('[PAD]')}: such a vocabulary cannot be pruned")
+        stored = with_vocabulary(stored, settings, changes)
     if settings.max_seq_length:
-        has_table = resizing.POSITIONS in stored.weights
-        how = "no table" if not has_table else "cut" if settings.max_seq_length <= config.longest_row else settings.positions
-        stored = resizing.resize_positions(stored, settings.max_seq_length, settings.positions)  # type: ignore[arg-type]
-        changes["positions"] = {"from": config.longest_row, "to": settings.max_seq_length, "how": how}
+        stored = with_positions(stored, settings, changes)
     with written_folder(settings.output_dir) as folder:
-        if settings.init_checkpoint:
-            write(stored, changes, settings, folder)
-        else:
-            write_without_checkpoint(stored, settings, folder)
+        (write if settings.init_checkpoint else write_without_checkpoint)(stored, changes, settings, folder)
     for change, note in changes.items() if settings.init_checkpoint else ():
         print(f"{change}: {', '.join(f'{key} {value}' for key, value in note.items())}")
     print(f"{settings.output_dir}: {stored.origin}, resized")

@@ -34,7 +34,7 @@ from official_bert.config import merge
 from official_bert.copies import require_here
 from official_bert.files import absolute, read_json, written_whole
 from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, VOCAB_FILE
-from official_bert.tasks.pretraining.ablation_results import best_of, curve_of, printed_metrics, remove_weights, values_of
+from official_bert.tasks.pretraining.ablation_results import best_of, curve_of, printed_metrics, read_rows, remove_weights, values_of
 from official_bert.tasks.pretraining.ablations import COMMON, Plan, TaskEntry, generator_flags, half_of, some_rows, steps_of, usually_masked
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -313,20 +313,6 @@ def module(name: str) -> list[object]:
     return [sys.executable, "-m", f"official_bert.{name}"]
 
 
-def finished(path: pathlib.Path, scale: str) -> list[str]:
-    """Returns the rows in a file of results. Raises ValueError, naming the line, for one that is no result."""
-    if not path.exists():
-        return []
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            found = json.loads(line)
-            rows += [found["row"]] if found["scale"] == scale else []
-        except (json.JSONDecodeError, KeyError, TypeError):
-            raise ValueError(f"{path}:{number}: expected a row of results in JSON, got {line[:60]!r}") from None
-    return rows
-
-
 @contextlib.contextmanager
 def locked(work_dir: pathlib.Path) -> Iterator[None]:
     """Keeps a second command out of the work folder."""
@@ -347,7 +333,7 @@ def main(_) -> None:
     work_dir = pathlib.Path(FLAGS.work_dir).resolve()
     results = pathlib.Path(FLAGS.results).resolve() if FLAGS.results else work_dir / "results.jsonl"
     names = plan.chosen(FLAGS.suite, FLAGS.rows)
-    done = finished(results, plan.scale_name)
+    done = [row["row"] for row in read_rows(str(results)) if row["scale"] == plan.scale_name] if results.exists() else []
     if FLAGS.plan:
         print("\n".join(f"{'finished' if name in done else '        '}  {name}: {plan.rows[name].title}" for name in names))
         return
@@ -359,17 +345,22 @@ def main(_) -> None:
         given = {name: str(FLAGS[name].value) for name in ("corpus", "held_out_corpus", "data")}
         corpus, data = sources(stages, given, any(map(plan.tasks_of, todo)), FLAGS.scale == "smoke")
         suite = Suite(plan, stages, corpus, data, FLAGS.seeds, FLAGS.num_workers, FLAGS.part)
-        stages.stages_left = len(corpus) + 1 + sum(map(suite.count, todo))
-        suite.check_data(todo)
-        suite.prepare()
-        for number, name in enumerate(todo, 1):
-            print(f"row {number} of {len(todo)}, {name}: {plan.rows[name].title}", flush=True)
-            line = suite.make(name)
-            before = results.read_text(encoding="utf-8") if results.exists() else ""
-            with written_whole(str(results)) as file:
-                file.write(f"{before}{json.dumps(line)}\n")
-            report(results, work_dir, plan.scale_name, FLAGS.suites_file)
+        make_rows(suite, todo, results, FLAGS.suites_file)
     print(f"{len(names)} rows: {results}; table and plots: {work_dir / 'report'}")
+
+
+def make_rows(suite: Suite, rows: Sequence[str], results: pathlib.Path, suites_file: str) -> None:
+    """Makes rows, and after each writes its line of the results, tables and plots."""
+    suite.stages.stages_left = len(suite.corpus) + 1 + sum(map(suite.count, rows))
+    suite.check_data(rows)
+    suite.prepare()
+    for number, name in enumerate(rows, 1):
+        print(f"row {number} of {len(rows)}, {name}: {suite.plan.rows[name].title}", flush=True)
+        line = suite.make(name)
+        before = results.read_text(encoding="utf-8") if results.exists() else ""
+        with written_whole(str(results)) as file:
+            file.write(f"{before}{json.dumps(line)}\n")
+        report(results, suite.work_dir, suite.plan.scale_name, suites_file)
 
 
 def sources(stages: Stages, paths: Mapping[str, str], finetunes: bool, made_up: bool) -> tuple[dict[str, str], pathlib.Path]:

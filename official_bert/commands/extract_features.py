@@ -7,10 +7,10 @@ A line is a text, or two with ` ||| ` between them. --output_file=features.npz o
 lines. Vocabulary and model size are read from files beside the checkpoint, if they are there.
 """
 
-from official_bert.command_line import given_flags, run_main
+from official_bert.command_line import flags_by_key, run_main
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from absl import flags, logging
@@ -35,13 +35,12 @@ LINES_AT_ONCE = 2048  # sorted by length, computed, and written in their order
 
 def main(_) -> None:
     """Reads, computes and writes part by part."""
-    from official_bert.data import layer_output_files
     from official_bert.data.long_work import preflight
     from official_bert.models.run_folder import RunFolder
     from official_bert.text import loading
     from official_bert.text.packing import check_segments
     from official_bert.training import guards, run_config
-    config = load_config(None, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS),
+    config = load_config(None, bert_config_file=FLAGS.bert_config_file, flags=flags_by_key(FLAGS),
                          checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint, vocab_file=FLAGS.vocab_file or ""))
     run_config.require_vocabulary(config, FLAGS.init_checkpoint)
     guards.check_vocabulary(config, RunFolder(""), FLAGS.init_checkpoint)
@@ -54,14 +53,7 @@ def main(_) -> None:
     if any(PAIR.fullmatch(line) for line in lines):
         check_segments(config.model.type_vocab_size, f"--input_file={FLAGS.input_file}", tokenizer.second_segment)
     encoder = restore_encoder(config, FLAGS.init_checkpoint)
-    cut = 0
-    with layer_output_files.open_writer(FLAGS.output_file, layers) as writer:
-        for start in tqdm(range(0, len(lines), LINES_AT_ONCE), desc="extracting", unit=f" x {LINES_AT_ONCE} lines"):
-            made = [make_row(line, tokenizer, length) for line in lines[start:start + LINES_AT_ONCE]]
-            rows, cut = [row for row, _ in made], cut + sum(was_cut for _, was_cut in made)
-            outputs = list(compute(encoder, rows, layers, FLAGS.batch_size))
-            writer.write([layer_output_files.SentenceOutputs(start + number, tokenizer.convert_ids_to_tokens(row["input_ids"]), values)
-                          for number, (row, values) in enumerate(zip(rows, outputs))])
+    cut = write_features(FLAGS.output_file, lines, tokenizer, length, encoder, layers, FLAGS.batch_size)
     print(f"{FLAGS.output_file}: {len(lines):,} lines, layers {FLAGS.layers}")
     if cut:
         logging.warning("%s: %s of its lines are longer than --max_seq_length=%d tokens and were cut", FLAGS.input_file, f"{cut:,}", length)
@@ -101,35 +93,45 @@ def restore_encoder(config, checkpoint: str):
     return encoder
 
 
-def make_row(line: str, tokenizer, max_seq_length: int) -> tuple[dict[str, np.ndarray], bool]:
-    """Returns the ids and segments of a line, cut as in 2018, not padded; and whether it was cut."""
-    from official_bert.text.packing import truncate_pair
-    pair = PAIR.fullmatch(line)
-    first, second = (tokenizer.tokenize_ids(part) for part in (pair.groups() if pair else (line, "")))
-    tokens = len(first) + len(second)
-    first, second = truncate_pair(first, second, max_seq_length - tokenizer.template.extra(bool(second)))
-    cut = len(first) + len(second) < tokens
-    ids, segments = tokenizer.template.pack(first, second)
-    return {"input_ids": np.array(ids, np.int32), "segment_ids": np.array(segments, np.int32)}, cut
-
-
-def compute(encoder, rows: Sequence[dict], layers: Sequence[int], batch_size: int) -> Iterator[dict[int, np.ndarray]]:
-    """Returns {layer: float32 [tokens,D] of each row}, in order; rows of similar length go through the encoder together."""
+def write_features(path: str, lines: Sequence[str], tokenizer, length: int, encoder, layers: Sequence[int], batch_size: int) -> int:
+    """Writes the outputs of some layers for each line, part by part; returns the number of lines that were cut to `length` tokens."""
     import tensorflow as tf
+
+    from official_bert.data import layer_output_files
     run = tf.function(lambda batch: [encoder(batch, training=False)["layer_outputs"][layer] for layer in layers],
                       reduce_retracing=True, autograph=False)
-    order = sorted(range(len(rows)), key=lambda number: len(rows[number]["input_ids"]))
-    layers_of_rows: list[dict[int, np.ndarray]] = [{} for _ in rows]
+    cut = 0
+    with layer_output_files.open_writer(path, layers) as writer:
+        for start in tqdm(range(0, len(lines), LINES_AT_ONCE), desc="extracting", unit=f" x {LINES_AT_ONCE} lines"):
+            pairs = [pair.groups() if (pair := PAIR.fullmatch(line)) else (line, "") for line in lines[start:start + LINES_AT_ONCE]]
+            rows = tokenizer.encode(*zip(*pairs), length)
+            lengths = rows["input_mask"].sum(axis=1)
+            cut += sum(tokens_of(tokenizer, pairs[row]) > length for row in np.flatnonzero(lengths == length))
+            outputs = compute(run, rows, lengths, layers, batch_size)
+            writer.write([layer_output_files.SentenceOutputs(start + row, tokenizer.convert_ids_to_tokens(ids[:count]), values)
+                          for row, (ids, count, values) in enumerate(zip(rows["input_ids"], lengths, outputs))])
+    return cut
+
+
+def tokens_of(tokenizer, texts: Iterable[str]) -> int:
+    """Returns the number of tokens of a text or a pair, special ones included, before it is cut."""
+    first, second = map(tokenizer.tokenize_ids, texts)
+    return len(first) + len(second) + tokenizer.template.extra(bool(second))
+
+
+def compute(run: Callable, rows: Mapping[str, np.ndarray], lengths: np.ndarray, layers: Sequence[int],
+            batch_size: int) -> list[dict[int, np.ndarray]]:
+    """Returns {layer: float32 [tokens,D]} of each row of `rows` [B,S]; rows of similar length go through the encoder together."""
+    import tensorflow as tf
+    order = np.argsort(lengths, kind="stable")
+    layers_of_rows: list[dict[int, np.ndarray]] = [{} for _ in order]
     for start in range(0, len(order), batch_size):
         numbers = order[start:start + batch_size]
-        lengths = [len(rows[number]["input_ids"]) for number in numbers]
-        batch = {name: np.stack([np.pad(rows[number][name], (0, max(lengths) - len(rows[number][name]))) for number in numbers])
-                 for name in ("input_ids", "segment_ids")}
-        batch["input_mask"] = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int32)
-        outputs = [values.numpy() for values in run({name: tf.constant(value) for name, value in batch.items()})]
-        for place, (number, length) in enumerate(zip(numbers, lengths)):
-            layers_of_rows[number] = {layer: values[place, :length] for layer, values in zip(layers, outputs)}
-    yield from layers_of_rows
+        longest = lengths[numbers[-1]]
+        outputs = [values.numpy() for values in run({name: tf.constant(values[numbers, :longest]) for name, values in rows.items()})]
+        for place, number in enumerate(numbers):
+            layers_of_rows[number] = {layer: values[place, :lengths[number]] for layer, values in zip(layers, outputs)}
+    return layers_of_rows
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@
 `run_finetuning` does more: your own data, grids, several seeds, files to hand in.
 """
 
-from official_bert.command_line import given_flags, run_main
+from official_bert.command_line import run_main
 
 from absl import flags
 
 from official_bert import command_line
-from official_bert.config import AS_IN_2018, load_config, merge
+from official_bert.config import AS_IN_2018, merge
 from official_bert.training.running import cluster
 
 FLAGS = flags.FLAGS
@@ -27,7 +27,6 @@ flags.DEFINE_bool("allow_same_data", False, "Only warn if the evaluation data ar
 flags.DEFINE_string("cache_dir", "", "A folder that keeps tokenized data between runs; empty: none.")
 command_line.define_configuration()
 command_line.define_placement()
-command_line.define_resume()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "train_batch_size", "eval_batch_size",
                            "learning_rate", "num_train_epochs", "warmup_proportion", "save_checkpoints_steps", "iterations_per_loop"])
 command_line.define_without_meaning(["master", "num_tpu_cores", "predict_batch_size"])
@@ -36,7 +35,7 @@ command_line.define_without_meaning(["master", "num_tpu_cores", "predict_batch_s
 def main(_) -> None:
     """Trains, evaluates and predicts as the flags say; flags that are not given have 2018's values."""
     placement = cluster.Placement(**command_line.placement_values(FLAGS))
-    command_line.asked_values(FLAGS)  # tells what is wrong before other workers are awaited
+    sources = command_line.config_sources(FLAGS)
     if FLAGS.do_train or FLAGS.do_eval:  # the first worker alone predicts
         cluster.meet(placement)
     from official_bert.interface import finetuning
@@ -45,19 +44,16 @@ def main(_) -> None:
     from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
     from official_bert.training import run_config
     from official_bert.training.task import DataFiles, Steps
-    steps = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=FLAGS.do_predict)
     if (dataset := dataset_name(FLAGS.task_name)) is None:
         raise ValueError(f"--task_name: expected one of {', '.join(DATASETS)}, got {FLAGS.task_name!r}")
-    run, flag_values = RunFolder(FLAGS.output_dir), given_flags(FLAGS)
-    own = ["task=glue", f"options.dataset={dataset}", *(["options.language=zh"] if dataset == "xnli" else [])]  # as XnliProcessor of 2018
-    config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=flag_values, overrides=[*own, *FLAGS.set],
-                         report=print, defaults=merge(run_config.DEFAULTS, AS_IN_2018), count_entries=run_config.counter_of_entries(run),
-                         checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or ""))
+    steps, run = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=FLAGS.do_predict), RunFolder(FLAGS.output_dir)
+    language = ["options.language=zh"] if dataset == "xnli" else []  # as XnliProcessor of 2018
+    config = run_config.of_training(sources.over("task=glue", f"options.dataset={dataset}", *language), FLAGS.init_checkpoint, run,
+                                    merge(run_config.DEFAULTS, AS_IN_2018))
     if steps.train:
-        run_config.check_read(config, run_config.asked_keys(flag_values, FLAGS.set))
+        run_config.refuse_overridden(config, sources.keys())
     task = load_task(config if steps.train else run_config.with_vocabulary_of(config, run))
-    files = DataFiles(data_dir=FLAGS.data_dir, cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data,
-                      allow_changed_data=FLAGS.allow_changed_data)
+    files = command_line.from_flags(DataFiles, FLAGS)
     finetuning.classify_as_in_2018(task, files, run, placement, FLAGS.init_checkpoint, steps)
 
 

@@ -10,6 +10,7 @@ writes models/small/onnx/1 and models/small/litert/1 as well, for ONNX Runtime a
 from official_bert.command_line import run_main
 
 import os
+from typing import Any
 
 from absl import flags
 
@@ -72,43 +73,47 @@ flags.DEFINE_list("warmup_batch_sizes", ["1", "8", "32"], "Batch sizes of the wa
 def main(_) -> None:
     """Loads the run, exports its model and prints the folders written."""
     from official_bert.interface.model_inputs import ModelInputs
-    from official_bert.models.run_folder import CARD_FILE, RunFolder
-    from official_bert.reports.model_card import write_card
     from official_bert.serving.export import ExportOptions, export
-    from official_bert.serving.formats.writing import FormatOptions, check_formats
+    from official_bert.serving.formats.writing import FormatOptions
     from official_bert.serving.precision import policy_of
     from official_bert.serving.served_model import ServingOptions, make_served_model
     from official_bert.tasks.loading import restore_for_inference, task_class
     from official_bert.training.distribution import check_backend
     check_backend()
-    command_line.refuse_unread(FLAGS, [(["check_label", "check_loss"], bool(FLAGS.check_file), "--check_file"),
-                                       (["warmup_batch_sizes"], "saved_model" in FLAGS.format, "saved_model in --format")])
-    sizes = FLAGS.warmup_batch_sizes
-    if not all(size.isdecimal() and int(size) for size in sizes):
-        raise ValueError(f"--warmup_batch_sizes: expected numbers above 0 with commas, got {','.join(sizes)!r}")
-    check_formats(FLAGS.format)
+    check_flags(FLAGS)
     if FLAGS.task:
         task_class(FLAGS.task, "--task")
-    options = ServingOptions(
-        head=FLAGS.head, max_seq_length=FLAGS.max_seq_length, top_k=FLAGS.top_k, pooling=FLAGS.pooling, threshold=FLAGS.threshold,
-        pretokenized=FLAGS.pretokenized, pairs=FLAGS.pairs, max_positions=FLAGS.max_positions, max_choices=FLAGS.max_choices,
-        max_windows=FLAGS.max_windows, tokens_at_once=FLAGS.tokens_at_once, no_answer=FLAGS.no_answer,
-        null_score_diff_threshold=FLAGS.null_score_diff_threshold, normalize=FLAGS.normalize, dimensions=FLAGS.dimensions,
-        vectors=FLAGS.vectors)
-    if (FLAGS.vectors == "int8") != bool(FLAGS.calibration_file):
-        raise ValueError("--vectors=int8, --calibration_file: expected both or neither: the texts give the range of each number")
+    options = command_line.from_flags(ServingOptions, FLAGS)
     with policy_of(FLAGS.precision):
         task, model = restore_for_inference(FLAGS.checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case)
     served = make_served_model(task, model, options)
     if FLAGS.calibration_file:
         served.calibrate([row["text"] for row in ModelInputs.of_model(["text"], task.config).read_file(FLAGS.calibration_file)])
     texts = _check_texts(served, task.config, FLAGS.check_file, FLAGS.check_label, FLAGS.check_loss)
-    for line in export(served, task.config, ExportOptions(
-            output=FLAGS.output, version=FLAGS.version, batch_sizes=[int(size) for size in sizes], precision=FLAGS.precision,
-            constant_weights=FLAGS.constant_weights, formats=FLAGS.format, other_formats=FormatOptions(opset=FLAGS.opset, texts=texts))):
-        print(line)
-    if (run := RunFolder.holding(FLAGS.checkpoint)) and exists(run.file(CARD_FILE)):
-        write_card(os.path.join(FLAGS.output, CARD_FILE), read_text(run.file(CARD_FILE)))
+    print("\n".join(export(served, task.config, command_line.from_flags(
+        ExportOptions, FLAGS, batch_sizes=[*map(int, FLAGS.warmup_batch_sizes)], formats=FLAGS.format,
+        other_formats=FormatOptions(opset=FLAGS.opset, texts=texts)))))
+    copy_card(FLAGS.checkpoint, FLAGS.output)
+
+
+def check_flags(values: Any) -> None:
+    """Raises ValueError for flags that would do nothing, contradict each other or are no numbers (`values`: absl's `FLAGS`)."""
+    from official_bert.serving.formats.writing import check_formats
+    command_line.refuse_unread(values, [(["check_label", "check_loss"], bool(values.check_file), "--check_file"),
+                                        (["warmup_batch_sizes"], "saved_model" in values.format, "saved_model in --format")])
+    if not all(size.isdecimal() and int(size) for size in values.warmup_batch_sizes):
+        raise ValueError(f"--warmup_batch_sizes: expected numbers above 0 with commas, got {','.join(values.warmup_batch_sizes)!r}")
+    check_formats(values.format)
+    if (values.vectors == "int8") != bool(values.calibration_file):
+        raise ValueError("--vectors=int8, --calibration_file: expected both or neither: the texts give the range of each number")
+
+
+def copy_card(checkpoint: str, output: str) -> None:
+    """Copies the model card of a run, if there is one, to its exported model."""
+    from official_bert.models.run_folder import CARD_FILE, RunFolder
+    from official_bert.reports.model_card import write_card
+    if (run := RunFolder.holding(checkpoint)) and exists(run.file(CARD_FILE)):
+        write_card(os.path.join(output, CARD_FILE), read_text(run.file(CARD_FILE)))
 
 
 def _check_texts(served, config, check_file: str, check_label: str, check_loss: float):

@@ -8,18 +8,22 @@ A task is a name in official_bert/tasks/loading.py, a data set of `glue`, or the
 again continues a stopped run.
 """
 
-from official_bert.command_line import given_flags, run_main
+from official_bert.command_line import run_main
 
 import dataclasses
 import gc
 import os
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from official_bert import command_line
-from official_bert.config import Config, may_change
+from official_bert.config import Config, ConfigSources, may_change
 from official_bert.reports.metric_text import metric_lines
 from official_bert.training.running import cluster
+
+if TYPE_CHECKING:
+    from official_bert.training.runs import FineTuning
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task", None, "The task; by default that of --config.")
@@ -46,9 +50,7 @@ flags.DEFINE_integer("folds", 0, "Cross-validation: hold out each of this many p
 flags.DEFINE_integer("seeds", 1, "Train with this many seeds; reports mean and standard deviation.", lower_bound=1)
 command_line.define_configuration()
 command_line.define_placement()
-command_line.define_hours()
-command_line.define_resume()
-command_line.define_cache()
+command_line.define_hours_and_cache()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "train_batch_size", "eval_batch_size",
                            "learning_rate", "num_train_epochs", "num_train_steps", "warmup_proportion", "save_checkpoints_steps"])
 
@@ -62,49 +64,47 @@ class SearchFlags:
     random: int
     folds: int
     seeds: int
-    output_dir: str
-    init_checkpoint: str
-    predict_best: bool | None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether several runs are trained."""
+        return bool(self.grid or self.vary or self.random or self.folds or self.seeds > 1)
 
 
 def main(_) -> None:
     """Trains, evaluates and predicts; a grid, random settings, several seeds or folds if asked for."""
     placement = cluster.Placement(**command_line.placement_values(FLAGS))
-    command_line.asked_values(FLAGS)  # tells what is wrong before other workers are awaited
-    searching = bool(FLAGS.grid or FLAGS.vary or FLAGS.random or FLAGS.folds or FLAGS.seeds > 1)
-    if (FLAGS.do_train or FLAGS.do_eval) and not searching:  # the first worker alone predicts
+    sources, searching = command_line.config_sources(FLAGS), command_line.from_flags(SearchFlags, FLAGS)
+    if (FLAGS.do_train or FLAGS.do_eval) and not searching.is_asked:  # the first worker alone predicts
         cluster.meet(placement)
     from official_bert.interface import finetuning
     from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.loading import load_task
-    from official_bert.training import run_config
     from official_bert.training.runs import FineTuning
     from official_bert.training.task import DataFiles, Steps
-    steps = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval,
-                  predict=bool(FLAGS.predict_file) if FLAGS.do_predict is None else FLAGS.do_predict)
-    best_run = None if steps.train or searching else RunFolder(FLAGS.output_dir).best_of_search
-    output_dir = best_run.path if best_run else FLAGS.output_dir
-    # The best run of a search keeps what was varied, even if the command line is that of the search.
-    flag_values = {key: value for key, value in given_flags(FLAGS).items() if output_dir == FLAGS.output_dir or may_change(key)}
-    if FLAGS.encoding:
-        flag_values["options.encoding"] = FLAGS.encoding
-    config = finetuning.make_config(FLAGS.task or "", FLAGS.config, FLAGS.init_checkpoint, output_dir, steps.train,
-                                    overrides=FLAGS.set, bert_config_file=FLAGS.bert_config_file, flags=flag_values)
-    files = DataFiles(data_dir=FLAGS.data_dir, train_file=FLAGS.train_file, eval_file=FLAGS.eval_file,
-                      predict_file=FLAGS.predict_file, allow_same_data=FLAGS.allow_same_data, allow_changed_data=FLAGS.allow_changed_data,
-                      cache_dir=os.path.expanduser(FLAGS.cache_dir))
-    asked_keys = run_config.asked_keys(flag_values, FLAGS.set)
-    if searching:
-        _search(command_line.from_flags(SearchFlags, FLAGS), config, files, placement, steps, asked_keys)
-        return
-    metrics = FineTuning(load_task(config), files, RunFolder(output_dir), placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best,
-                         asked_keys=asked_keys).carry_out()
-    print(metric_lines(metrics))
-    print(f"checkpoints, configuration, log and results: {os.path.join(output_dir, '')}")
+    predicts = bool(FLAGS.predict_file) if FLAGS.do_predict is None else FLAGS.do_predict
+    steps, run = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=predicts), RunFolder(FLAGS.output_dir)
+    if not (steps.train or searching.is_asked) and (best := run.best_of_search):
+        run, sources = best, without_varied(sources)
+    config = finetuning.make_config(FLAGS.task or "", sources, FLAGS.init_checkpoint, run.path, steps.train)
+    files = command_line.from_flags(DataFiles, FLAGS, cache_dir=os.path.expanduser(FLAGS.cache_dir))
+    tuning = FineTuning(load_task(config), files, run, placement, FLAGS.init_checkpoint, steps, FLAGS.predict_best,
+                        asked_keys=sources.keys())
+    if searching.is_asked:
+        search_settings(searching, tuning)
+    else:
+        print(metric_lines(tuning.carry_out()))
+        print(f"checkpoints, configuration, log and results: {os.path.join(run.path, '')}")
 
 
-def _search(values: SearchFlags, config: Config, files, placement, steps, asked_keys: set[str]) -> None:
-    """Trains all settings, seeds and folds, and predicts with the best run if that is asked for; `asked_keys` are those that are given."""
+def without_varied(sources: ConfigSources) -> ConfigSources:
+    """Returns the sources without the flags that a search may have varied: its best run keeps them, whatever the command line says."""
+    kept = {key: value for key, value in sources.flags.items() if may_change(key) or key == "options.encoding"}  # of the files to read
+    return dataclasses.replace(sources, flags=kept)
+
+
+def search_settings(values: SearchFlags, first: "FineTuning") -> None:
+    """Trains all settings, seeds and folds of `first`, and predicts with the best run if that is asked for."""
     import keras
 
     from official_bert.data.cache import file_digest
@@ -113,45 +113,50 @@ def _search(values: SearchFlags, config: Config, files, placement, steps, asked_
     from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.loading import load_task
     from official_bert.training import search
-    from official_bert.training.runs import FineTuning
-    if not (steps.train and steps.evaluate):
-        raise ValueError("--grid, --vary, --random, --folds and --seeds: expected --do_train and --do_eval beside them")
-    if placement.strategy == "multi_worker":  # TensorFlow connects the workers of a process once, for one model
-        raise ValueError("--grid, --vary, --random, --folds and --seeds: expected another --strategy than multi_worker, which trains one "
-                         "run; give each run a command and an --output_dir of its own")
-    if values.folds and steps.predict:
-        raise ValueError("--folds: expected no --predict_file and no --do_predict beside it, because the model of a fold has not seen all "
-                         "rows; train the best setting without --folds to predict with it")
+    from official_bert.training.task import TRAIN_AND_EVALUATE
+    check_search(values, first)
+    task, config, steps = first.task, first.task.config, first.steps
 
     def train_one(changed: Config, folder: str) -> dict[str, float]:
         try:
-            return FineTuning(load_task(changed), files, RunFolder(folder), placement, values.init_checkpoint, opened=compared).carry_out()
+            return dataclasses.replace(first, task=load_task(changed), run=RunFolder(folder), steps=TRAIN_AND_EVALUATE, best=None,
+                                       opened=dataclasses.replace(steps, compared=True)).carry_out()
         finally:
             keras.backend.clear_session()
             gc.collect()  # models and graphs refer to each other: their memory is wanted for the next run
 
-    task = load_task(config)
-    if task.constant_answers(files, steps):
-        raise ValueError("--grid, --vary, --random, --folds and --seeds: expected a model to train, but this task gives every row the same "
-                         "answer")
-    origin = task.data_digests(files) | {"init_checkpoint": values.init_checkpoint and normal(values.init_checkpoint)}
+    origin = task.data_digests(first.files) | {"init_checkpoint": first.init_checkpoint and normal(first.init_checkpoint)}
     if vocab_file := config.tokenizer.vocab_file:
         origin["vocabulary"] = file_digest(vocab_file)
-    metric, compared = task.best_metric(), dataclasses.replace(steps, compared=True)
     grid: search.Grid = {**(search.PAPER_GRID if values.grid else {}), **search.parse_vary(values.vary)}
-    if both := sorted(asked_keys & grid.keys()):
+    if both := sorted(set(first.asked_keys) & grid.keys()):
         raise ValueError(f"{both[0]}: expected one value (--set, or its flag) or several (--vary, --grid), got both")
     settings = search.draw_settings(grid, values.random, config.seed) if values.random else search.settings_of(grid)
-    finetuning.check_settings(config, settings, asked_keys, placement, values.init_checkpoint, steps)
-    with RunFolder(values.output_dir).locked():
-        outcomes, best = search.search(config, settings, values.seeds, values.output_dir, metric, train_one, origin=origin,
+    finetuning.check_settings(config, settings, first.asked_keys, first.placement, first.init_checkpoint, steps)
+    with first.run.locked():
+        outcomes, best = search.search(config, settings, values.seeds, first.run.path, task.best_metric(), train_one, origin=origin,
                                        folds=values.folds)
-    print("\n".join(search.describe(outcomes, metric, values.folds)))
-    print(f"  {best}")
+    print(*search.describe(outcomes, task.best_metric(), values.folds), f"  {best}", sep="\n")
     if steps.predict:
-        only = dataclasses.replace(steps, train=False, evaluate=False)
         trained = load_task(RunFolder(best).require_config())  # with its own values, and the labels that it found
-        FineTuning(trained, files, RunFolder(best), placement, "", only, values.predict_best, asked_keys=asked_keys).carry_out()
+        only = dataclasses.replace(steps, train=False, evaluate=False)
+        dataclasses.replace(first, task=trained, run=RunFolder(best), init_checkpoint="", steps=only).carry_out()
+
+
+def check_search(values: SearchFlags, first: "FineTuning") -> None:
+    """Raises ValueError for steps, data or a strategy that a search of several runs cannot have."""
+    def refuse(reason: str) -> None:
+        raise ValueError(f"--grid, --vary, --random, --folds and --seeds: {reason}")
+    if not (first.steps.train and first.steps.evaluate):
+        refuse("expected --do_train and --do_eval beside them")
+    if first.placement.strategy == "multi_worker":  # TensorFlow connects the workers of a process once, for one model
+        refuse("expected another --strategy than multi_worker, which trains one run; give each run a command and an --output_dir of its "
+               "own")
+    if values.folds and first.steps.predict:
+        raise ValueError("--folds: expected no --predict_file and no --do_predict beside it, because the model of a fold has not seen all "
+                         "rows; train the best setting without --folds to predict with it")
+    if first.task.constant_answers(first.files, first.steps):
+        refuse("expected a model to train, but this task gives every row the same answer")
 
 
 if __name__ == "__main__":

@@ -11,15 +11,22 @@ from official_bert.command_line import run_main
 
 import contextlib
 import dataclasses
+import functools
 import json
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from absl import flags, logging
 from tqdm import tqdm
 
 from official_bert import command_line
 from official_bert.files import shard_names, written_whole
+
+if TYPE_CHECKING:
+    from official_bert.interface.model_inputs import ModelInputs
+    from official_bert.interface.predictor import Predictor
+    from official_bert.serving.served_model import ServingOptions
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("task", "", "The model's task (glue, squad, ner ...), or fill_mask: another model is refused. By default what the "
@@ -46,89 +53,181 @@ command_line.define_no_answer()
 TEXTS_AT_ONCE = 4096  # of a file: answers are written part by part
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """The flags of these names, and what they ask for."""
+
+    task: str
+    model: str
+    vocab_file: str
+    do_lower_case: bool | None
+    input_file: str
+    encoding: str
+    keep_columns: list[str]
+    set: list[str]
+    output_file: str
+    output_format: str
+    batch_size: int
+    discard: bool
+    options: "ServingOptions"
+
+    @property
+    def overrides(self) -> list[str]:
+        """Options for reading --input_file."""
+        return [*self.set, *([f"options.encoding={self.encoding}"] if self.encoding else [])]
+
+    @property
+    def reads_file(self) -> bool:
+        """Whether texts come from a file."""
+        return self.input_file not in ("", "-")
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether several files are read or written."""
+        from official_bert.interface import many_answers
+        return many_answers.is_many(self.input_file, self.output_file)
+
+    def check(self, texts: Sequence[str]) -> None:
+        """Raises ValueError for outputs that cannot be written, and for `texts`, the arguments, beside a file."""
+        from official_bert.data.long_work import preflight
+        from official_bert.data.tabular.companions import files_read
+        from official_bert.interface import output_files
+        output_files.check_name(self.output_file)
+        if self.output_file and not self.is_sharded:
+            outputs = output_files.files_of(self.output_file, self.output_format, self.input_file)
+            preflight.check_outputs(outputs, files_read(self.input_file))
+        formats = (*output_files.OUTPUT_FORMATS, "npy")
+        if self.output_format and not (self.output_file and self.output_format in formats):
+            raise ValueError(f"--output_format={self.output_format}: expected --output_file beside it, and one of {', '.join(formats)}")
+        if self.is_sharded and not self.output_file:
+            raise ValueError(f"--input_file={self.input_file}: expected --output_file beside several files, as in --output_file=answers@8")
+        if not self.reads_file and (self.keep_columns or self.set):
+            raise ValueError(f"--{'keep_columns' if self.keep_columns else 'set'}: expected --input_file with names of columns")
+        if self.input_file and texts:
+            raise ValueError(f"--input_file={self.input_file}: expected no texts as arguments beside it, got {texts[0]!r:.60}")
+
+    @functools.cached_property
+    def predictor(self) -> "Predictor":
+        """The model. Raises ValueError if it is none of --task, or has outputs of the names of --keep_columns."""
+        from official_bert.interface.predictor import Predictor, class_that_gives, served_classes
+        from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
+        task = "glue" if dataset_name(self.task) else self.task
+        task_classes = served_classes(task, "--task", ("embeddings", "fill_mask", *DATASETS)) if task else ()
+        predictor = Predictor(self.model, self.options, self.vocab_file, self.do_lower_case)
+        if task_classes and not class_that_gives(predictor.outputs, task_classes):
+            raise ValueError(f"--model={self.model}: not a model for --task={self.task}; it gives {sorted(predictor.outputs)}")
+        _check_dataset(predictor.config, self.task, self.model)
+        if wrong := sorted({*self.keep_columns} & {*predictor.inputs, *predictor.outputs}):
+            raise ValueError(f"--keep_columns={wrong[0]}: an answer has a {wrong[0]} of its own")
+        return predictor
+
+    @property
+    def may_be_pairs(self) -> bool:
+        """Whether rows may turn out to have two texts: a published classifier does not say how many it reads."""
+        from official_bert.interface.predictor import class_that_gives, served_classes
+        is_classifier = class_that_gives(self.predictor.outputs, served_classes("classification"))
+        return bool(self.options.pairs is None and is_classifier and _is_published(self.model))
+
+    @functools.cached_property
+    def model_inputs(self) -> "ModelInputs":
+        """How rows give the model's inputs."""
+        from official_bert.interface.model_inputs import ModelInputs
+        inputs, outputs, config = self.predictor.inputs, self.predictor.outputs, self.predictor.config
+        if not self.reads_file:
+            return ModelInputs(inputs, may_read_pairs=self.may_be_pairs)
+        return ModelInputs.of_model(inputs, config, self.overrides, keep=tuple(self.keep_columns), is_tagger="entities" in outputs,
+                                    may_read_pairs=self.may_be_pairs)
+
+    def answer_shards(self) -> None:
+        """Answers several files into several, or writes vectors."""
+        from official_bert.interface import many_answers
+        form = many_answers.form_of(self.output_format, self.predictor.outputs, self.keep_columns)
+        command_line.from_flags(
+            many_answers.ManyAnswers, self, outputs=shard_names(self.output_file), form=form,
+            options=dataclasses.asdict(self.options) | {"batch_size": self.batch_size}).write()
+
+    def answer(self, arguments: Sequence[str]) -> None:
+        """Answers one file, the arguments, or standard input."""
+        from official_bert.interface import output_files
+        from official_bert.interface.model_inputs import read_entity_texts
+        predictor = self.predictor
+        if self.discard:
+            raise ValueError("--discard: expected several files to answer, or an --output_file as in answers@8")
+        if self.output_format:
+            output_files.check_format(self.output_format, predictor.outputs)
+        encoding = self.encoding or (predictor.config.options.get("encoding", "") if predictor.config else "")
+        texts = None
+        if self.reads_file and "entities" in predictor.outputs and not self.keep_columns:
+            texts = read_entity_texts(self.input_file, encoding, always=self.output_format not in ("", output_files.ALL_OUTPUTS))
+        form = _form(self.output_format, texts, self.input_file, self.output_file)
+        if not (texts and (form or not texts.are_rows_of_text)):
+            rows = self.read_rows(arguments)
+        else:
+            rows = texts.rows
+            if texts.left_out:
+                logging.warning("%s: %d rows that people rejected or skipped are left out", self.input_file, texts.left_out)
+        if not rows:
+            raise ValueError("no text given: neither arguments, nor --input_file, nor standard input")
+        if form:
+            answers = [predictor.unpadded(answer) for answer in predictor.answer(rows, self.batch_size)]
+            originals = texts.originals if texts and texts.form == form else ()
+            output_files.write_answers(self.output_file, form, rows, answers, predictor.config, originals, encoding)
+        else:
+            self.write_outputs(rows)
+
+    def read_rows(self, arguments: Sequence[str]) -> list:
+        """Returns the rows of a file, those that the arguments are, or those on standard input."""
+        if self.reads_file:
+            return self.model_inputs.read_file(self.input_file)
+        if arguments:
+            return list(self.model_inputs.read_lines(arguments, "argument", skip_blank=False))
+        return list(self.model_inputs.read_lines(sys.stdin, "-"))
+
+    def write_outputs(self, rows: Sequence[dict]) -> None:
+        """Answers all rows, with all outputs into a file, or on the screen with some columns of each.
+
+        Of a file, it says how many answers are empty because their texts ask for nothing; on the screen, each such answer says it.
+        """
+        from official_bert.interface.predictor import warn_of_empty
+        predictor, empty = self.predictor, list[str]()
+        if self.output_file and (replaced := sorted({name for row in rows for name in row} & {*predictor.outputs})):
+            logging.warning("%s of the rows: left out of --output_file, where an answer has its own", ", ".join(replaced))
+        with written_whole(self.output_file) if self.output_file else contextlib.nullcontext() as output:
+            for start in tqdm(range(0, len(rows), TEXTS_AT_ONCE), desc="answering", disable=len(rows) <= TEXTS_AT_ONCE):
+                part = rows[start:start + TEXTS_AT_ONCE]
+                for row, answer in zip(part, predictor.answer(part, self.batch_size)):
+                    if output:
+                        empty += filter(None, [predictor.lacks_question(row, answer)])
+                        output.write(json.dumps({**row, **predictor.unpadded(answer)}, ensure_ascii=False) + "\n")
+                    else:
+                        names = (*self.keep_columns, *predictor.inputs)
+                        print("\t".join(str(row[name]) for name in names), *predictor.describe(row, answer), sep="\n")
+        warn_of_empty(empty, len(rows))
+
+
 def main(arguments: list[str]) -> None:
     """Loads the model once and answers everything."""
-    from official_bert.data.long_work import preflight
-    from official_bert.data.tabular.companions import files_read
-    from official_bert.interface import many_answers, output_files
-    from official_bert.interface.model_inputs import ModelInputs, read_entity_texts
-    from official_bert.interface.predictor import Predictor, class_that_gives, served_classes
+    from official_bert.interface import many_answers
     from official_bert.serving.served_model import ServingOptions
-    from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
     from official_bert.training.distribution import check_backend
     check_backend()
-    output_files.check_name(FLAGS.output_file)
-    sharded = many_answers.is_many(FLAGS.input_file, FLAGS.output_file)
-    if FLAGS.output_file and not sharded:
-        outputs = output_files.files_of(FLAGS.output_file, FLAGS.output_format, FLAGS.input_file)
-        preflight.check_outputs(outputs, files_read(FLAGS.input_file))
-    formats = (*output_files.OUTPUT_FORMATS, "npy")
-    if FLAGS.output_format and not (FLAGS.output_file and FLAGS.output_format in formats):
-        raise ValueError(f"--output_format={FLAGS.output_format}: expected --output_file beside it, and one of {', '.join(formats)}")
-    if sharded and not FLAGS.output_file:
-        raise ValueError(f"--input_file={FLAGS.input_file}: expected --output_file beside several files, as in --output_file=answers@8")
-    task = "glue" if dataset_name(FLAGS.task) else FLAGS.task
-    task_classes = served_classes(task, "--task", ("embeddings", "fill_mask", *DATASETS)) if task else ()
-    head: Any = "embeddings" if FLAGS.task == "embeddings" else ""
-    published, dataset = _is_published(FLAGS.model), DATASETS.get(dataset_name(FLAGS.task) or "")
-    two_texts = FLAGS.task == "reranking" or bool(dataset and len(dataset.texts) == 2)
-    pairs = True if FLAGS.pairs is None and published and two_texts else FLAGS.pairs
-    options = ServingOptions(head=head, top_k=FLAGS.top_k, pairs=pairs, no_answer=FLAGS.no_answer,
-                             null_score_diff_threshold=FLAGS.null_score_diff_threshold)
-    predictor = Predictor(FLAGS.model, options, FLAGS.vocab_file, FLAGS.do_lower_case)
-    if task_classes and not class_that_gives(predictor.outputs, task_classes):
-        raise ValueError(f"--model={FLAGS.model}: not a model for --task={FLAGS.task}; it gives {sorted(predictor.outputs)}")
-    _check_dataset(predictor.config, FLAGS.task, FLAGS.model)
-    if FLAGS.input_file and arguments[1:]:
-        raise ValueError(f"--input_file={FLAGS.input_file}: expected no texts as arguments beside it, got {arguments[1]!r:.60}")
-    overrides = [*FLAGS.set, *([f"options.encoding={FLAGS.encoding}"] if FLAGS.encoding else [])]
-    one_of_two = bool(published and pairs is None and class_that_gives(predictor.outputs, served_classes("classification")))
-    if wrong := sorted(set(FLAGS.keep_columns) & {*predictor.inputs, *predictor.outputs}):
-        raise ValueError(f"--keep_columns={wrong[0]}: an answer has a {wrong[0]} of its own")
-    reads_file = FLAGS.input_file not in ("", "-")
-    if not reads_file and (FLAGS.keep_columns or FLAGS.set):
-        raise ValueError(f"--{'keep_columns' if FLAGS.keep_columns else 'set'}: expected --input_file with names of columns")
-    inputs = ModelInputs(predictor.inputs, may_read_pairs=one_of_two)
-    if reads_file:
-        inputs = ModelInputs.of_model(predictor.inputs, predictor.config, overrides, keep=tuple(FLAGS.keep_columns),
-                                      is_tagger="entities" in predictor.outputs, may_read_pairs=one_of_two)
-    if sharded or many_answers.are_vectors(FLAGS.output_format, predictor.outputs):
-        many_answers.ManyAnswers(
-            predictor=predictor, model_inputs=inputs, input_file=FLAGS.input_file, outputs=shard_names(FLAGS.output_file),
-            form=many_answers.form_of(FLAGS.output_format, predictor.outputs, FLAGS.keep_columns),
-            overrides=tuple(overrides), batch_size=FLAGS.batch_size, discard=FLAGS.discard,
-            options=dataclasses.asdict(options) | {"batch_size": FLAGS.batch_size}).write()
-        return
-    if FLAGS.discard:
-        raise ValueError("--discard: expected several files to answer, or an --output_file as in answers@8")
-    if FLAGS.output_format:
-        output_files.check_format(FLAGS.output_format, predictor.outputs)
-    with_entities = reads_file and "entities" in predictor.outputs and not FLAGS.keep_columns
-    encoding = FLAGS.encoding or (predictor.config.options.get("encoding", "") if predictor.config else "")
-    in_form = FLAGS.output_format not in ("", output_files.ALL_OUTPUTS)
-    texts = read_entity_texts(FLAGS.input_file, encoding, always=in_form) if with_entities else None
-    form = _form(FLAGS.output_format, texts, FLAGS.input_file, FLAGS.output_file)
-    if texts and (form or not texts.are_rows_of_text):
-        rows = texts.rows
-        if texts.left_out:
-            logging.warning("%s: %d rows that people rejected or skipped are left out", FLAGS.input_file, texts.left_out)
-    elif reads_file:
-        rows = inputs.read_file(FLAGS.input_file)
-    elif arguments[1:]:
-        rows = list(inputs.read_lines(arguments[1:], "argument", skip_blank=False))
+    pairs = _reads_pairs(FLAGS.task, FLAGS.model) if FLAGS.pairs is None else FLAGS.pairs
+    head = "embeddings" if FLAGS.task == "embeddings" else ""
+    options = command_line.from_flags(ServingOptions, FLAGS, head=head, pairs=pairs)
+    job = command_line.from_flags(Prediction, FLAGS, options=options)
+    job.check(arguments[1:])
+    if job.is_sharded or many_answers.are_vectors(job.output_format, job.predictor.outputs):
+        job.answer_shards()
     else:
-        rows = list(inputs.read_lines(sys.stdin, "-"))
-    if not rows:
-        raise ValueError("no text given: neither arguments, nor --input_file, nor standard input")
-    if form:
-        answers = [predictor.unpadded(answer) for answer in predictor.answer(rows, FLAGS.batch_size)]
-        originals = texts.originals if texts and texts.form == form else ()
-        output_files.write_answers(FLAGS.output_file, form, rows, answers, predictor.config, originals, encoding)
-        return
-    if FLAGS.output_file and (replaced := sorted({name for row in rows for name in row} & {*predictor.outputs})):
-        logging.warning("%s of the rows: left out of --output_file, where an answer has its own", ", ".join(replaced))
-    with written_whole(FLAGS.output_file) if FLAGS.output_file else contextlib.nullcontext() as output:
-        _answer(predictor, rows, output, FLAGS.batch_size, FLAGS.keep_columns)
+        job.answer(arguments[1:])
+
+
+def _reads_pairs(task: str, model: str) -> bool | None:
+    """Whether a published classifier reads two texts, as --task says; None for other models, which know it, and other tasks."""
+    from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
+    dataset = DATASETS.get(dataset_name(task) or "")
+    reads_two = task == "reranking" or (dataset and len(dataset.texts) == 2)
+    return True if reads_two and _is_published(model) else None
 
 
 def _form(form: str, texts, input_file: str, output_file: str) -> str:
@@ -168,26 +267,6 @@ def _check_dataset(config, task: str, model: str) -> None:
     trained = config.options.get("dataset") if config.task == "glue" else config.task
     if trained != dataset and (config.task == "glue" or _is_run(model)):
         raise ValueError(f"--task={task}: expected --task={trained}, for which {model} was trained")
-
-
-def _answer(predictor, rows, output, batch_size: int, columns: list[str]) -> None:
-    """Answers all rows, into a file or on the screen, there with some columns of each.
-
-    Of a file, it says how many answers are empty because their texts ask for nothing; on the screen, each such answer says it.
-    """
-    from official_bert.interface.predictor import warn_of_empty
-    empty: list[str] = []
-    for start in tqdm(range(0, len(rows), TEXTS_AT_ONCE), desc="answering", disable=len(rows) <= TEXTS_AT_ONCE):
-        part = rows[start:start + TEXTS_AT_ONCE]
-        answers = predictor.answer(part, batch_size)
-        for row, answer in zip(part, answers):
-            if output:
-                empty += filter(None, [predictor.lacks_question(row, answer)])
-                output.write(json.dumps({**row, **predictor.unpadded(answer)}, ensure_ascii=False) + "\n")
-            else:
-                names = (*columns, *predictor.inputs)
-                print("\t".join(str(row[name]) for name in names), *predictor.describe(row, answer), sep="\n")
-    warn_of_empty(empty, len(rows))
 
 
 if __name__ == "__main__":

@@ -6,15 +6,17 @@
 The same command again continues a stopped run. The flags of 2018's script work too.
 """
 
-from official_bert.command_line import given_flags, run_main
+from official_bert.command_line import run_main
 
+import dataclasses
 import math
 import os
+from collections.abc import Mapping
 
 from absl import flags
 
 from official_bert import command_line
-from official_bert.config import load_config, nest
+from official_bert.config import Config, ConfigSources, nest
 from official_bert.data.indexed_records import check_opens, check_readable
 from official_bert.files import find_files
 from official_bert.reports.metric_text import metric_lines
@@ -36,9 +38,7 @@ flags.DEFINE_bool("do_eval", False, "Evaluate on --eval_input_file or, as in 201
                   "newest checkpoint. Writes eval_results.txt.")
 command_line.define_configuration()
 command_line.define_placement()
-command_line.define_hours()
-command_line.define_resume()
-command_line.define_cache()
+command_line.define_hours_and_cache()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "max_predictions_per_seq", "train_batch_size",
                            "eval_batch_size", "learning_rate", "num_train_steps", "num_warmup_steps", "save_checkpoints_steps",
                            "iterations_per_loop", "max_eval_steps"])
@@ -47,74 +47,124 @@ NAMES_OF_2018 = {"masked_lm_accuracy": "mlm_accuracy", "masked_lm_loss": "mlm_lo
                  "next_sentence_accuracy": "nsp_accuracy", "next_sentence_loss": "nsp_loss"}
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingFlags:
+    """The flags of these names."""
+
+    input_file: str
+    eval_input_file: str
+    output_dir: str
+    init_checkpoint: str
+    mode: str
+    idle_seconds: float
+    profile_steps: str
+    do_train: bool | None
+    do_eval: bool
+    allow_changed_data: bool
+
+    @property
+    def trains(self) -> bool:
+        """Whether the flags of 2018 ask for a training."""
+        return not self.do_eval if self.do_train is None else self.do_train
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether weights are evaluated once, without training."""
+        return self.mode == "eval" or (self.mode == "train" and not self.trains)
+
+    @property
+    def records(self) -> list[str]:
+        """The globs of all records."""
+        return list(filter(None, (self.input_file, self.eval_input_file)))
+
+    def check(self) -> None:
+        """Raises ValueError for steps that are missing, or lack their folder."""
+        if not self.output_dir and not (self.evaluates and self.init_checkpoint):
+            raise ValueError("--output_dir: expected the folder of a run")
+        if not self.trains and not self.do_eval:
+            raise ValueError("--do_train and --do_eval: expected at least one of them")
+
+    def config(self, sources: ConfigSources) -> Config:
+        """Returns the configuration of a training or, to evaluate without a file, of the run that has trained."""
+        from official_bert.interface.finetuning import config_of_run
+        from official_bert.models.run_folder import RunFolder
+        from official_bert.training import run_config
+        is_given, config = bool(sources.path or sources.bert_config_file), None
+        if not is_given and (self.evaluates or self.mode == "eval_continuous"):
+            config = config_of_run(self.output_dir, self.init_checkpoint, sources.over("task=pretraining"))
+        if config is None:
+            as_in_2018 = sources.bert_config_file and not sources.path
+            defaults = nest(command_line.defaults_of_2018(sources.overrides)) if as_in_2018 else None
+            config = run_config.of_training(sources, self.init_checkpoint, RunFolder(self.output_dir), defaults, pretraining=True)
+        run_config.refuse_overridden(config, sources.keys())
+        return config
+
+    def carry_out(self, config: Config, cache_dir: str, placement: cluster.Placement) -> dict[str, float]:
+        """Trains or evaluates; returns the metrics of the last evaluation."""
+        from official_bert.models.checkpoints import trained_weights
+        from official_bert.models.run_folder import RunFolder
+        from official_bert.tasks.loading import load_task
+        from official_bert.training import evaluation, loop, run_config
+        from official_bert.training.reporting import documents
+        from official_bert.training.task import DataFiles
+        run, best, weights = RunFolder(self.output_dir), config.training.answer_with == "best", ""
+        if self.evaluates and not run.has_weights(best):
+            weights = trained_weights(run, self.init_checkpoint)
+            config = run_config.with_objective_of(config, weights)
+        elif self.evaluates or self.mode == "eval_continuous":
+            config = run_config.with_vocabulary_of(config, run, self.allow_changed_data)
+        task = load_task(config)
+        eval_file = self.eval_input_file or (self.input_file if self.do_eval else "")
+        files = command_line.from_flags(DataFiles, self, train_file=self.input_file, eval_file=eval_file, cache_dir=cache_dir)
+        if self.init_checkpoint and not self.evaluates and task.options.first_weights != "random":
+            raise ValueError("--init_checkpoint: expected config.options.first_weights random beside it, because the checkpoint gives the "
+                             f"weights, got {task.options.first_weights}")
+        if self.mode == "eval_continuous":
+            return evaluation.evaluate_continuously(task, files, run.path, placement, self.idle_seconds)
+        if self.evaluates:
+            return evaluation.measure(task, files, run.path, placement, weights, best=best).metrics
+        trained = loop.train(task, files, run.path, placement, self.init_checkpoint, self.profile_steps)
+        if cluster.is_first_worker(placement):
+            documents.write_card(run, trained, files, print)
+        return trained.metrics
+
+    def write_results(self, metrics: Mapping[str, float], best: bool) -> None:
+        """Writes eval_results.txt, with 2018's names of metrics too."""
+        from official_bert.models.checkpoints import trained_weights
+        from official_bert.models.run_folder import RunFolder, step_of
+        run = RunFolder(self.output_dir)
+        if not self.evaluates:  # an evaluation says its step itself, if the checkpoint has one
+            metrics = {"step": step_of(trained_weights(run, best=best)), **metrics}
+        step = {"global_step": int(metrics["step"])} if "step" in metrics else {}
+        run.write_results({**metrics, **{theirs: metrics[ours] for theirs, ours in NAMES_OF_2018.items() if ours in metrics}, **step})
+
+
+def with_perplexities(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Returns metrics, with the perplexity of each loss of words."""
+    losses = {"mlm_loss", "next_token_loss"} & set(metrics)
+    return {**metrics, **{name.replace("_loss", "_perplexity"): math.exp(min(metrics[name], 700.0)) for name in losses}}
+
+
 def main(_) -> None:
     """Trains, and prints the last evaluation."""
     placement = cluster.Placement(**command_line.placement_values(FLAGS))
-    called_as_in_2018 = FLAGS.bert_config_file and not FLAGS.config
-    do_train = not FLAGS.do_eval if FLAGS.do_train is None else FLAGS.do_train
+    job, cache_dir = command_line.from_flags(PretrainingFlags, FLAGS), os.path.expanduser(FLAGS.cache_dir)
     command_line.refuse_unread(FLAGS, [
-        (["profile_steps"], FLAGS.mode == "train" and do_train, "training (--mode=train)"),
-        (["do_train"], FLAGS.mode == "train" or not FLAGS.do_train, "--mode=train"),
-        (["idle_seconds"], FLAGS.mode == "eval_continuous", "--mode=eval_continuous")])
-    asked = command_line.asked_values(FLAGS)
-    evaluates = FLAGS.mode == "eval" or (FLAGS.mode == "train" and not do_train)
-    if not FLAGS.output_dir and not (evaluates and FLAGS.init_checkpoint):
-        raise ValueError("--output_dir: expected the folder of a run")
-    if not do_train and not FLAGS.do_eval:
-        raise ValueError("--do_train and --do_eval: expected at least one of them")
-    records, cache_dir = list(filter(None, (FLAGS.input_file, FLAGS.eval_input_file))), os.path.expanduser(FLAGS.cache_dir)
+        (["profile_steps"], job.mode == "train" and job.trains, "training (--mode=train)"),
+        (["do_train"], job.mode == "train" or not job.do_train, "--mode=train"),
+        (["idle_seconds"], job.mode == "eval_continuous", "--mode=eval_continuous")])
+    sources = command_line.config_sources(FLAGS)
+    job.check()
     if placement.strategy != "multi_worker":  # whose workers tell each other
-        check_opens(records)
-    cluster.meet(placement, lambda: check_readable([path for patterns in records for path in find_files(patterns)], cache_dir))
-    from official_bert.models.checkpoints import trained_weights
-    from official_bert.models.run_folder import RunFolder, step_of
-    from official_bert.tasks.loading import load_task
-    from official_bert.training import evaluation, loop, run_config
-    from official_bert.training.reporting import documents
-    from official_bert.training.task import DataFiles
-    checkpoint = run_config.first_values(asked, FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or "", pretraining=True)
-    config = load_config(FLAGS.config, bert_config_file=FLAGS.bert_config_file, flags=given_flags(FLAGS), overrides=FLAGS.set,
-                         checkpoint=checkpoint, report=print, count_entries=run_config.counter_of_entries(RunFolder(FLAGS.output_dir)),
-                         defaults=nest(command_line.defaults_of_2018(FLAGS.set)) if called_as_in_2018 else None)
-    if (evaluates or FLAGS.mode == "eval_continuous") and not (FLAGS.config or FLAGS.bert_config_file):
-        from official_bert.interface.finetuning import config_of_run
-        config = config_of_run(FLAGS.output_dir, FLAGS.init_checkpoint, None, ["task=pretraining", *FLAGS.set], given_flags(FLAGS),
-                               print) or config
-    run_config.check_read(config, run_config.asked_keys(given_flags(FLAGS), FLAGS.set))
-    eval_file = FLAGS.eval_input_file or (FLAGS.input_file if FLAGS.do_eval else "")
-    run, best = RunFolder(FLAGS.output_dir), config.training.answer_with == "best"
-    elsewhere = ""
-    if evaluates and not run.has_weights(best):
-        elsewhere = trained_weights(run, FLAGS.init_checkpoint)
-        config = run_config.with_objective_of(config, elsewhere)
-    elif evaluates or FLAGS.mode == "eval_continuous":
-        config = run_config.with_vocabulary_of(config, run, FLAGS.allow_changed_data)
-    task, files = load_task(config), DataFiles(train_file=FLAGS.input_file, eval_file=eval_file,
-                                              allow_changed_data=FLAGS.allow_changed_data,
-                                              cache_dir=cache_dir)
-    if FLAGS.init_checkpoint and not evaluates and task.options.first_weights != "random":
-        raise ValueError("--init_checkpoint: expected config.options.first_weights random beside it, because the checkpoint gives the "
-                         f"weights, got {task.options.first_weights}")
-    if FLAGS.mode == "eval_continuous":
-        metrics = evaluation.evaluate_continuously(task, files, FLAGS.output_dir, placement, FLAGS.idle_seconds)
-    elif evaluates:
-        metrics = evaluation.measure(task, files, FLAGS.output_dir, placement, elsewhere, best=best).metrics
-    else:
-        trained = loop.train(task, files, FLAGS.output_dir, placement, FLAGS.init_checkpoint, FLAGS.profile_steps)
-        metrics = trained.metrics
-        if cluster.is_first_worker(placement):
-            documents.write_card(run, trained, files, print)
-    for name in {"mlm_loss", "next_token_loss"} & set(metrics):
-        metrics = {**metrics, name.replace("_loss", "_perplexity"): math.exp(min(metrics[name], 700.0))}
+        check_opens(job.records)
+    cluster.meet(placement, lambda: check_readable([path for patterns in job.records for path in find_files(patterns)], cache_dir))
+    config = job.config(sources)
+    metrics = with_perplexities(job.carry_out(config, cache_dir, placement))
     print(metric_lines(metrics))
-    if not FLAGS.output_dir:
-        return
-    if FLAGS.do_eval and cluster.is_first_worker(placement):
-        if not evaluates:  # an evaluation says its step itself, if the checkpoint has one
-            metrics = {"step": step_of(trained_weights(run, best=best)), **metrics}
-        run.write_results(metrics | {theirs: metrics[ours] for theirs, ours in NAMES_OF_2018.items() if ours in metrics}
-                          | ({"global_step": int(metrics["step"])} if "step" in metrics else {}))
-    print(f"checkpoints, configuration and log: {os.path.join(FLAGS.output_dir, '')}")
+    if job.output_dir:
+        if job.do_eval and cluster.is_first_worker(placement):
+            job.write_results(metrics, config.training.answer_with == "best")
+        print(f"checkpoints, configuration and log: {os.path.join(job.output_dir, '')}")
 
 
 if __name__ == "__main__":

@@ -8,12 +8,11 @@ Besides 2018's three prediction files it writes the official metrics (`eval_resu
 starts from the first with --init_checkpoint=FOLDER. --eval_files='xquad.*.json' measures the trained model on files in several languages.
 """
 
-from official_bert.command_line import given_flags, run_main
+from official_bert.command_line import run_main
 
 from absl import flags
 
 from official_bert import command_line
-from official_bert.config import AS_IN_2018, FINE_TUNING, load_config, merge
 from official_bert.files import find_files
 from official_bert.training.running import cluster
 
@@ -32,47 +31,30 @@ flags.DEFINE_string("ensemble", "", "Comma-separated output folders of finished 
 flags.DEFINE_string("cache_dir", "", "A folder that keeps tokenized training features between runs.")
 command_line.define_configuration()
 command_line.define_placement()
-command_line.define_resume()
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length", "doc_stride", "max_query_length", "max_answer_length",
                            "n_best_size", "version_2_with_negative", "null_score_diff_threshold", "train_batch_size", "learning_rate",
                            "num_train_epochs", "warmup_proportion", "save_checkpoints_steps", "iterations_per_loop"])
 command_line.define_without_meaning(["master", "num_tpu_cores", "verbose_logging"])
 flags.DEFINE_integer("predict_batch_size", None, "training.eval_batch_size (32; 2018: 8).")
-ANSWERS_OF_2018 = merge(AS_IN_2018, {"options": {"answer_alignment": 2018}})
 
 
 def main(_) -> None:
     """Trains, answers, or both."""
     placement = cluster.Placement(**command_line.placement_values(FLAGS))
-    command_line.asked_values(FLAGS)  # tells what is wrong before other workers are awaited
+    sources = command_line.config_sources(FLAGS)
     if FLAGS.do_train:  # the first worker alone answers
         cluster.meet(placement)
-    from official_bert.interface.questions import QuestionRun, check_task
+    from official_bert.interface.questions import QuestionRun
     from official_bert.models.run_folder import RunFolder
-    from official_bert.training import run_config
     from official_bert.training.distribution import answering_scope
     from official_bert.training.task import DataFiles
-    flag_values, path, bert_config_file = given_flags(FLAGS), FLAGS.config, FLAGS.bert_config_file
-    batch = [] if FLAGS.predict_batch_size is None else [f"training.eval_batch_size={FLAGS.predict_batch_size}"]
-    run = RunFolder(FLAGS.output_dir)
-    overrides, start = [*batch, *FLAGS.set], (FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.vocab_file or "")
-
-    def make_config():
-        config = load_config(path, bert_config_file=bert_config_file, flags=flag_values, report=print,
-                             overrides=overrides + ([] if path else ["task=squad"]), checkpoint=run_config.checkpoint_values(*start),
-                             defaults=merge({} if path else FINE_TUNING, ANSWERS_OF_2018),
-                             count_entries=run_config.counter_of_entries(run))
-        check_task(config)
-        run_config.require_vocabulary(config, start[0], squad.trains)
-        return config
-
+    if FLAGS.predict_batch_size is not None:
+        sources = sources.over(f"training.eval_batch_size={FLAGS.predict_batch_size}")
+    files = command_line.from_flags(DataFiles, FLAGS, eval_file=FLAGS.predict_file)
     squad = QuestionRun(
-        run=run, make_config=make_config, init_checkpoint=FLAGS.init_checkpoint, flags=flag_values, overrides=overrides,
-        files=DataFiles(train_file=FLAGS.train_file, eval_file=FLAGS.predict_file, predict_file=FLAGS.predict_file,
-                        cache_dir=FLAGS.cache_dir, allow_same_data=FLAGS.allow_same_data, allow_changed_data=FLAGS.allow_changed_data),
-        trains=FLAGS.do_train, answers=FLAGS.do_predict, ensemble=[folder for folder in FLAGS.ensemble.split(",") if folder],
+        run=RunFolder(FLAGS.output_dir), sources=sources, init_checkpoint=FLAGS.init_checkpoint, files=files, trains=FLAGS.do_train,
+        answers=FLAGS.do_predict, ensemble=[folder for folder in FLAGS.ensemble.split(",") if folder],
         eval_files=find_files(FLAGS.eval_files, "--eval_files") if FLAGS.eval_files else [])
-    squad.check()
     trained = squad.train(placement) if squad.trains else None
     if cluster.is_first_worker(placement):
         with answering_scope(placement):

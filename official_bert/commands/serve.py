@@ -8,7 +8,7 @@ The paths in deploy/models.config are those of its container. Flags with TF Serv
 interface, its limits and its statuses.
 """
 
-from official_bert.command_line import refuse_unread, run_main
+from official_bert.command_line import from_flags, refuse_unread, run_main
 
 import asyncio
 import dataclasses
@@ -140,21 +140,16 @@ def read_options(models, values: Any):
         batching = read_batching(file) if file else dataclasses.replace(
             DEFAULT_PARAMETERS, max_batch_size=max(DEFAULT_PARAMETERS.largest, values.max_request_rows))
     tokens = read_tokens(values.api_token_file) if values.api_token_file else ()
-    return ServerOptions(
-        models=models, host=values.host, batching=batching, per_model_batching=values.enable_per_model_batching_parameters,
-        run_cost=values.run_cost, default_model=values.default_model,
+    return from_flags(
+        ServerOptions, values, models=models, batching=batching, per_model_batching=values.enable_per_model_batching_parameters,
         access=AccessRules.for_server(values.host, hosts=values.allowed_hosts, origins=values.allowed_origins, tokens=tokens),
-        tls_certificate_file=values.tls_certificate_file, tls_key_file=values.tls_key_file, access_log=values.access_log,
-        max_run_seconds=values.max_run_seconds,
         rest_port=None if values.rest_api_port < 0 else values.rest_api_port,
         grpc_port=None if values.port < 0 else values.port,
         metrics_path=read_metrics_path(values.monitoring_config_file) if values.monitoring_config_file else METRICS_PATH,
         poll_seconds=values.file_system_poll_wait_seconds, timeout_seconds=values.rest_api_timeout_in_ms / 1000,
-        drain_seconds=values.drain_seconds, enable_warmup=values.enable_model_warmup,
-        engine=values.engine, intra_op_threads=values.tensorflow_intra_op_parallelism,
+        enable_warmup=values.enable_model_warmup, intra_op_threads=values.tensorflow_intra_op_parallelism,
         inter_op_threads=values.tensorflow_inter_op_parallelism,
-        limits=Limits(text_inputs=tuple(values.text_inputs), **{
-            field.name: values[field.name].value for field in dataclasses.fields(Limits) if field.name != "text_inputs"}))
+        limits=from_flags(Limits, values, text_inputs=tuple(values.text_inputs)))
 
 
 def _register_text_ops() -> None:

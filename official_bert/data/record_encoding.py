@@ -7,7 +7,7 @@ The kernels of this file call only each other: Numba's cache notices changes in 
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numba import njit
@@ -241,3 +241,12 @@ class ExampleEncoder:
         """
         assert rows.shape[1] == self.width and len(out) >= len(rows) * self.most_bytes
         return put_examples(out, rows, self._ends, self._is_float, self._keys, self._key_ends, crc_tables(), framed)
+
+    def encode_values(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns framed records with `values` [n, at most the feature's length], int32 or float32; all others are 0."""
+        rows = np.zeros((len(next(iter(values.values()))), self.width), np.int32)
+        for name, value in values.items():
+            first = self.columns[name].start
+            rows[:, first:first + value.shape[1]] = value.view(np.int32)
+        out = np.empty(len(rows) * self.most_bytes, np.uint8)
+        return out[:self.encode(rows, out)]

@@ -14,13 +14,13 @@ from typing import Any
 from official_bert.config import (
     FIXED_BY_CHECKPOINT,
     Config,
+    ConfigSources,
     ModelConfig,
     OptimizerConfig,
     TokenizerConfig,
     TrainingConfig,
     build,
     differences,
-    inherited_and_asked,
     inherited_and_own,
     load_config,
     may_change,
@@ -118,51 +118,46 @@ def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, ev
                       data_dir=os.fspath(data_dir), cache_dir=os.path.expanduser(cache_dir), allow_same_data=allow_same_data)
     run, init_checkpoint = RunFolder(os.fspath(output_dir)), os.fspath(init_checkpoint)
     flags = {_dotted(task, key): value for key, value in options.items()}
-    resolved = make_config(task, os.fspath(config), init_checkpoint, run.path, flags=flags, report=report)
+    resolved = make_config(task, ConfigSources(os.fspath(config), flags=flags), init_checkpoint, run.path, report=report)
     tuning = runs.FineTuning(load_task(resolved), files, run, Placement(), init_checkpoint, Steps(predict=predict is not None),
                              report=report, asked_keys=flags)
     return FineTuned(tuning.carry_out(), run.path, files)
 
 
-def make_config(task: str, path: str | None, init_checkpoint: str, output_dir: str, train: bool = True, overrides: Iterable[str] = (),
-                report: Callable[[str], None] = print, **more: Any) -> Config:
-    """The configuration of a fine-tuning; `task` may be the name of a data set of GLUE, `more` are arguments of `load_config`.
+def make_config(task: str, sources: ConfigSources, init_checkpoint: str, output_dir: str, train: bool = True,
+                report: Callable[[str], None] = print) -> Config:
+    """The configuration of a fine-tuning; `task` may be the name of a data set of GLUE.
 
-    Without training, it is that of the run in `output_dir`, or at `init_checkpoint`, with `overrides` and flags over it.
+    Without training, it is that of the run in `output_dir`, or at `init_checkpoint`, with overrides and flags over it.
     """
-    overrides = [*_named(task), *overrides]
-    if not train and (stored := config_of_run(output_dir, init_checkpoint, path, overrides, more.get("flags"), report)):
+    sources = sources.over(*_named(task))
+    if not train and (stored := config_of_run(output_dir, init_checkpoint, sources, report)):
         return stored
-    inherited, values = inherited_and_asked(path or None, overrides=overrides, **more)
-    vocab_file = build(TokenizerConfig, values.get("tokenizer", {}), "config.tokenizer").vocab_file
-    checkpoint = run_config.first_values(merge(inherited, values), init_checkpoint, output_dir, vocab_file)
-    config = load_config(path or None, overrides=overrides, defaults=run_config.DEFAULTS, checkpoint=checkpoint, report=report,
-                         count_entries=run_config.counter_of_entries(RunFolder(output_dir)), **more)
+    config = run_config.of_training(sources, init_checkpoint, RunFolder(output_dir), report=report)
     if not train:
         return run_config.with_classes_of(config, init_checkpoint)
-    run_config.check_read(config, run_config.asked_keys(more.get("flags"), overrides))
+    run_config.refuse_overridden(config, sources.keys())
     return config
 
 
-def config_of_run(output_dir: str, init_checkpoint: str, path: str | None, overrides: list[str], flags: Mapping[str, Any] | None,
-                  report: Callable[[str], None]) -> Config | None:
+def config_of_run(output_dir: str, init_checkpoint: str, sources: ConfigSources, report: Callable[[str], None] = print) -> Config | None:
     """The configuration of the run in `output_dir`, or of the run of the same task that `init_checkpoint` is; None if neither is one.
 
     Reports what is other than in training, and which of the YAML's own values do not count. Raises ValueError for another casing or
     vocabulary.
     """
     for run in (RunFolder(output_dir), RunFolder.holding(init_checkpoint) or RunFolder("")):
-        folder, trained, config = run.path, run.config(), run.config(overrides, flags)
+        folder, trained, config = run.path, run.config(), run.config(sources.overrides, sources.flags)
         if trained and config and (folder == output_dir or trained.task == config.task):
-            if f"task={trained.task}" not in overrides:
+            if f"task={trained.task}" not in sources.overrides:
                 check_named(trained.task, folder)
             casing.agreed(trained.tokenizer.do_lower_case, config.tokenizer.do_lower_case, folder)
-            for vocab_file in ((flags or {}).get("tokenizer.vocab_file"), config.tokenizer.vocab_file):
+            for vocab_file in (sources.flags.get("tokenizer.vocab_file"), config.tokenizer.vocab_file):
                 _check_same_words(trained.tokenizer.vocab_file, vocab_file or "", folder)
             if changed := [change.describe() for change in differences(to_dict(trained), to_dict(config)) if not may_change(change.key)]:
                 report(f"{folder}: other than in training: {'; '.join(changed)}")
-            if path and (unread := _unread(path, trained)):
-                report(f"{path}: its values yield to those of the run in {folder}, --set would not: {'; '.join(unread)}")
+            if sources.path and (unread := _unread(sources.path, trained)):
+                report(f"{sources.path}: its values yield to those of the run in {folder}, --set would not: {'; '.join(unread)}")
             return config
     return None
 
@@ -189,7 +184,7 @@ def check_settings(config: Config, settings: Iterable[search.Setting], asked_key
             if fixed := {key: value for key, value in setting.items() if key in FIXED_BY_CHECKPOINT}:
                 load_config(flags=fixed, checkpoint=run_config.checkpoint_values(init_checkpoint, vocab_file=config.tokenizer.vocab_file))
             varied = search.with_setting(config, setting)
-            run_config.check_read(varied, {*asked_keys, *setting})
+            run_config.refuse_overridden(varied, {*asked_keys, *setting})
             guards.check_counted(varied.training)
             guards.check_reinitialized(varied, init_checkpoint)
             load_task(varied).check(steps)

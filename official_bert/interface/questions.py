@@ -1,13 +1,13 @@
 """Fine-tunes on questions in SQuAD's format and answers them, with one run or with the mean logits of several."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 from absl import logging
 
-from official_bert.config import Config, build, merge, nest, parse_override, to_dict
+from official_bert.config import AS_IN_2018, FINE_TUNING, Config, ConfigSources, build, merge, nest, parse_override, to_dict
 from official_bert.models.checkpoints import checkpoint_at
 from official_bert.models.run_folder import RunFolder, tuned_for
 from official_bert.reports.metric_text import metric_lines
@@ -18,6 +18,8 @@ from official_bert.training import evaluation, run_config, runs
 from official_bert.training.reporting import documents
 from official_bert.training.running.cluster import Placement
 from official_bert.training.task import DataFiles, Measured, Resolved, Steps
+
+ANSWERS_OF_2018 = merge(AS_IN_2018, {"options": {"answer_alignment": 2018}})
 
 
 def check_task(config: Config) -> None:
@@ -33,22 +35,15 @@ class QuestionRun:
     """A run on questions, and what its user asks of it: the training, answers to a file, a table of several languages."""
 
     run: RunFolder
-    make_config: Callable[[], Config]  # of a training, or of a fine-tuned checkpoint that is no run; it reads their files
+    sources: ConfigSources
     files: DataFiles  # `predict_file` is answered, and evaluated if it has gold answers
     init_checkpoint: str = ""
-    flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of 2018, by dotted key
-    overrides: Sequence[str] = ()
     trains: bool = False
     answers: bool = False
     ensemble: Sequence[str] = ()  # runs whose logits are averaged, instead of those of `run`
     eval_files: Sequence[str] = ()  # in several languages
 
-    @property
-    def asked_keys(self) -> Collection[str]:
-        """The dotted keys that the user gives."""
-        return run_config.asked_keys(self.flags, self.overrides)
-
-    def check(self) -> None:
+    def __post_init__(self):
         """Raises ValueError for steps without their data or their runs, and for files that answers would replace."""
         if not (self.trains or self.answers or self.eval_files):
             raise ValueError("expected --do_train, --do_predict or both, got neither")
@@ -68,8 +63,8 @@ class QuestionRun:
 
     def train(self, placement: Placement) -> Measured:
         """Fine-tunes into the run's folder, or continues there; first checks what is measured afterwards."""
-        config = self.make_config()
-        run_config.check_read(config, self.asked_keys)
+        config = self._config()
+        run_config.refuse_overridden(config, self.sources.keys())
         task = load_task(config)
         version_2 = task.options.version_2_with_negative
         languages.check(self.eval_files, version_2)
@@ -96,7 +91,7 @@ class QuestionRun:
         rows = average_logits(logits)
         if not questions.have_gold_answers and not self.ensemble:
             stored = tuned_for(checkpoint_at(self.run.path if self.run.has_begun else self.init_checkpoint))
-            questions = dataclasses.replace(questions, task=runs.with_tuned(task, stored, self.asked_keys, print))
+            questions = dataclasses.replace(questions, task=runs.with_tuned(task, stored, self.sources.keys(), print))
         print("\n".join(questions.write(rows, self.run.path)))
         if not questions.have_gold_answers:
             return None
@@ -129,16 +124,25 @@ class QuestionRun:
         """Returns the task and the model of a run's folder or, as 2018 allows, of a fine-tuned checkpoint of any format."""
         if RunFolder(folder).has_begun or self.ensemble or self.trains or not self.init_checkpoint:
             return load_task(RunFolder.require(folder).require_config(), folder), restore_for_inference(folder)[1]  # type: ignore[return-value]
-        task = load_task(self.make_config())
+        task = load_task(self._config())
         model = task.build_model()
         evaluation.take_all(task, model, self.init_checkpoint)
         return task, model  # type: ignore[return-value]
 
+    def _config(self) -> Config:
+        """Returns the configuration of a training, or of a fine-tuned checkpoint that is no run; reads their files."""
+        sources = self.sources if self.sources.path else self.sources.over("task=squad")
+        defaults = merge({} if self.sources.path else FINE_TUNING, ANSWERS_OF_2018)
+        config = run_config.of_training(sources, self.init_checkpoint, self.run, defaults)
+        check_task(config)
+        run_config.require_vocabulary(config, self.init_checkpoint, self.trains)
+        return config
+
     def _as_asked(self, trained: Task) -> Task:
         """Returns the task of a trained model with the options that the user gives."""
         config = to_dict(trained.config)
-        flagged = nest({key: value for key, value in self.flags.items() if value != ""})
-        for values in (flagged, *map(parse_override, self.overrides)):
+        flagged = nest({key: value for key, value in self.sources.flags.items() if value != ""})
+        for values in (flagged, *map(parse_override, self.sources.overrides)):
             config = merge(config, values)
         task_config = build(Config, config)
         check_task(task_config)

@@ -1,6 +1,6 @@
 """Distributed training: --strategy, --tpu_name, --worker_hosts to `tf.distribute`; precision, batches of replicas, lost workers."""
 
-from official_bert.command_line import line_of
+from official_bert.command_line import error_in_one_line
 
 import contextlib
 import functools
@@ -38,7 +38,7 @@ class Workers(tf.distribute.MultiWorkerMirroredStrategy):
     def leave(self, error: object) -> None:
         """Tells the other workers why this one ends, and ends all computations with them that are under way."""
         from tensorflow.python.eager import context  # no public call has this effect; TensorFlow's own failure handling uses this one
-        self.meeting.leave(text := line_of(error))
+        self.meeting.leave(text := error_in_one_line(error))
         with contextlib.suppress(tf.errors.OpError):  # the others have ended too
             context.context().report_error_to_cluster(tf.errors.UNAVAILABLE, text[:LONGEST_REASON])
 

@@ -35,7 +35,7 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
     SystemExit with status 75 after SIGTERM, KeyboardInterrupt after SIGINT, once the run is saved.
     """
     began = clock.now()
-    init_checkpoint = run_config.start_of(task.config.training, init_checkpoint)
+    init_checkpoint = run_config.initial_checkpoint_of(task.config.training, init_checkpoint)
     work = WorkingFolder(output_dir)
     run = RunFolder(work.folder)
     profile = Profile.parse(profile_steps, run)

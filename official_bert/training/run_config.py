@@ -5,7 +5,17 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from official_bert.config import FINE_TUNING, CheckpointValues, Config, TrainingConfig, build, merge
+from official_bert.config import (
+    FINE_TUNING,
+    CheckpointValues,
+    Config,
+    ConfigSources,
+    TokenizerConfig,
+    TrainingConfig,
+    build,
+    merge,
+    resolve_config,
+)
 from official_bert.fields import refuse_unused
 from official_bert.files import exists
 from official_bert.models.interchange import casing, classes, formats, generators
@@ -15,7 +25,7 @@ from official_bert.text import loading
 
 TEACHER = "config.training.teacher"
 # Pairs: a key, and the key that replaces it unless 0.
-UNREAD_BESIDE = (("training.steps", "training.hours"), ("training.epochs", "training.hours"), ("training.epochs", "training.steps"),
+OVERRIDDEN_BY = (("training.steps", "training.hours"), ("training.epochs", "training.hours"), ("training.epochs", "training.steps"),
                  ("training.eval_epochs", "training.eval_every"),
                  ("optimizer.warmup_proportion", "optimizer.warmup_steps"), ("optimizer.decay_proportion", "optimizer.decay_steps"))
 DEFAULTS: Mapping[str, Any] = merge(FINE_TUNING, {
@@ -52,27 +62,37 @@ def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: st
     return CheckpointValues(model | {"tokenizer": tokenizer_values} | objective, f"--init_checkpoint={stored.origin}")
 
 
-def first_values(values: Mapping[str, Any], init_checkpoint: str, output_dir: str, vocab_file: str = "",
-                 pretraining: bool = False) -> CheckpointValues:
-    """Returns `checkpoint_values` of what a run begins with: of `init_checkpoint`, or of the layers of its teacher that `values`, the
-    mapping of its configuration, names.
+def of_training(sources: ConfigSources, init_checkpoint: str, run: RunFolder, defaults: Mapping[str, Any] | None = DEFAULTS,
+                report: Callable[[str], None] = print, pretraining: bool = False) -> Config:
+    """Returns the configuration of a training from what a user gives, the checkpoint that it begins with, and its vocabulary.
+
+    Raises ValueError as `resolve_config` and `checkpoint_values` do.
+    """
+    inherited, asked = sources.read()
+    vocab_file = build(TokenizerConfig, asked.get("tokenizer", {}), "config.tokenizer").vocab_file
+    checkpoint = _first_values(merge(inherited, asked), init_checkpoint, run.path, vocab_file, pretraining)
+    return resolve_config(sources, defaults=defaults, checkpoint=checkpoint, report=report, count_entries=counter_of_entries(run))
+
+
+def _first_values(values: Mapping[str, Any], init_checkpoint: str, *of_run: Any) -> CheckpointValues:
+    """Returns `checkpoint_values` of `init_checkpoint`, or of the layers of its teacher that `values`, a configuration, names.
 
     Raises ValueError as that does, and if there are both.
     """
     section = values.get("training")
     if not (isinstance(section, Mapping) and "distillation" in section):
-        return checkpoint_values(init_checkpoint, output_dir, vocab_file, pretraining)
+        return checkpoint_values(init_checkpoint, *of_run)
     training = build(TrainingConfig, section, "config.training")
-    start = start_of(training, init_checkpoint)
-    if not (layers := training.distillation.layers):
-        return checkpoint_values(start, output_dir, vocab_file, pretraining)
-    with named_as_teacher():
-        stored = checkpoint_values(start, output_dir, vocab_file, pretraining)
+    start, layers = initial_checkpoint_of(training, init_checkpoint), training.distillation.layers
+    with named_as_teacher(bool(layers)):
+        stored = checkpoint_values(start, *of_run)
+    if not layers:
+        return stored
     model = {"model": stored.values["model"] | {"num_hidden_layers": len(layers)}} if "model" in stored.values else {}
     return CheckpointValues({**stored.values, **model}, stored.origin.replace("--init_checkpoint=", f"{TEACHER}: "))
 
 
-def start_of(training: TrainingConfig, init_checkpoint: str) -> str:
+def initial_checkpoint_of(training: TrainingConfig, init_checkpoint: str) -> str:
     """Returns the checkpoint that gives a run's first weights: `init_checkpoint` or, for a student of some layers, its teacher.
 
     Raises ValueError if there are both.
@@ -162,14 +182,9 @@ def with_vocabulary_of(config: Config, run: RunFolder, may_change: bool = False)
     return config
 
 
-def asked_keys(flags: Mapping[str, Any] | None, overrides: Iterable[str]) -> set[str]:
-    """Returns the dotted keys that the flags of 2018 and --set give."""
-    return {*(flags or {}), *(text.partition("=")[0] for text in overrides)}
-
-
-def check_read(config: Config, keys: Iterable[str]) -> None:
+def refuse_overridden(config: Config, keys: Iterable[str]) -> None:
     """Raises ValueError for one of `keys`, those of flags and --set, that does nothing because another one of the configuration counts."""
-    for unread, counts in UNREAD_BESIDE:
+    for unread, counts in OVERRIDDEN_BY:
         value, counting_value = (getattr(getattr(config, section), name) for section, name in (key.split(".") for key in (unread, counts)))
         if unread in keys:
             refuse_unused(f"config.{unread}", value, 0, f"config.{counts} 0 (not {counting_value})", not counting_value)

@@ -15,7 +15,7 @@ from made_checkpoints import SMALL, stored_small
 
 from official_bert.config import Config, load_config, save_config
 from official_bert.model_config import OF_2018
-from official_bert.models.interchange import formats, stored_models
+from official_bert.models.interchange import formats
 from official_bert.training import run_config
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -105,7 +105,7 @@ def test_notes_do_not_contradict_the_configuration_that_is_given(tool, google, t
         flags.FLAGS.unparse_flags()
         flags.FLAGS(["convert_checkpoint.py", "--to=ours", f"--input={tmp_path}/theirs", f"--output={tmp_path}/out", *more])
         settings = tool.from_flags(tool.Settings, flags.FLAGS)
-        assert sum("erf form" in note for note in tool.read_source(formats, stored_models, settings, "").notes) == said
+        assert sum("erf form" in note for note in tool.read_source(formats, settings, "").notes) == said
 
 
 def test_what_the_json_of_2018_has_no_place_for_stays_beside_one(convert, tmp_path):

@@ -1,13 +1,15 @@
 """Worker processes that leave signals to the process that started them and end with it."""
 
+import collections
 import concurrent.futures
 import contextlib
+import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 
 @contextlib.contextmanager
@@ -29,6 +31,15 @@ def worker_pool(num_workers: int) -> Iterator[concurrent.futures.ProcessPoolExec
             for process in set(multiprocessing.active_children()) - earlier_processes:
                 process.kill()  # one that is still importing would outlive this process and complain about its end
             raise
+
+
+def in_order(pool: concurrent.futures.Executor, work: Callable, items: Iterable, ahead: int) -> Iterator:
+    """Maps `work` over `items` in a pool, with results in order and at most `ahead` items in flight."""
+    items = iter(items)
+    waiting = collections.deque(pool.submit(work, item) for item in itertools.islice(items, ahead))
+    while waiting:
+        yield waiting.popleft().result()
+        waiting.extend(pool.submit(work, item) for item in itertools.islice(items, 1))
 
 
 def _begin() -> None:

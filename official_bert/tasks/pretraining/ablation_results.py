@@ -1,11 +1,26 @@
 """What `tools/run_ablations.py` reads of the runs that it has made."""
 
+import json
 import pathlib
 import re
 from typing import Any
 
-from official_bert.files import read_json, read_log
+from official_bert.files import read_json, read_lines, read_log
 from official_bert.models.run_folder import CHECKPOINT, LOG_FILE, SEARCH_FILE
+
+
+def read_rows(path: str) -> list[dict[str, Any]]:
+    """Returns the finished rows in a file of results. Raises ValueError, naming the line, for one that is no result."""
+    rows = []
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            row = None
+        if not (isinstance(row, dict) and {"scale", "row"} <= row.keys()):
+            raise ValueError(f"{path}:{number}: expected a row of results in JSON, got {line[:60]!r}")
+        rows.append(row)
+    return rows
 
 
 def printed_metrics(log: pathlib.Path) -> dict[str, float]:

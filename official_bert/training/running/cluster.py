@@ -5,7 +5,7 @@ one of the cluster listens on its port, the others call it and keep the line. It
 The only reader of the environment: TF_CONFIG.
 """
 
-from official_bert.command_line import JOIN_SECONDS, line_of
+from official_bert.command_line import JOIN_SECONDS, error_in_one_line
 
 import contextlib
 import dataclasses
@@ -85,7 +85,7 @@ def meet(placement: Placement, check: Callable[[], Any] = lambda: None) -> None:
     try:
         check()
     except (ValueError, OSError) as error:
-        meeting.leave(line_of(error))
+        meeting.leave(error_in_one_line(error))
         raise
     meeting.agree()
 

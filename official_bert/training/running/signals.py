@@ -1,6 +1,6 @@
 """Signals to a running training: SIGUSR1 saves a checkpoint, SIGTERM and Ctrl-C save one and end."""
 
-from official_bert.command_line import told_at_once
+from official_bert.command_line import announcing_signals
 
 import contextlib
 import signal
@@ -20,7 +20,7 @@ class Signals:
         """Notes signals instead of what they did before; says at once what is finished before the end."""
         previous = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
         try:
-            with told_at_once(lambda name: say(f"{name}: {FINISHING}")):
+            with announcing_signals(lambda name: say(f"{name}: {FINISHING}")):
                 yield
         finally:
             for number, handler in previous.items():

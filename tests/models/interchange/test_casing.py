@@ -6,7 +6,7 @@ import json
 import pytest
 from made_checkpoints import SMALL, WORDS, stored_small
 
-from official_bert.config import Config, TokenizerConfig, save_config
+from official_bert.config import Config, ConfigSources, TokenizerConfig, save_config
 from official_bert.interface import finetuning
 from official_bert.models.interchange import casing, formats
 from official_bert.models.run_folder import RunFolder
@@ -112,17 +112,18 @@ def test_another_vocabulary_of_the_same_size_is_refused_unless_it_fills_free_pla
 def test_the_users_vocabulary_decides_beside_a_checkpoint_wherever_it_is_named(tmp_path, cased, place):
     (tmp_path / "run.yaml").write_text(f"task: classification\ntokenizer: {{vocab_file: {cased}}}\n")
     (tmp_path / "base.yaml").write_text("base: run.yaml\n")
-    arguments = {"flag": {"flags": {"tokenizer.vocab_file": cased}}, "override": {"overrides": [f"tokenizer.vocab_file={cased}"]},
+    arguments = {"flag": {"flags": {"tokenizer.vocab_file": cased}}, "override": {"overrides": (f"tokenizer.vocab_file={cased}",)},
                  "yaml": {}}[place]
-    path = str(tmp_path / "run.yaml") if place == "yaml" else None
+    sources = ConfigSources(str(tmp_path / "run.yaml") if place == "yaml" else "", **arguments)
 
     def make(checkpoint):
-        return finetuning.make_config("classification", path, checkpoint, str(tmp_path / "new"), **arguments).tokenizer
+        return finetuning.make_config("classification", sources, checkpoint, str(tmp_path / "new")).tokenizer
     assert make(written(tmp_path, "tf1", "plain", vocab=None)) == TokenizerConfig(vocab_file=cased, do_lower_case=False)
     with pytest.raises(ValueError, match="cased.txt: more than 1 % .* but text is lower-cased for TF 1 checkpoint .*uncased_L-3"):
         make(written(tmp_path, "tf1", "uncased_L-3"))
     # A vocabulary that the YAML inherits gives way to the checkpoint's.
-    inherits = finetuning.make_config("", str(tmp_path / "base.yaml"), written(tmp_path, "tf1", "uncased_L-4"), str(tmp_path / "new"))
+    inherits = finetuning.make_config("", ConfigSources(str(tmp_path / "base.yaml")), written(tmp_path, "tf1", "uncased_L-4"),
+                                      str(tmp_path / "new"))
     assert inherits.tokenizer == TokenizerConfig(vocab_file=str(tmp_path / "uncased_L-4/vocab.txt"), do_lower_case=True)
 
 
