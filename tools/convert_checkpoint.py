@@ -26,7 +26,7 @@ from official_bert.model_config import OF_2018
 FORMATS = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours")
 # Options of runs that no format has a place for: how texts are read, and which answer is given.
 CHANGE_ANSWERS = ("max_seq_length", "truncate", "doc_stride", "document_context", "max_query_length", "max_answer_length", "n_best_size",
-                  "version_2_with_negative", "null_score_diff_threshold", "constrain", "scheme")
+                  "version_2_with_negative", "null_score_diff_threshold", "scheme", "constrain")
 LARGEST = 1e-5  # difference between the outputs of the two models
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("from", "", ["", *FORMATS], "The format of --input; by default detected from the files.")
@@ -161,7 +161,8 @@ def options_of_run(source, settings: Settings) -> dict[str, str | int | float]:
         return {}
     prefix = formats.find_prefix(settings.input)
     task = load_task(config).with_tuned(tuned_for(prefix) if prefix else {})
-    usual = {field.name: field.default for field in dataclasses.fields(task.options) if field.name in CHANGE_ANSWERS}
+    defaults = {field.name: field.default for field in dataclasses.fields(task.options)}
+    usual = {name: defaults[name] for name in CHANGE_ANSWERS if name in defaults}
     guessed = ours.config_of(source).options
     usual["max_seq_length"] = guessed["max_seq_length"]
     if settings.to == "ours" and "scheme" in usual:
