@@ -17,7 +17,7 @@ from typing import Any
 
 from absl import flags
 
-from official_bert.config import load_config
+from official_bert.config import TrainingConfig, load_config
 from official_bert.files import written_whole
 
 FLAGS = flags.FLAGS
@@ -76,6 +76,14 @@ def lower_train_step(step: Any, task: Any, batch: Any, replicas: int, platform: 
     return lower(train, [weights, weights, weights, scalars, batch, integers, specs_of(teacher)], platform)
 
 
+def rows_of_replica(training: TrainingConfig, replicas: int) -> int:
+    """Returns the rows of a batch for each replica. Raises ValueError for a batch that cannot be divided."""
+    if training.batch_size % (shares := replicas * training.accumulation_steps):
+        raise ValueError(f"config.training.batch_size: expected a multiple of {replicas} replicas times {training.accumulation_steps} "
+                         f"accumulation steps = {shares}, got {training.batch_size}")
+    return training.batch_size // replicas
+
+
 def specs_of(variables: Sequence[Any]) -> list[Any]:
     """Returns the shapes and types of variables."""
     import tensorflow as tf
@@ -97,10 +105,8 @@ def main(_) -> None:
     task = task.objective.with_teacher().task_of() if training.teacher else task
     model = task.build_model()
     parts.freeze(model, training.freeze)
-    if training.batch_size % (shares := replicas * training.accumulation_steps):
-        raise ValueError(f"config.training.batch_size: expected a multiple of {replicas} replicas times {training.accumulation_steps} "
-                         f"accumulation steps = {shares}, got {training.batch_size}")
-    step, batch = Step(task, model, config, max(training.steps, 1), replicas), task.batch_spec(training.batch_size // replicas)
+    batch = task.batch_spec(rows_of_replica(training, replicas))
+    step = Step(task, model, config, max(training.steps, 1), replicas)
     hlo = lower_train_step(step, task, batch, replicas, FLAGS.platform)
     if FLAGS.hlo_file:
         with written_whole(FLAGS.hlo_file) as file:
