@@ -98,7 +98,6 @@ def read_texts(task: Any, path: str, held_out: bool) -> Reading:
         rows = joined(task.read_tests(DataFiles(predict_file=path)))
         return Reading([], list(rows.pairs()), {})
     labelled, rows = task.read_train(DataFiles(train_file=path))
-    assert rows.targets is not None
     if rows.choices:
         both = [(text, choice) for text, choices in zip(rows.text, rows.choices) for choice in choices]
         return Reading([(text, *choices) for text, choices in rows.pairs()], list(rows.pairs()), _counts(labelled, rows), sequences=both)
@@ -118,23 +117,21 @@ def _counts(task: Any, rows: Any) -> dict[str, int]:
 def read_words(task: Any, path: str) -> Reading:
     """Reads words with tags, or texts with entities."""
     from official_bert.data.tagged import chunk_tags
-    notes: list[str] = []
-    sentences = task.read_sentences(path, notes)
+    file = task.read_file(path, "train")
+    sentences = file.sentences
     counts = collections.Counter(chunk.kind or chunk_tags.UNNAMED for sentence in sentences
                                  for chunk in chunk_tags.read_chunks(sentence.tags))
     if task.options.scheme == "plain":
         counts = collections.Counter(tag for sentence in sentences for tag in sentence.tags)
-    task.with_labels_of(path, sentences)
+    task.with_labels_of(file)
     return Reading([(" ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, sentence.tags)),) for sentence in sentences],
-                   [sentence.words for sentence in sentences], dict(sorted(counts.items())), [*notes, task.described(path, sentences)],
+                   [sentence.words for sentence in sentences], dict(sorted(counts.items())), [*file.notes, task.summary(file)],
                    [(" ".join(sentence.words),) for sentence in sentences])
 
 
 def read_questions(task: Any, path: str, held_out: bool) -> Reading:
     """Reads questions about passages."""
-    from official_bert.tasks.squad.reading import read_squad
-    from official_bert.training.task import DataFiles
-    file = read_squad(path, encoding=task.options.encoding) if held_out else task.read_train(DataFiles(train_file=path))
+    file = task.read_file(path, "dev" if held_out else "train")
     without = sum(example.is_impossible for example in file.examples)
     texts = [(one.question, one.passage.context) for one in file.examples]
     shown = [(*text, f"-> {one.answer}") for text, one in zip(texts, file.examples)]
@@ -144,12 +141,8 @@ def read_questions(task: Any, path: str, held_out: bool) -> Reading:
 def read_pairs(task: Any, path: str, held_out: bool) -> Reading:
     """Reads texts that belong together, with those that do not; a model of vectors sees each text by itself."""
     from official_bert.data.search.collections import is_collection
-    from official_bert.data.search.rows import SearchColumns, described_pairs, read_rows
-    options = task.options
-    if held_out and not is_collection(path):
-        rows = read_rows(path, SearchColumns(text=options.text_column, text_pair=options.text_pair_column), "keep", options, print)
-    else:
-        rows = task.read_train(path)
+    from official_bert.data.search.rows import described_pairs
+    rows = task.read_pairs(path, empty="keep") if held_out and not is_collection(path) else task.read_file(path, "train")
     all_texts = [(first, second, *negatives) for first, second, negatives in zip(
         rows.text, rows.text_pair or (), rows.choices or [()] * len(rows))]
     alone = task.head == "embeddings"

@@ -115,6 +115,14 @@ def make_features(text: Sequence[str], text_pair: Sequence[str] | None, tokenize
     return cached(cache_dir, depends_on, lambda: _pack_all(text, text_pair, tokenizer, max_seq_length, truncate, doc_stride))
 
 
+def make_choice_features(rows: Sequence[tuple[str, Sequence[str]]], tokenizer: Tokenizer, max_seq_length: int, cache_dir: str = "",
+                         extra: Mapping[str, np.ndarray] | None = None) -> ChoiceFeatures:
+    """Makes an example of each text and its second texts: a row for each of them, and the example's values in `extra`."""
+    arrays = make_features([text for text, others in rows for _ in others], [other for _, others in rows for other in others],
+                           tokenizer, max_seq_length, cache_dir)
+    return ChoiceFeatures(TextFeatures(arrays), [len(others) for _, others in rows], extra or {})
+
+
 def tokenize_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
     """Returns the ids of each text."""
     if not isinstance(tokenizer, FullTokenizer) or sum(map(len, texts)) < LARGE:

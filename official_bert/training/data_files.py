@@ -1,13 +1,14 @@
 """The files of a run, by what they are for."""
 
+import csv
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from absl import logging
 
 from official_bert.data.tables import Source
-from official_bert.files import folder_of, is_file, real
+from official_bert.files import folder_of, is_file, real, written_whole
 
 BEGINNING_OF_ANSWERS = "predictions."  # of the names of the files that tasks write
 
@@ -45,9 +46,11 @@ class DataFiles:
             return source
         return next(filter(is_file, (os.path.join(self.data_dir, name) for name in names)), "")
 
-    def training_path(self, names: Sequence[str]) -> Source:
-        """Returns the path of the training file. Raises ValueError if there is none."""
-        if path := self.path(self.train_file, names):
-            return path
-        raise ValueError(f"expected training data: --train_file, or one of {', '.join(names)} in --data_dir "
-                         f"({self.data_dir or 'not given'})")
+
+def write_answers(path: str, rows: Iterable[Sequence[object]], columns: Sequence[str] = (), delimiter: str = "\t") -> str:
+    """Writes a table of answers: `index`, `prediction` and further columns; returns its path."""
+    with written_whole(path) as file:
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        writer.writerow(["index", "prediction", *columns])
+        writer.writerows(rows)
+    return path

@@ -37,7 +37,6 @@ Outputs = Mapping[str, tf.Tensor]
 Predictions = Sequence[Mapping[str, Any]]  # one a row, as NumPy values
 Fraction = tuple[tf.Tensor, tf.Tensor]  # (sum, weight), float32 scalars; only the loop divides, over the global batch
 KINDS: Mapping[str, Kind] = {"classifier": "classifier", "multi_label": "multi_label", "regression": "regression"}  # of `Head`
-INSPECTOR = "tools/inspect_data.py"
 Head = Literal["fill_mask", "classifier", "multi_label", "regression", "choice", "span", "tagger", "embeddings"]
 
 

@@ -109,7 +109,7 @@ def test_several_labels_are_those_of_the_tuned_thresholds(threshold):
     labelled = LabelledTexts("dev", ["a", "b", "c"], None, np.array([[1, 0], [1, 1], [0, 0]], np.float32))
     task = load_task(make_config("classification", options={
         "kind": "multi_label", "labels": ["x", "y"], "threshold": float(threshold) if threshold == "0.5" else threshold}))
-    sets = task.make_sets([TextSet("", labelled)], DataFiles())
+    sets = task.make_held_out([TextSet("", labelled)], DataFiles(), None)
     assert isinstance(sets, Examined) and not isinstance(object(), Examined)
     # At 0.5 nothing is given; a tuned threshold between 0.1 and 0.3 gives every label rightly.
     rows = [{"logits": np.log(np.array(row) / (1 - np.array(row)))} for row in ([0.3, 0.1], [0.4, 0.35], [0.1, 0.05])]

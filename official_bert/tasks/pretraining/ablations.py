@@ -104,8 +104,8 @@ class Plan:
 
     def check_times(self, rows: Sequence[str]) -> None:
         """Raises ValueError, naming the first, if the time of a step of a row is needed and not known."""
-        wanted = [row for row in rows if self.scale.minutes and self.rows[row].config]
-        if unknown := [row for row in wanted if not self.milliseconds.get(row, 0.0) > 0.0]:
+        timed = [row for row in rows if self.scale.minutes and self.rows[row].config]
+        if unknown := [row for row in timed if not self.milliseconds.get(row, 0.0) > 0.0]:
             raise ValueError(f"--step_times: expected the milliseconds of a step of {unknown[0]}, which benchmarks/step_times.py measures, "
                              f"for {self.scale.minutes:g} minutes of pre-training, got none")
 

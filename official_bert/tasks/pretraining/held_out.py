@@ -32,8 +32,8 @@ class HeldOutRecords:
 
         def measure(rows: np.ndarray) -> dict[str, float]:
             loss, right, weight = sums[rows].sum(axis=0, dtype=np.float64).T
-            found = {f"{name}_loss": loss[k] / max(weight[k], 1e-9) for k, name in enumerate(self.loss_names)}
-            return {"loss": sum(found.values())} | found | {
+            by_name = {f"{name}_loss": loss[k] / max(weight[k], 1e-9) for k, name in enumerate(self.loss_names)}
+            return {"loss": sum(by_name.values())} | by_name | {
                 f"{name}_accuracy": right[k] / max(weight[k], 1e-9) for k, name in enumerate(self.loss_names)}
         return {"": ComparableAnswers(questions=numbers, gold=numbers, answers=numbers, measure=measure)}
 

@@ -144,8 +144,8 @@ class Task(TaskBase):
         """Loss of words over the weighted predictions, the sentences' loss over the examples, that of replaced tokens over all real
         ones, times its weight.
         """
-        found = {name: losses.cross_entropy(*part) for name, part in self._predicted(outputs, batch).items()}
-        return {name: (loss * self._factor(name), weight) for name, (loss, weight) in found.items()}
+        fractions = {name: losses.cross_entropy(*part) for name, part in self._predicted(outputs, batch).items()}
+        return {name: (loss * self._factor(name), weight) for name, (loss, weight) in fractions.items()}
 
     def _factor(self, name: str) -> float:
         """What a loss is multiplied by."""
@@ -228,36 +228,14 @@ class Task(TaskBase):
 
     def _source(self, data: DataFiles, patterns: Source, batch_size: int, shuffle: bool) -> RecordSource:
         """Opens the files whose records have this run's (or phase's) lengths."""
-        if isinstance(patterns, Rows):
-            raise ValueError(f"{patterns}: expected files of records, which tools/create_pretraining_data.py writes, got rows")
-        files = find_files(patterns)
-        for doubt in provenance.doubts(files):
-            logging.warning(doubt)
-        features = {path: records.feature_lengths(path) for path in files if records.holds_records(path)}
-        if not features:
-            raise ValueError(f"{patterns}: expected records, the file holds none")
-        if empty := [path for path in files if path not in features]:
-            logging.warning("%s: no record in %d of %d files, the first is %s", patterns, len(empty), len(files), empty[0])
-        paths = [path for path, found in features.items() if self._is_wanted(path, found)]
-        if not paths:
-            raise ValueError(f"{patterns}: one of config.phases wants records of {self.options.max_seq_length} tokens and "
-                             f"{self.options.max_predictions_per_seq} predictions, and none of the files holds such")
-        knows_words = self.config.tokenizer.vocab_file and not data.allow_changed_data
-        digest = VocabularyFacts.of(self.tokenizer).digest if knows_words else ""
-        for path in paths:
-            origin = provenance.read_origin(path)
-            # Labels that nothing measures do not matter.
-            if (shuffle or self._learns_sentences) and (task := origin.get("sentence_task", self._sentence_task)) != self._sentence_task:
-                raise ValueError(f"{path}: its records were made with --sentence_task={task}, but config.options.sentence_task is "
-                                 f"{self._sentence_task}")
-            if knows_words:
-                provenance.check_vocabulary(path, origin, digest)
-                provenance.check_casing(path, origin, self.tokenizer.do_lower_case)
-        kinds = sorted({kind_of(features[path]) for path in paths})
+        lengths = self._feature_lengths(patterns)
+        paths = list(lengths)
+        self._check_origins(paths, data.allow_changed_data, shuffle)
+        kinds = sorted({kind_of(lengths[path]) for path in paths})
         if len(kinds) > 1:
-            wanted = "with masks or without them, got both" if PACKED not in kinds else f"of one kind, got {' and '.join(kinds)}"
-            raise ValueError(f"{patterns}: expected records {wanted}")
-        (kind,), table = kinds, table_of(self.options, features[paths[0]])
+            expected = "with masks or without them, got both" if PACKED not in kinds else f"of one kind, got {' and '.join(kinds)}"
+            raise ValueError(f"{patterns}: expected records {expected}")
+        (kind,), table = kinds, table_of(self.options, lengths[paths[0]])
         if shuffle:
             self._warn_of_unread_masking(() if kind == WITHOUT_MASKS else paths)
         if shuffle and kind == WITHOUT_MASKS and not self._is_next_token and (doubts := self._doubts_of_words(paths[0])):
@@ -270,6 +248,37 @@ class Task(TaskBase):
         return RecordSource(paths, batch_size, lambda *rows: self._parse(table, masking, *rows), self.config.seed, shuffle,
                             data.cache_dir, packer)
 
+    def _feature_lengths(self, patterns: Source) -> dict[str, dict[str, int]]:
+        """Returns the lengths of the records' features by file, of files of this run's (or phase's) lengths; warns of files without any."""
+        if isinstance(patterns, Rows):
+            raise ValueError(f"{patterns}: expected files of records, which tools/create_pretraining_data.py writes, got rows")
+        files = find_files(patterns)
+        for doubt in provenance.doubts(files):
+            logging.warning(doubt)
+        lengths = {path: records.feature_lengths(path) for path in files if records.holds_records(path)}
+        if not lengths:
+            raise ValueError(f"{patterns}: expected records, the file holds none")
+        if empty := [path for path in files if path not in lengths]:
+            logging.warning("%s: no record in %d of %d files, the first is %s", patterns, len(empty), len(files), empty[0])
+        if fitting := {path: held for path, held in lengths.items() if self._fits(path, held)}:
+            return fitting
+        raise ValueError(f"{patterns}: one of config.phases wants records of {self.options.max_seq_length} tokens and "
+                         f"{self.options.max_predictions_per_seq} predictions, and none of the files holds such")
+
+    def _check_origins(self, paths: Sequence[str], allow_changed_data: bool, shuffle: bool) -> None:
+        """Raises ValueError for records that were made for another task about sentences, or with another vocabulary or casing."""
+        knows_words = self.config.tokenizer.vocab_file and not allow_changed_data
+        digest = VocabularyFacts.of(self.tokenizer).digest if knows_words else ""
+        for path in paths:
+            origin = provenance.read_origin(path)
+            # Labels that nothing measures do not matter.
+            if (shuffle or self._learns_sentences) and (task := origin.get("sentence_task", self._sentence_task)) != self._sentence_task:
+                raise ValueError(f"{path}: its records were made with --sentence_task={task}, but config.options.sentence_task is "
+                                 f"{self._sentence_task}")
+            if knows_words:
+                provenance.check_vocabulary(path, origin, digest)
+                provenance.check_casing(path, origin, self.tokenizer.do_lower_case)
+
     def _doubts_of_words(self, path: str) -> list[str]:
         """Says, by the first records, that masking whole words would mask single tokens."""
         if self.options.masking.strategy != "whole_word":
@@ -280,7 +289,7 @@ class Task(TaskBase):
         special = sum(list(row["input_ids"].int64_list.value).count(mark) for row in first for mark in marks)
         return single_token_doubts("whole_word", 1.0 - starts / max(1, real - special))
 
-    def _is_wanted(self, path: str, lengths: dict[str, int]) -> bool:
+    def _fits(self, path: str, lengths: dict[str, int]) -> bool:
         """Whether records with these feature lengths are this phase's. Raises ValueError if they are no phase's."""
         phases = [build(Options, with_defaults(merge(self.config.options, phase.options))) for phase in self.config.phases]
         if not (wrong := other_lengths(self.options, lengths)):

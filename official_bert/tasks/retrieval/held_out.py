@@ -1,6 +1,5 @@
 """Pairs and collections to evaluate on: what their vectors measure, and the queries that fare worst."""
 
-import csv
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
@@ -11,9 +10,10 @@ from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.search import measures, neighbours
 from official_bert.data.search.collections import Collection
 from official_bert.data.sources import ExampleSource
-from official_bert.files import written_whole
 from official_bert.reports.sections import Section
 from official_bert.tasks.retrieval import metrics
+from official_bert.training.data_files import write_answers
+from official_bert.training.ranking_task import Rankings
 from official_bert.training.task import Predictions
 
 
@@ -59,13 +59,9 @@ class Pairs:
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes `predictions.tsv`: the cosine of the two texts of each row."""
-        path = os.path.join(output_dir, "predictions.tsv")
         rows, vectors = self._vectors(predictions)
-        with written_whole(path) as file:
-            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-            writer.writerow(["index", "prediction"])
-            writer.writerows([row, f"{np.dot(*both):.6f}"] for row, both in zip(rows, vectors))
-        return [path]
+        cosines = ([row, f"{np.dot(*both):.6f}"] for row, both in zip(rows, vectors))
+        return [write_answers(os.path.join(output_dir, "predictions.tsv"), cosines)]
 
     def _vectors(self, predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
         """The numbers of the predicted rows, in order, and their vectors [N,2,D]."""
@@ -74,34 +70,18 @@ class Pairs:
         return rows, np.stack([answers[row]["embedding"] for row in rows])  # type: ignore[index]
 
 
-@dataclasses.dataclass(frozen=True)
-class HeldOutCollection:
+class HeldOutCollection(Rankings):
     """Queries that search all passages of a collection; the source has the queries, then the passages."""
 
-    collection: Collection
-    source: ExampleSource
+    def __init__(self, collection: Collection, source: ExampleSource):
+        self.collection, self.source, self.queries, self.relevant = collection, source, collection.queries, collection.relevant
+        self.passages = [collection.passages] * len(collection.queries)
 
-    def evaluate(self, predictions: Predictions) -> dict[str, float]:
-        """Computes nDCG@10, MRR, recall and MAP. Raises ValueError unless every text has a vector."""
-        return measures.means(measures.measure(self._rankings(predictions), self.collection.relevant))
-
-    def examine(self, predictions: Predictions) -> list[Section]:
-        """Returns the queries that fare worst."""
-        rankings, passages = self._rankings(predictions), self.collection.passages
-        best = [max(grades, key=lambda number: (grades[number], -number)) for grades in self.collection.relevant]
-        return [measures.worst_queries(self.collection.queries, measures.measure(rankings, self.collection.relevant),
-                              [passages[number] for number in best], [passages[ranking[0]] for ranking in rankings])]
-
-    def _rankings(self, predictions: Predictions) -> list[list[int]]:
+    def rankings(self, predictions):
         """The numbers of the nearest passages of each query."""
-        return self._search(self._rows(predictions))
-
-    def _rows(self, predictions: Predictions) -> list[Mapping[str, np.ndarray]]:
-        rows = self.source.in_order(predictions)
-        if any(row is None for row in rows):
-            raise ValueError(f"config.training.eval_steps: expected 0, because all passages of {self.collection.path} are searched")
-        return rows  # type: ignore[return-value]
-
-    def _search(self, rows: Sequence[Mapping[str, np.ndarray]]) -> list[list[int]]:
-        vectors, count = np.stack([row["embedding"][0] for row in rows]), len(self.collection.queries)
+        vectors, count = np.stack([row["embedding"][0] for row in self.rows(predictions)]), len(self.queries)
         return neighbours.nearest(vectors[:count], vectors[count:], measures.DEPTH)[1].tolist()
+
+    def rows(self, predictions: Predictions) -> list[Mapping[str, np.ndarray]]:
+        """The predictions of all texts. Raises ValueError if some are missing."""
+        return self.whole_rows(predictions, f"{self.collection.path} are searched")

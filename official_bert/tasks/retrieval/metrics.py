@@ -84,5 +84,5 @@ def similarity(vectors: np.ndarray, scores: np.ndarray) -> dict[str, float]:
     cosines = np.einsum("nd,nd->n", vectors[:, 0], vectors[:, 1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of constant sides
-        found = {"spearman": scipy.stats.spearmanr(scores, cosines)[0], "pearson": scipy.stats.pearsonr(scores, cosines)[0]}
-    return {name: float(value) for name, value in found.items()}
+        correlations = {"spearman": scipy.stats.spearmanr(scores, cosines)[0], "pearson": scipy.stats.pearsonr(scores, cosines)[0]}
+    return {name: float(value) for name, value in correlations.items()}

@@ -4,13 +4,11 @@ The loss of retrieval, on products, and a penalty that keeps weights few: the sq
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 import scipy.sparse
 import tensorflow as tf
 
-from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.search import measures
 from official_bert.data.search.collections import Collection
 from official_bert.data.sources import ExampleSource
@@ -123,24 +121,23 @@ class Task(retrieval.Task):
             raise ValueError("--predict_file: expected none for task splade; run_predict gives the words of texts")
         super().check(steps)
 
-    def _training_source(self, data: LabelledTexts, files: DataFiles) -> ExampleSource:
-        source = super()._training_source(data, files)
+    def make_train(self, train, files, model):
+        source, notes = super().make_train(train, files, model)
         rising = RisingPenalty(source.examples, source.batch_size, source.seed, source.shuffle, source.buckets, by_length=source.by_length)
         rising.steps = self.options.penalty_steps
-        return rising
+        return rising, notes
 
-    def _pairs(self, data: LabelledTexts | None, files: DataFiles):
+    def make_held_out(self, held_out, files, model):
         """Pairs to evaluate are a small collection: each first text searches all second texts."""
-        if data is None:
-            return None
-        assert data.text_pair is not None
-        queries, passages = (list(dict.fromkeys(texts)) for texts in (data.text, data.text_pair))
-        number_of = {text: number for number, text in enumerate(passages)}
+        if isinstance(held_out, Collection):
+            return super().make_held_out(held_out, files, model)
+        queries, passages = (list(dict.fromkeys(texts)) for texts in (held_out.text, held_out.text_pair))
+        query_of, passage_of = ({text: number for number, text in enumerate(texts)} for texts in (queries, passages))
         relevant: list[dict[int, int]] = [{} for _ in queries]
-        query_of = {text: number for number, text in enumerate(queries)}
-        for query, passage in data.pairs():
-            relevant[query_of[query]][number_of[passage]] = 1
-        return self._collection(Collection(data.path, queries, passages, relevant, [[] for _ in queries]), files)
+        for query, passage in held_out.pairs():
+            relevant[query_of[query]][passage_of[passage]] = 1
+        collection = Collection(held_out.path, queries, passages, relevant, [[] for _ in queries])
+        return super().make_held_out(collection, files, model)
 
     def _collection(self, collection: Collection, files: DataFiles):
         return Searched(collection, super()._collection(collection, files).source)
@@ -150,25 +147,26 @@ class Task(retrieval.Task):
         return ServedSparse.make(self, model, options, prompts=prompts)
 
 
-@dataclasses.dataclass(frozen=True)
 class Searched(HeldOutCollection):
     """Queries that search all passages of a collection by products of sparse vectors."""
 
-    def evaluate(self, predictions: Predictions) -> dict[str, float]:
+    def evaluate(self, predictions):
         """Also computes the mean number of words of a passage."""
-        passages = self._vectors(self._rows(predictions))[len(self.collection.queries):]
+        passages = self._vectors(predictions)[len(self.queries):]
         return super().evaluate(predictions) | {"words": passages.nnz / passages.shape[0]}
 
-    def _vectors(self, rows: Sequence[Mapping[str, np.ndarray]]) -> scipy.sparse.csr_array:
+    def _vectors(self, predictions: Predictions) -> scipy.sparse.csr_array:
         """The vectors of queries and passages, [texts,words]."""
+        rows = self.rows(predictions)
         ids, weights = (np.stack([row[name][0] for row in rows]) for name in ("ids", "weights"))
         texts = np.repeat(np.arange(len(ids)), ids.shape[1])
         matrix = scipy.sparse.csr_array((weights.ravel(), (texts, ids.ravel())))
         matrix.eliminate_zeros()
         return matrix
 
-    def _search(self, rows: Sequence[Mapping[str, np.ndarray]]) -> list[list[int]]:
-        matrix, count, rankings = self._vectors(rows), len(self.collection.queries), []
+    def rankings(self, predictions):
+        """The numbers of the passages with the largest products with each query."""
+        matrix, count, rankings = self._vectors(predictions), len(self.queries), []
         queries, passages = matrix[:count], matrix[count:].T
         for start in range(0, count, QUERIES_AT_ONCE):
             products = (queries[start:start + QUERIES_AT_ONCE] @ passages).toarray()

@@ -14,33 +14,30 @@ from absl import logging
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from official_bert.data import labelled_texts, splits, tables
+from official_bert.data import labelled_texts, splits
 from official_bert.data.labelled_texts import LabelledTexts
-from official_bert.data.search.collections import Collection, check_options, files_of, is_collection, read_collection
-from official_bert.data.search.rows import SearchColumns, described_pairs, read_rows
+from official_bert.data.search.collections import Collection, is_collection
 from official_bert.data.sources import ExampleSource
 from official_bert.data.tables import Source
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.serving.served_model import ServedEmbeddings, vector_settings
 from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, number_texts
-from official_bert.tasks.retrieval.options import TWO_COLUMNS, Options
+from official_bert.tasks.retrieval.options import OF_A_TEACHER, TWO_COLUMNS, Options
 from official_bert.training import losses, ranking_losses
 from official_bert.training.distribution import check_batch
-from official_bert.training.task import INSPECTOR, DataFiles, Resolved, TaskBase
+from official_bert.training.ranking_task import RankingTask, require_negatives
+from official_bert.training.task import DataFiles
 
 TEXTS = 2  # of a row without negatives
-FILES = {name: (*(f"{name}{suffix}" for suffix in tables.SUFFIXES), f"qrels/{name}.tsv") for name in ("train", "dev")}  # of a --data_dir
-TEST_FILES = tuple(f"test{suffix}" for suffix in tables.SUFFIXES)
 
 
-class Task(TaskBase):
+class Task(RankingTask):
     """A vector for each text: rows [B,T,S], `[CLS] text [SEP]` for each of both texts and each negative."""
 
     Options = Options
     head = "embeddings"
     served_classes: ClassVar[tuple[type, ...]] = (ServedEmbeddings,)
-    inspector = INSPECTOR
 
     def build_model(self):
         """Builds an encoder without a head."""
@@ -52,8 +49,8 @@ class Task(TaskBase):
         """The loss of `options`, summed over the sizes of Matryoshka vectors; none for texts that are only searched."""
         if not {"scores", "teacher", "text_numbers"} & set(batch):
             return {}
-        found = [self._loss(shortened(outputs["embedding"], size), batch) for size in self.options.matryoshka or (None,)]
-        return {"loss": (tf.add_n([total for total, _ in found]), found[0][1])}
+        fractions = [self._loss(shortened(outputs["embedding"], size), batch) for size in self.options.matryoshka or (None,)]
+        return {"loss": (tf.add_n([total for total, _ in fractions]), fractions[0][1])}
 
     def _loss(self, vectors: tf.Tensor, batch) -> ranking_losses.Fraction:
         """The loss of vectors [B,T,D] of length 1."""
@@ -107,72 +104,64 @@ class Task(TaskBase):
         """The correlation with the scores, or the mean reciprocal rank."""
         return "spearman" if self.options.score_column else "mrr"
 
-    def data(self, files):
-        return {"train": files_of(files.path(files.train_file, FILES["train"])),
-                "eval": files_of(files.path(files.eval_file, FILES["dev"]))}
-
     def input_columns(self):
         return {"text": (self.options.text_column,)}
 
-    def read(self, files, steps, model):
-        """Reads the rows to train on, bucketed by length and ordered by (seed, epoch), pairs or a collection held out, pairs to compare.
+    @property
+    def may_hold_out(self):
+        """Single texts answer nothing."""
+        return self.options.train_on != "texts"
 
-        Raises ValueError if nearly all pairs held out are training pairs.
-        """
-        options = self.options
-        splits.check_eval_file(options, files.eval_file)
-        eval_path = files.path(files.eval_file, FILES["dev"]) if steps.evaluate and not options.folds else ""
-        train_path = files.training_path(FILES["train"]) if steps.train else files.path(files.train_file, FILES["train"])
-        divided = steps.evaluate and not eval_path and options.train_on != "texts"
-        if steps.train:
-            check_options(options, (), (train_path, eval_path))
-        train = self.read_train(train_path) if steps.train or (divided and train_path) else None
-        collection = read_collection(str(eval_path), options.unknown_ids, logging.warning, options) if is_collection(eval_path) else None
-        held_out = collection.pairs() if collection else self._read_pairs(eval_path, bool(options.score_column)) if eval_path else None
-        if train and held_out:
-            labelled_texts.check_held_out(train, held_out, files.refuse_same)
-        notes: tuple[str, ...] = ()
-        if train and options.divides(divided):
-            parts = self._divide(train, divided)
-            if divided and len(parts.held_out):
-                scored = options.score_column and not is_collection(train_path) and not options.label_column
-                held_out = (self._read_pairs(train_path, True) if scored else train).rows(parts.held_out)
-                held_out = held_out if scored else dataclasses.replace(held_out, targets=None, choices=None)
-            train, notes = train.rows(parts.train), parts.notes
-        predict_path = files.path(files.predict_file, TEST_FILES) if steps.predict else ""
-        tests = self._read_pairs(predict_path, scored=False, empty="keep") if predict_path else None
-        return Resolved(task=self, model=model or self.build_model(),
-                        train=self._training_source(train, files) if train and steps.train else None,
-                        training_rows=described_pairs(train) if train and steps.train else "",
-                        held_out=self._collection(collection, files) if collection else self._pairs(held_out, files),
-                        tests=self._pairs(tests, files), notes=notes)
+    def read_file(self, path, use):
+        """Reads rows to train on, pairs or a collection to search, or pairs to compare."""
+        if use == "test":
+            return self.read_pairs(path, empty="keep")
+        if use == "train":
+            return self._read_training_rows(path)
+        if is_collection(path):
+            return self.read_collection(path)
+        return self._read_scored(path) if self.options.score_column else self.read_pairs(path)
 
-    def read_train(self, path: Source) -> LabelledTexts:
+    def _read_training_rows(self, path: Source) -> LabelledTexts:
         """Reads the rows to train on: of a collection, of pairs with scores, or of pairs with or without negatives."""
         options = self.options
-        if is_collection(path):
-            if options.train_on == "scores" or options.negative_columns or options.teacher_columns or options.label_column:
-                raise ValueError(f"{path}: a collection (BEIR) has pairs and the passages judged irrelevant: expected no score_column, "
-                                 "negative_columns, teacher_columns or label_column in config.options to train on it")
-            rows = read_collection(str(path), options.unknown_ids, logging.warning, options).pairs(options.most_negatives)
-        elif options.train_on == "scores":
-            return self._read_pairs(path, scored=True)
-        else:
-            rows = read_rows(path, options.training_columns, options.empty_text, options, logging.warning)
-        bad = [not negatives for negatives in rows.choices or [()] * len(rows)]
-        if options.loss_name in ("triplet", "margin_mse", "kl") and any(bad):
-            raise ValueError(f"{path}: row {bad.index(True) + 1}: expected a negative, which options.loss: {options.loss_name} compares "
-                             f"with the positive ({sum(bad)} such rows)")
+        if is_collection(path) and (options.train_on == "scores" or options.negative_columns or options.teacher_columns
+                                    or options.label_column):
+            raise ValueError(f"{path}: a collection (BEIR) has pairs and the passages judged irrelevant: expected no score_column, "
+                             "negative_columns, teacher_columns or label_column in config.options to train on it")
+        if options.train_on == "scores":
+            return self._read_scored(path)
+        rows = self.read_with_negatives(path)
+        if options.loss_name in ("triplet", *OF_A_TEACHER):
+            require_negatives(rows, path, f"a negative, which options.loss: {options.loss_name} compares with the positive")
         return rows
 
-    def _divide(self, data: LabelledTexts, hold_out: bool) -> splits.Parts:
+    def _read_scored(self, path: Source) -> LabelledTexts:
+        """Reads pairs with their scores."""
+        options = self.options
+        texts = (options.text_column, options.text_pair_column)
+        table = options.read_table(path, [*texts, options.score_column])
+        table = labelled_texts.without_empty(table, texts, options.empty_text, logging.warning)
+        first, second = (labelled_texts.texts(table, name) for name in texts)
+        return LabelledTexts(str(path), first, second, labelled_texts.scores(table, options.score_column, *options.score_range))
+
+    def answers_of(self, held_out, path):
+        return held_out.pairs() if isinstance(held_out, Collection) else held_out
+
+    def divide(self, train, hold_out):
         """Divides pairs such that pairs with a text in common stay together; tenths of the scores are the strata."""
-        assert data.text_pair is not None
-        both = number_texts(list(zip(data.text, data.text_pair)))
+        both = number_texts(list(zip(train.text, train.text_pair)))
         ones = np.ones(len(both), np.int8)
         common = connected_components(coo_array((ones, (both[:, 0], both[:, 1])), shape=(both.max() + 1,) * 2), directed=False)[1]
-        strata = splits.bins(data.targets) if self.options.train_on == "scores" and data.targets is not None else [0] * len(both)
-        return splits.divide(self.options, common[both[:, 0]].tolist(), strata, hold_out, data.path)
+        strata = splits.bins(train.targets) if self.options.train_on == "scores" else [0] * len(both)
+        return splits.divide(self.options, common[both[:, 0]].tolist(), strata, hold_out, train.path)
+
+    def hold_out_rows(self, train, numbers, files):
+        """Returns pairs with their scores, or without any."""
+        path = self.path(files, "train")
+        if self.options.score_column and not is_collection(path) and not self.options.label_column:
+            return self._read_scored(path).rows(numbers)
+        return dataclasses.replace(train.rows(numbers), targets=None, choices=None)
 
     def check(self, steps):
         """Also refuses batches whose part for a replica, or a micro-batch of it, would cut a group, and one column for both texts.
@@ -199,39 +188,28 @@ class Task(TaskBase):
             raise ValueError(f"config.training.{key}: expected whole groups of options.group_size = {size} rows in each micro-batch of "
                              f"each replica, got {rows} rows there ({batch} in the batch)")
 
-    def _read_pairs(self, path: Source, scored: bool, empty: labelled_texts.EmptyText | None = None) -> LabelledTexts:
-        """Reads pairs, with their scores or without."""
-        options = self.options
-        if not scored:
-            columns = SearchColumns(text=options.text_column, text_pair=options.text_pair_column)
-            return read_rows(path, columns, empty or options.empty_text, options, logging.warning)
-        texts = (options.text_column, options.text_pair_column)
-        table = options.read_table(path, [*texts, options.score_column])
-        table = labelled_texts.without_empty(table, texts, empty or options.empty_text, logging.warning)
-        first, second = (labelled_texts.texts(table, name) for name in texts)
-        return LabelledTexts(str(path), first, second, labelled_texts.scores(table, options.score_column, *options.score_range))
-
-    def _training_source(self, data: LabelledTexts, files: DataFiles) -> ExampleSource:
-        rows = _rows(data)
+    def make_train(self, train, files, model):
+        rows = _rows(train)
         if self.options.train_on == "scores":
-            assert data.targets is not None
-            extra = {"scores": self._cosines(data.targets)}
+            extra = {"scores": self._cosines(train.targets)}
+        elif train.targets is not None:
+            extra = {"teacher": train.targets}
         else:
             extra = {"text_numbers": number_texts(rows, ranking_losses.MISSING)}
-            extra = {"teacher": data.targets} if data.targets is not None else extra
-        return self._make_source(rows, extra, files, training=True)
+        return self._make_source(rows, extra, files, training=True), ()
 
-    def _pairs(self, data: LabelledTexts | None, files: DataFiles) -> Pairs | None:
-        """Pairs to evaluate; they have the loss of training if that needs neither negatives nor a teacher."""
-        if data is None:
-            return None
-        if data.targets is not None:
-            extra = {"scores": self._cosines(data.targets)} if self.options.loss_name != "cosent" else {}
+    def make_held_out(self, held_out, files, model):
+        """A collection, or pairs; these have the loss of training if that needs neither negatives nor a teacher."""
+        if isinstance(held_out, Collection):
+            return self._collection(held_out, files)
+        if held_out.targets is not None:
+            extra = {"scores": self._cosines(held_out.targets)} if self.options.loss_name != "cosent" else {}
+        elif self._has_groups:
+            extra = {"text_numbers": number_texts(_rows(held_out))}
+            self._check_groups("eval_batch_size", 1)
         else:
-            extra = {"text_numbers": number_texts(_rows(data))} if self._has_groups else {}
-            if extra:
-                self._check_groups("eval_batch_size", 1)
-        return Pairs(data, self._make_source(_rows(data), extra, files))
+            extra = {}
+        return Pairs(held_out, self._make_source(_rows(held_out), extra, files))
 
     def _collection(self, collection: Collection, files: DataFiles) -> HeldOutCollection:
         queries, passages = ([prompt + text for text in texts] for prompt, texts in (

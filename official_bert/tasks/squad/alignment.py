@@ -57,15 +57,15 @@ class LabelCounts:
         """One line about the labels, "" if each is its answer as it stands."""
         exact = alignment == "characters"
         which = "nearest" if exact else "first"
-        parts = [(self.widened, "wider than the answer" + ("" if exact else ", up to all between two spaces")),
+        counts = [(self.widened, "wider than the answer" + ("" if exact else ", up to all between two spaces")),
                  (self.moved, f"not at answer_start but at the {which} place that reads as the answer"),
                  (self.outside, "in no window as a whole, trained as no answer"),
                  (self.unlike_2018, "unlike those of options.answer_alignment=2018")]
-        if not any(count for count, _ in parts):
+        if not any(count for count, _ in counts):
             return ""
         hint = "; options.answer_alignment=characters labels the answer's own characters"
         remedy = "" if exact or not self.widened + self.moved else hint
-        return f"labels of {self.answers} answers: {'; '.join(f'{count} {text}' for count, text in parts if count)}{remedy}"
+        return f"labels of {self.answers} answers: {'; '.join(f'{count} {text}' for count, text in counts if count)}{remedy}"
 
 
 def answer_label(pieces: Pieces, example: SquadExample, tokenizer: Tokenizer, alignment: Alignment) -> Label:

@@ -9,6 +9,7 @@ from official_bert.reports.comparison import ComparableAnswers
 from official_bert.reports.sections import Mistake, Section, mistakes_section
 from official_bert.tasks.squad import metrics
 from official_bert.tasks.squad.decoding import Decoded
+from official_bert.tasks.squad.reading import questions_in
 from official_bert.text.tokenization import BasicTokenizer
 
 LENGTHS = ((0, 0, "no answer"), (1, 1, "1 word"), (2, 2, "2 words"), (3, 5, "3 to 5 words"), (6, 10, "6 to 10 words"),
@@ -20,13 +21,12 @@ def examine(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version
     """Yields the sections about the questions that were answered, all of `articles`; scores are from 0 to 1."""
     exact, f1 = metrics.question_scores(articles, {key: value.prediction for key, value in decoded.items()}, version_2)
     questions = {row["id"]: row for row in metrics.questions_of(articles) if row["id"] in decoded}
-    contexts = {row["id"]: paragraph.get("context", "") for article in articles for paragraph in article["paragraphs"]
-                for row in paragraph["qas"]}
+    contexts = {row["id"]: paragraph.get("context", "") for _, paragraph, row in questions_in(articles)}
     yield _by_length(questions, exact, f1)
     if version_2:
         yield _by_threshold(articles, decoded)
     yield mistakes_section(
-        [Mistake([row["question"], contexts[key]], " / ".join(dict.fromkeys(metrics.gold_answers(row))) or "(no answer)",
+        [Mistake([row["question"], contexts[key]], _gold(row),
                  decoded[key].prediction or "(no answer)", float(decoded[key].nbest[0].probability) if decoded[key].nbest else 0.0)
          for key, row in questions.items() if f1[key] == 0.0],
         "probability", title="The most confident answers that share no word with the right one")
@@ -39,9 +39,14 @@ def comparable(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], vers
     exact, f1 = (np.array([scores[row["id"]] for row in rows]) for scores in by_question)
     return ComparableAnswers(
         questions=[f"{row['id']}: {row['question']}" for row in rows],
-        gold=[" / ".join(dict.fromkeys(metrics.gold_answers(row))) or "(no answer)" for row in rows],
+        gold=[_gold(row) for row in rows],
         answers=[decoded[row["id"]].prediction or "(no answer)" for row in rows],
         measure=lambda numbers: {"exact_match": float(exact[numbers].mean()), "f1": float(f1[numbers].mean())}, right=exact == 1.0)
+
+
+def _gold(question: Mapping) -> str:
+    """The different gold answers in one text."""
+    return " / ".join(dict.fromkeys(metrics.gold_answers(question))) or "(no answer)"
 
 
 def _by_length(questions: Mapping[str, Mapping], exact: Mapping[str, float], f1: Mapping[str, float]) -> Section:

@@ -3,9 +3,10 @@
 import collections
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from official_bert.tasks.squad.decoding import Decoded
+from official_bert.tasks.squad.reading import questions_in
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -23,12 +24,12 @@ def squad_metrics(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], v
     predictions = {key: value.prediction for key, value in decoded.items()}
     check_answers(articles, version_2)
     if not version_2:
-        return _evaluate_version_1(articles, predictions)
+        return mean_scores(articles, predictions)
     exact, f1 = question_scores(articles, predictions, version_2=True)
     answerable = _answerable(articles)
     metrics = {"exact_match": _mean(exact, exact), "f1": _mean(f1, f1)}
-    for name, wanted in (("has_answer", True), ("no_answer", False)):
-        if keys := [key for key in exact if answerable[key] == wanted]:
+    for name, has_answer in (("has_answer", True), ("no_answer", False)):
+        if keys := [key for key in exact if answerable[key] == has_answer]:
             metrics |= {f"{name}_exact_match": _mean(exact, keys), f"{name}_f1": _mean(f1, keys)}
     for name, (best, threshold) in best_thresholds(articles, decoded).items():
         metrics |= {f"best_{name}": best, f"best_{name}_threshold": threshold}
@@ -52,15 +53,16 @@ def token_f1(prediction: str, gold: str) -> float:
     return (2 * precision * recall) / (precision + recall)
 
 
-def _evaluate_version_1(articles: Sequence[Mapping], predictions: Mapping[str, str]) -> dict[str, float]:
-    """Every question counts, even without a prediction."""
+def mean_scores(articles: Sequence[Mapping], predictions: Mapping[str, str],
+                normalizes: Callable[[str], str] = normalize) -> dict[str, float]:
+    """Returns `exact_match` and `f1` as version 1 counts them: every question counts, even without a prediction."""
     total = float(sum(1 for _ in questions_of(articles)))
-    exact, f1 = question_scores(articles, predictions, version_2=False)
+    exact, f1 = question_scores(articles, predictions, version_2=False, normalizes=normalizes)
     return {"exact_match": sum(exact.values()) / total, "f1": sum(f1.values()) / total}
 
 
-def question_scores(articles: Sequence[Mapping], predictions: Mapping[str, str],
-                    version_2: bool) -> tuple[dict[str, float], dict[str, float]]:
+def question_scores(articles: Sequence[Mapping], predictions: Mapping[str, str], version_2: bool,
+                    normalizes: Callable[[str], str] = normalize) -> tuple[dict[str, float], dict[str, float]]:
     """Returns exact match and F1, from 0 to 1, of each question with a prediction.
 
     Version 1: an answer that normalises to nothing earns no F1. Version 2: without a gold answer, "" is the right one.
@@ -68,8 +70,8 @@ def question_scores(articles: Sequence[Mapping], predictions: Mapping[str, str],
     exact, f1 = {}, {}
     for row in questions_of(articles):
         if row["id"] in predictions:
-            predicted = normalize(predictions[row["id"]])
-            golds = [normalize(text) for text in gold_answers(row)]
+            predicted = normalizes(predictions[row["id"]])
+            golds = [normalizes(text) for text in gold_answers(row)]
             golds = [gold for gold in golds if gold] or [""] if version_2 else golds
             exact[row["id"]] = float(predicted in golds)
             f1[row["id"]] = max(token_f1(predicted, gold) for gold in golds) if predicted or version_2 else 0.0
@@ -81,10 +83,8 @@ def _mean(scores: Mapping[str, float], keys: Sequence[str] | Mapping) -> float:
 
 
 def questions_of(articles: Sequence[Mapping]) -> Iterator[Mapping]:
-    """Yields the questions of articles, in order."""
-    for article in articles:
-        for paragraph in article["paragraphs"]:
-            yield from paragraph["qas"]
+    """Returns the questions of articles, in order."""
+    return (row for _, _, row in questions_in(articles))
 
 
 def gold_answers(row: Mapping) -> list[str]:

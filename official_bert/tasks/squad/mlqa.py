@@ -10,7 +10,7 @@ import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
 
-from official_bert.tasks.squad.metrics import questions_of, token_f1
+from official_bert.tasks.squad.metrics import mean_scores, questions_of
 
 ARTICLES = {
     "en": r"\b(?:a|an|the)\b", "es": r"\b(?:un|una|unos|unas|el|la|los|las)\b", "vi": r"\b(?:của|là|cái|chiếc|những)\b",
@@ -43,14 +43,6 @@ def mlqa_metrics(articles: Sequence[Mapping], predictions: Mapping[str, str], la
 
     Every question counts, even without a prediction; the best of several gold answers counts.
     """
-    rows = list(questions_of(articles))
-    if language not in ARTICLES or not all(row.get("answers") for row in rows):
+    if language not in ARTICLES or not all(row.get("answers") for row in questions_of(articles)):
         return {}
-    exact = f1 = 0.0
-    for row in rows:
-        if row["id"] in predictions:
-            predicted = normalize(predictions[row["id"]], language)
-            golds = [normalize(answer["text"], language) for answer in row["answers"]]
-            exact += predicted in golds
-            f1 += max(token_f1(predicted, gold) for gold in golds) if predicted else 0.0
-    return {"exact_match": exact / len(rows), "f1": f1 / len(rows)}
+    return mean_scores(articles, predictions, functools.partial(normalize, language=language))

@@ -3,7 +3,7 @@
 import bisect
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import numpy as np
@@ -50,6 +50,22 @@ class SquadFile:
     unfound: tuple[str, ...]  # a line for each answer that is not in its context
     skipped: int  # questions without another answer
 
+    def rows(self, keep: np.ndarray) -> "SquadFile":
+        """Returns only some of the questions, by their numbers in the articles."""
+        ids = self._ids(keep)
+        return dataclasses.replace(self, articles=only(self.articles, ids),
+                                   examples=tuple(example for example in self.examples if example.qas_id in ids))
+
+    def rows_to_evaluate(self, keep: np.ndarray) -> "SquadFile":
+        """Returns some of the questions, by their numbers, as a file to evaluate on has them: the articles alone hold the answers."""
+        articles = only(self.articles, self._ids(keep))
+        return dataclasses.replace(self, articles=articles, examples=tuple(
+            SquadExample(row["id"], row["question"], passage) for _, passage, row in _questions(self.source, articles)))
+
+    def _ids(self, numbers: np.ndarray) -> Set[str]:
+        ids = [row["id"] for _, _, row in questions_in(self.articles)]
+        return {ids[number] for number in numbers}
+
     def described(self) -> str:
         """A line about the rows to train on."""
         without = sum(example.is_impossible for example in self.examples)
@@ -67,8 +83,8 @@ class SquadFile:
 
 def split_words(context: str) -> Passage:
     """Splits a context into words at spaces, tabs, line ends and U+202F only."""
-    found = list(WORD.finditer(context))
-    return Passage(context, tuple(match.group() for match in found), tuple(match.start() for match in found))
+    words = list(WORD.finditer(context))
+    return Passage(context, tuple(word.group() for word in words), tuple(word.start() for word in words))
 
 
 def read_squad(path: Source, training: bool = False, version_2: bool = False, several: SeveralAnswers = "refuse",
@@ -111,24 +127,29 @@ def read_squad(path: Source, training: bool = False, version_2: bool = False, se
     return SquadFile(path, tuple(examples), articles, tuple(unfound), skipped)
 
 
-def units_of(articles: Sequence[Mapping], least: int) -> tuple[dict[str, str], str]:
-    """Returns the article of each question, by id: its title, or else its first passage; and "articles".
+def questions_in(articles: Sequence[Mapping]) -> Iterator[tuple[Mapping, Mapping, Mapping]]:
+    """Yields (article, paragraph, question) of every question, in order."""
+    for article in articles:
+        for paragraph in article["paragraphs"]:
+            for row in paragraph["qas"]:
+                yield article, paragraph, row
+
+
+def only(articles: Sequence[Mapping], ids: Container[str]) -> list[dict]:
+    """Returns articles with the questions of these ids alone."""
+    return [{**article, "paragraphs": [{**paragraph, "qas": [row for row in paragraph["qas"] if row["id"] in ids]}
+                                       for paragraph in article["paragraphs"]]} for article in articles]
+
+
+def units_of(articles: Sequence[Mapping], least: int) -> tuple[list[str], str]:
+    """Returns the article of each question, in order: its title, or else its first passage; and "articles".
 
     If there are fewer than `least` articles, it is the passage of each question, and "passages".
     """
-    contexts = {row["id"]: (article.get("title") or article["paragraphs"][0]["context"], paragraph["context"])
-             for article in articles for paragraph in article["paragraphs"] for row in paragraph["qas"]}
-    by_article = {qas_id: title for qas_id, (title, _) in contexts.items()}
-    if len(set(by_article.values())) >= least:
-        return by_article, "articles"
-    return {qas_id: context for qas_id, (_, context) in contexts.items()}, "passages"
-
-
-def only(file: SquadFile, ids: Set[str]) -> SquadFile:
-    """Returns only the questions with these ids."""
-    articles = [{**article, "paragraphs": [{**paragraph, "qas": [row for row in paragraph["qas"] if row["id"] in ids]}
-                                           for paragraph in article["paragraphs"]]} for article in file.articles]
-    return dataclasses.replace(file, articles=articles, examples=tuple(example for example in file.examples if example.qas_id in ids))
+    titles = [article.get("title") or article["paragraphs"][0]["context"] for article, _, _ in questions_in(articles)]
+    if len(set(titles)) >= least:
+        return titles, "articles"
+    return [paragraph["context"] for _, paragraph, _ in questions_in(articles)], "passages"
 
 
 def _load(source: Source, encoding: str) -> tuple[Source, list[dict]]:
@@ -152,8 +173,8 @@ def _question(row: Mapping, number: int, where: str) -> dict:
             raise ValueError(f"{where}.answers: expected lists of equal length, text with texts and answer_start with whole numbers, "
                              f"got {str(answers)[:100]}")
         answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts)]
-    known = {} if answers is None else {"is_impossible": answers == []}
-    return {"id": str(number), **known, **row, "answers": answers}
+    impossible = {} if answers is None else {"is_impossible": answers == []}
+    return {"id": str(number), **impossible, **row, "answers": answers}
 
 
 def _plain(values: Any) -> Any:

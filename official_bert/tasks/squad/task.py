@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,8 @@ from official_bert.tasks.squad.reading import Alignment, SeveralAnswers, SquadFi
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.text import loading
 from official_bert.training import losses
-from official_bert.training.task import INSPECTOR, DataFiles, Predictions, Resolved, TaskBase
+from official_bert.training.file_task import FileTask
+from official_bert.training.task import Predictions, TaskBase
 
 LAYOUT = 3  # of the arrays that are cached
 FILES = {"1.1": ("train-v1.1.json", "dev-v1.1.json"), "2.0": ("train-v2.0.json", "dev-v2.0.json")}
@@ -61,13 +61,12 @@ class Options(SplitOptions, DecodingRules):
     """Encoding of files of JSON; empty: UTF-8."""
 
 
-class Task(TaskBase):
+class Task(FileTask):
     """Start and end of the answer in a window of the passage; [CLS] if the answer is not in the window."""
 
     Options = Options
     head = "span"
     served_classes = (ServedSpans,)
-    inspector = INSPECTOR
     loss_names = ("start", "end")
     refused: ClassVar[Mapping[str, str]] = {"header": "the files are JSON or Parquet, whose rows name their keys"}
 
@@ -98,94 +97,82 @@ class Task(TaskBase):
             check_used(self.options, ["null_score_diff_threshold"], "options.version_2_with_negative: true",
                        self.options.version_2_with_negative)
 
-    def data(self, files):
-        return {"train": [files.path(files.train_file, [self._published(0)])], "eval": [files.path(files.eval_file, [self._published(1)])]}
+    @property
+    def file_names(self):
+        """Those of the version."""
+        train, dev = FILES["2.0" if self.options.version_2_with_negative else "1.1"]
+        return {"train": [train], "dev": [dev]}
 
-    def read(self, files, steps, model):
-        """Reads the training questions whose answers are in their contexts, and the questions to evaluate on or to answer.
+    def read_file(self, path, use):
+        """Reads questions, to train on those whose answers are in their contexts."""
+        options = self.options
+        return read_squad(path, use == "train", options.version_2_with_negative, options.several_answers, options.answer_alignment,
+                          options.encoding)
 
-        The questions to answer are those of `predict_file`, else those of evaluation; without gold answers nothing is evaluated.
-        """
-        splits.check_eval_file(self.options, files.eval_file)
-        read = functools.cache(functools.partial(read_squad, encoding=self.options.encoding))
-        eval_path = "" if self.options.folds else files.path(files.eval_file, [self._published(1)])
-        predict_path = files.predict_file or eval_path
-        train = self.read_train(files) if steps.train else None
-        if train and predict_path:
-            _check_overlap(train, read(predict_path), files.refuse_same if predict_path == eval_path else None)
-        if train and steps.evaluate and eval_path not in ("", predict_path):
-            _check_overlap(train, read(eval_path), files.refuse_same)
-        evaluated = read(eval_path) if steps.evaluate and eval_path else None
-        train_path = files.path(files.train_file, [self._published(0)])
-        hold_out, notes = steps.evaluate and not eval_path, ()
-        if train_path and (train or hold_out) and self.options.divides(hold_out):
-            train, part, notes = self._divide(train, read(train_path), hold_out)
-            evaluated = part if hold_out else evaluated
-        version_2 = self.options.version_2_with_negative
-        if evaluated and not metrics.has_gold_answers(evaluated.articles, version_2):
+    def read_tests(self, files):
+        """Reads the questions of `predict_file`, else those of evaluation."""
+        path = files.predict_file or self.eval_path(files)
+        return self.read_file(path, "test") if path else None
+
+    def check_rows(self, rows, files, steps):
+        """Also leaves out questions to evaluate on if none has gold answers. Raises ValueError if nothing is trained, or if some have."""
+        train, held_out, version_2 = rows.train if steps.train else None, rows.held_out, self.options.version_2_with_negative
+        tests = self.read_tests(files) if train and not steps.predict else rows.tests  # a training asks what will be answered later
+        same_file = files.predict_file in ("", self.eval_path(files))
+        if held_out and tests and same_file:
+            tests = held_out
+        if train and tests:
+            _check_overlap(train, tests, files.refuse_same if same_file else None)
+        if train and held_out and held_out is not tests:
+            _check_overlap(train, held_out, files.refuse_same)
+        rows = dataclasses.replace(rows, tests=tests if steps.predict else None)
+        if held_out and not metrics.has_gold_answers(held_out.articles, version_2):
             if not steps.train:
-                raise ValueError(f"task squad: no evaluation data given: {evaluated.source} has no answers")
-            evaluated, notes = None, (*notes, f"{evaluated.source} has no answers: nothing is evaluated")
-        if evaluated:
-            metrics.check_answers(evaluated.articles, version_2, str(evaluated.source))
-        answered = read(predict_path) if steps.predict and predict_path else None
-        held_out = self._questions(evaluated) if evaluated else None
-        tests = held_out if answered is evaluated else self._questions(answered) if answered else None
-        source, labels = self._train_source(train, files.cache_dir) if train else (None, ())
-        return Resolved(task=self, model=model or self.build_model(), held_out=held_out, tests=tests, train=source,
-                        training_rows=train.described() if train else "", notes=(*notes, *labels))
+                raise ValueError(f"task squad: no evaluation data given: {held_out.source} has no answers")
+            return dataclasses.replace(rows, held_out=None, notes=(f"{held_out.source} has no answers: nothing is evaluated",))
+        if held_out:
+            metrics.check_answers(held_out.articles, version_2, str(held_out.source))
+        return rows
 
-    def _divide(self, train: SquadFile | None, whole: SquadFile, hold_out: bool) -> tuple[SquadFile | None, SquadFile | None, tuple]:
-        """Divides the questions of a training file by articles, or by passages if there are few articles.
-
-        Returns the questions to train on, those held out, if any, and the notes about them.
-        """
-        unit_of, unit = reading.units_of(whole.articles, max(splits.FEW, self.options.folds))
-        questions = collections.Counter(unit_of.values())
+    def divide(self, train, hold_out):
+        """Divides the questions of a training file by articles, or by passages if there are few articles."""
+        units, unit = reading.units_of(train.articles, max(splits.FEW, self.options.folds))
+        questions = collections.Counter(units)
         sizes = dict(zip(questions, splits.bins(np.array(list(questions.values())))))
-        parts = splits.divide(self.options, list(unit_of.values()), [sizes[key] for key in unit_of.values()], hold_out, str(whole.source),
-                              "questions", unit)
-        ids = np.array(list(unit_of))
-        return (train and reading.only(train, set(ids[parts.train])),
-                reading.only(whole, set(ids[parts.held_out])) if len(parts.held_out) else None, parts.notes)
+        return splits.divide(self.options, units, [sizes[key] for key in units], hold_out, str(train.source), "questions", unit)
 
-    def read_train(self, files: DataFiles) -> SquadFile:
-        """Reads the training questions whose answers are in their contexts; warns of the others."""
-        path = files.path(files.train_file, [self._published(0)])
-        if not path:
-            where = f"--data_dir={files.data_dir}: no {self._published(0)} there" if files.data_dir else "got neither"
-            raise ValueError(f"task squad: expected --train_file or a --data_dir with {self._published(0)}; {where}")
-        file = read_squad(path, training=True, version_2=self.options.version_2_with_negative,
-                          several=self.options.several_answers, alignment=self.options.answer_alignment,
-                          encoding=self.options.encoding)
-        if file.unfound:
-            logging.warning("%s", file.warning())
-        return file
+    def hold_out_rows(self, train, numbers, files):
+        return train.rows_to_evaluate(numbers)
 
-    def _train_source(self, file: SquadFile, cache_dir: str) -> tuple[ExampleSource, tuple[str, ...]]:
-        """Returns the training rows, and a line about their labels if some differ from the answers."""
-        depends_on = {"layout": LAYOUT, "data": digest(file.source), "questions": text_digest(example.qas_id for example in file.examples),
-                      "vocab": loading.digest(self.config.tokenizer.vocab_file),
+    def described(self, train):
+        return train.described()
+
+    def make_train(self, train, files, model):
+        """The notes are a line about the labels, if some differ from the answers."""
+        if train.unfound:
+            logging.warning("%s", train.warning())
+        depends_on = {"layout": LAYOUT, "data": digest(train.source), "vocab": loading.digest(self.config.tokenizer.vocab_file),
+                      "questions": text_digest(example.qas_id for example in train.examples),
                       "do_lower_case": self.config.tokenizer.do_lower_case} | {
             key: getattr(self.options, key) for key in ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative",
                                                         "several_answers", "answer_alignment")}
-        arrays = cached(cache_dir, depends_on, lambda: self._train_arrays(file))
-        self._warn_of_cut(file, int(arrays["cut_questions"]))
+        arrays = cached(files.cache_dir, depends_on, lambda: self._train_arrays(train))
+        self._warn_of_cut(train, int(arrays["cut_questions"]))
         label_line = LabelCounts(*map(int, arrays["labels"])).line(self.options.answer_alignment)
         answers = {name: arrays[name] for name in ("start_positions", "end_positions")}
-        source = self.make_batches(TextFeatures(arrays, answers), training=True, rows=len(file.examples))
-        return source, (f"{file.source}: {label_line}",) if label_line else ()
+        source = self.make_batches(TextFeatures(arrays, answers), training=True, rows=len(train.examples))
+        return source, [f"{train.source}: {label_line}"] if label_line else []
 
     def _train_arrays(self, file: SquadFile) -> dict[str, np.ndarray]:
         maker = self._feature_maker()
         arrays = as_arrays(maker.make(file.examples, training=True))
         return arrays | {"labels": np.array(dataclasses.astuple(maker.labels)), "cut_questions": np.array(maker.cut_questions)}
 
-    def _questions(self, file: SquadFile) -> "Questions":
+    def make_held_out(self, held_out, files, model):
         maker = self._feature_maker()
-        features = maker.make(file.examples)
-        self._warn_of_cut(file, maker.cut_questions)
-        return Questions(self, file, features, self.make_batches(TextFeatures(as_arrays(features))))
+        features = maker.make(held_out.examples)
+        self._warn_of_cut(held_out, maker.cut_questions)
+        return Questions(self, held_out, features, self.make_batches(TextFeatures(as_arrays(features))))
 
     def predictions(self, outputs, batch):
         """The logits; `evaluate` drops those of padding."""
@@ -196,8 +183,8 @@ class Task(TaskBase):
 
     def tuned_options(self, metrics):
         """The threshold for no answer with the best F1 on the evaluation data."""
-        found = metrics.get("best_f1_threshold")
-        return {} if found is None else {"null_score_diff_threshold": found}
+        threshold = metrics.get("best_f1_threshold")
+        return {} if threshold is None else {"null_score_diff_threshold": threshold}
 
     def with_tuned(self, stored):
         """Takes the stored threshold in the place of 0.0, 2018's default."""
@@ -220,9 +207,6 @@ class Task(TaskBase):
         if self.tokenizer.vocab != other.tokenizer.vocab or self.tokenizer.do_lower_case != other.tokenizer.do_lower_case:
             raise ValueError(f"{where}: its vocabulary or casing is not that of the questions: {self.config.tokenizer.vocab_file} with "
                              f"do_lower_case {str(self.tokenizer.do_lower_case).lower()}")
-
-    def _published(self, index: int) -> str:
-        return FILES["2.0" if self.options.version_2_with_negative else "1.1"][index]
 
     def _feature_maker(self) -> FeatureMaker:
         return FeatureMaker(self.tokenizer, self.options.max_seq_length, self.options.doc_stride, self.options.max_query_length,
@@ -264,22 +248,21 @@ class Questions:
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Computes exact match and F1 by the official evaluator; with version 2 also the best threshold for no answer."""
         decoded = self.decode(predictions)
-        return metrics.squad_metrics(self._asked(decoded), decoded, self.task.options.version_2_with_negative)
+        return metrics.squad_metrics(self._answered(decoded), decoded, self.task.options.version_2_with_negative)
 
     def examine(self, predictions: Predictions) -> list[Section]:
         """Scores by length and threshold, and the worst answers."""
         decoded = self.decode(predictions)
-        return list(examine(self._asked(decoded), decoded, self.task.options.version_2_with_negative))
+        return list(examine(self._answered(decoded), decoded, self.task.options.version_2_with_negative))
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
         """The answers to the questions."""
         decoded = self.decode(predictions)
-        return {"": comparable(self._asked(decoded), decoded, self.task.options.version_2_with_negative)}
+        return {"": comparable(self._answered(decoded), decoded, self.task.options.version_2_with_negative)}
 
-    def _asked(self, decoded: Mapping[str, Decoded]) -> list[dict]:
+    def _answered(self, decoded: Mapping[str, Decoded]) -> list[dict]:
         """The articles with the questions that were answered."""
-        return [{"paragraphs": [{**paragraph, "qas": [row for row in paragraph["qas"] if row["id"] in decoded]}
-                                for paragraph in article["paragraphs"]]} for article in self.file.articles]
+        return reading.only(self.file.articles, decoded)
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes `predictions.json`, `nbest_predictions.json` and, with version 2, `null_odds.json`, as 2018 does."""
@@ -303,8 +286,7 @@ def _check_overlap(train: SquadFile, second_file: SquadFile, refuse: Callable[[s
 
 def _ids_by_question(file: SquadFile) -> dict[tuple[str, str], str]:
     """The ids of a file's questions by context and question."""
-    return {(paragraph["context"], row["question"]): row["id"]
-            for article in file.articles for paragraph in article["paragraphs"] for row in paragraph["qas"]}
+    return {(paragraph["context"], row["question"]): row["id"] for _, paragraph, row in reading.questions_in(file.articles)}
 
 
 def _logits(row, length: int) -> Logits:

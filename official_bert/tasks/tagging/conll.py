@@ -66,6 +66,19 @@ class Sentence:
 
 
 @dataclasses.dataclass(frozen=True)
+class SentenceFile:
+    """The sentences of a file, or of rows in its place."""
+
+    source: Source
+    sentences: Sequence[Sentence]
+    notes: Sequence[str] = ()  # lines about what was left out
+
+    def rows(self, keep: np.ndarray) -> "SentenceFile":
+        """Returns only the sentences with these numbers."""
+        return dataclasses.replace(self, sentences=[self.sentences[number] for number in keep])
+
+
+@dataclasses.dataclass(frozen=True)
 class Block:
     """The lines of a sentence with their numbers."""
 
@@ -343,15 +356,15 @@ def read_to_tag(path: Source, columns: Columns, warn: Callable[[str], None], not
         return sentences
 
 
-def check_held_out(train_path: Source, train: Sequence[Sentence], path: Source, sentences: Sequence[Sentence],
-                    refuse: Callable[[str], None], warn: Callable[[str], None]) -> None:
+def check_held_out(train: SentenceFile, held_out: SentenceFile, refuse: Callable[[str], None], warn: Callable[[str], None]) -> None:
     """Calls `refuse` with a message if nearly all evaluation sentences are training sentences; `warn` if more than half are."""
-    known = {sentence.words for sentence in train}
-    shared = sum(sentence.words in known for sentence in sentences)
-    message = f"{path}: {shared} of its {len(sentences)} sentences are in {train_path} too"
-    if shared >= SAME_SHARE * len(sentences):
+    known = {sentence.words for sentence in train.sentences}
+    count = len(held_out.sentences)
+    shared = sum(sentence.words in known for sentence in held_out.sentences)
+    message = f"{held_out.source}: {shared} of its {count} sentences are in {train.source} too"
+    if shared >= SAME_SHARE * count:
         refuse(f"{message}: expected data that the model is not trained on")
-    elif shared > len(sentences) / 2:
+    elif shared > count / 2:
         warn(f"{message}: what is measured there says little about other texts")
 
 

@@ -5,7 +5,7 @@ is read from the window that shows its first piece with the most context, so it 
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -88,19 +88,3 @@ def gather_words(features: Sequence[TaggingFeature], values: Sequence[np.ndarray
     for feature, row in zip(features, values, strict=True):
         words[feature.text][feature.words] = row[feature.positions]
     return words
-
-
-class WeightedRow(Mapping):
-    """A row with `loss_weights`, the weight of each tag."""
-
-    def __init__(self, row: Mapping[str, np.ndarray], weights: np.ndarray):
-        self.row, self.weights = row, weights
-
-    def __getitem__(self, key):
-        return self.weights[self.row["tags"]] if key == "loss_weights" else self.row[key]
-
-    def __iter__(self):
-        return iter([*self.row, "loss_weights"])
-
-    def __len__(self):
-        return len(self.row) + 1

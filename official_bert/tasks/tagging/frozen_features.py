@@ -1,5 +1,6 @@
 """A frozen encoder's outputs for each word (the feature-based approach, paper 5.3), computed once and kept in a file."""
 
+import collections
 import hashlib
 import os
 import tempfile
@@ -56,23 +57,18 @@ class WordFeatures:
         return digest.hexdigest()[:32]
 
 
-class WordRow(Mapping):
+class WordRow(collections.UserDict):
     """A text as a row of word features, which are computed at the first access; a tag -1 means that the word is not labelled."""
 
     def __init__(self, stored: WordFeatures, number: int, tags: np.ndarray, starts: np.ndarray | None = None):
+        super().__init__({"tags": np.maximum(tags, 0), "input_mask": np.ones_like(tags), "tag_mask": (tags >= 0).astype(tags.dtype)})
         self.stored, self.number = stored, number
-        self.values_by_key = {"tags": np.maximum(tags, 0), "input_mask": np.ones_like(tags), "tag_mask": (tags >= 0).astype(tags.dtype)}
         if starts is not None:
-            self.values_by_key["sentence_starts"] = starts
+            self["sentence_starts"] = starts
+        self["word_features"] = None
 
     def __getitem__(self, key):
-        return self.stored[self.number] if key == "word_features" else self.values_by_key[key]
-
-    def __iter__(self):
-        return iter([*self.values_by_key, "word_features"])
-
-    def __len__(self):
-        return len(self.values_by_key) + 1
+        return self.stored[self.number] if key == "word_features" else super().__getitem__(key)
 
 
 def compute_features(model: keras.Model, features: Sequence[TaggingFeature], ends: np.ndarray, path: str) -> None:
@@ -82,8 +78,8 @@ def compute_features(model: keras.Model, features: Sequence[TaggingFeature], end
     stored = np.lib.format.open_memmap(path, "w+", np.float32, (int(ends[-1]), layers, width))
     run = tf.function(lambda batch: tf.cast(model.features(batch), tf.float32), reduce_retracing=True, autograph=False)
     for part in batches_by_length([len(feature.input_ids) for feature in features], BATCH_TOKENS):
-        found = run(padded([features[index] for index in part])).numpy()
-        for row, index in zip(found, part):
+        layers_of_rows = run(padded([features[index] for index in part])).numpy()
+        for row, index in zip(layers_of_rows, part):
             stored[starts[features[index].text] + features[index].words] = row[features[index].positions]
     stored.flush()
 

@@ -62,7 +62,7 @@ class ServedTagger(ServedWindows):
         # Published taggers may have types without prefixes: O, PER, LOC. Beside prefixes, such labels (X, [PAD]) mean nothing.
         self._nothing = {*chunk_tags.meaningless(labels)}
         self._prefixed = any(map(chunk_tags.has_prefix, labels))
-        self.types = sorted({kind for prefix, kind in map(self._parts, labels) if prefix != OUTSIDE and kind != CONTINUED})
+        self.types = sorted({kind for prefix, kind in map(self._split, labels) if prefix != OUTSIDE and kind != CONTINUED})
         self._pieces_of_text = isinstance(tokenizer, GraphSubwords)  # which spaces and punctuation divide, not pieces
         continues = tokenizer.host.continues_word
         rows = self.encoder.settings["vocab_size"]  # the model may have more than the tokenizer has tokens
@@ -78,8 +78,8 @@ class ServedTagger(ServedWindows):
                           {"logits": tf.TensorSpec([None, None, len(self.labels)])},
                           lambda rows, _: lengthened(self._tag_rows(rows), tf.shape(ids)[1]))["logits"]
         lengths = tf.reduce_sum(tf.cast(begins, tf.int32), axis=1)
-        found = self._tags(tf.boolean_mask(logits, begins), lengths)
-        names = tf.scatter_nd(tf.where(begins), tf.gather(tf.constant(self.labels), found), tf.shape(ids, tf.int64))
+        tags = self._tags(tf.boolean_mask(logits, begins), lengths)
+        names = tf.scatter_nd(tf.where(begins), tf.gather(tf.constant(self.labels), tags), tf.shape(ids, tf.int64))
         return {"tags": names, "logits": logits}
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
@@ -119,8 +119,8 @@ class ServedTagger(ServedWindows):
     @staticmethod
     def describe(row, answer):
         """Returns the entities with their types, places and probabilities."""
-        found = zip(answer["types"], answer["entities"], answer["starts"], answer["ends"], answer["scores"])
-        return [f"  {kind}  {entity}  [{start}:{end}]  ({score:.3f})" for kind, entity, start, end, score in found
+        entities = zip(answer["types"], answer["entities"], answer["starts"], answer["ends"], answer["scores"])
+        return [f"  {kind}  {entity}  [{start}:{end}]  ({score:.3f})" for kind, entity, start, end, score in entities
                 if kind] or ["  (no entity)"]
 
     def _spaced_words(self, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor,
@@ -158,7 +158,7 @@ class ServedTagger(ServedWindows):
         ideograph is a word of its own.
         """
         joined = tf.equal(starts.values[1:], ends[:-1]) & tf.equal(ids.value_rowids()[1:], ids.value_rowids()[:-1])
-        ideograph, punctuation = self._kinds_at(text, starts)
+        ideograph, punctuation = self._characters_at(text, starts)
         if self._pieces_of_text:
             # A piece of a space alone belongs to the piece behind it, and is no word without one.
             blank = tf.equal(starts.values, ends)
@@ -177,7 +177,7 @@ class ServedTagger(ServedWindows):
         last = tf.math.unsorted_segment_max(tf.where(punctuation, -1, place), chunk, count)
         return begins & ((place <= tf.gather(first, chunk)) | (place > tf.gather(last, chunk)))
 
-    def _kinds_at(self, text: tf.Tensor, starts: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _characters_at(self, text: tf.Tensor, starts: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns whether the character at each start [B,(T)] is an ideograph, and whether it is punctuation; both [T]."""
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         text_start = tf.gather(tf.cast(decoded.row_starts(), tf.int32), starts.value_rowids())
@@ -237,7 +237,7 @@ class ServedTagger(ServedWindows):
         """
         prefix, kind = (tf.gather(table, tags) for table in self._tag_tables())
         new_text = tf.scatter_nd(splits[:-1, None], tf.ones_like(splits[:-1]), [tf.size(tags) + 1])[:-1] > 0
-        if any(kind == CONTINUED for _, kind in map(self._parts, self.labels)):
+        if any(kind == CONTINUED for _, kind in map(self._split, self.labels)):
             prefix, kind = self._with_types(prefix, kind, new_text)
         outside = tf.equal(prefix, OUTSIDE)
         # An entity begins at B and S, behind O, E and S, and where the type changes.
@@ -257,17 +257,17 @@ class ServedTagger(ServedWindows):
         closes = tf.equal(prefix, END) | tf.equal(prefix, SINGLE)
         after_end = tf.concat([[False], closes[:-1]], 0)[:tf.size(kind)]
         is_first = ~alone | new_text | after_end
-        kinds = tf.boolean_mask(tf.where(alone, none, kind), is_first)
-        kind = tf.gather(kinds, tf.cumsum(tf.cast(is_first, tf.int32)) - 1)
+        types_of_runs = tf.boolean_mask(tf.where(alone, none, kind), is_first)
+        kind = tf.gather(types_of_runs, tf.cumsum(tf.cast(is_first, tf.int32)) - 1)
         return tf.where(alone & tf.equal(kind, none), OUTSIDE, prefix), kind
 
     def _tag_tables(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns each label's prefix, as a number, and the index of its type."""
-        parts = [self._parts(label) for label in self.labels]
+        tags = [self._split(label) for label in self.labels]
         numbers = {kind: number for number, kind in enumerate([*self.types, "", CONTINUED])}
-        return (np.array([prefix for prefix, _ in parts], np.int32), np.array([numbers[kind] for _, kind in parts], np.int32))
+        return (np.array([prefix for prefix, _ in tags], np.int32), np.array([numbers[kind] for _, kind in tags], np.int32))
 
-    def _parts(self, label: str) -> tuple[int, str]:
+    def _split(self, label: str) -> tuple[int, str]:
         """Returns a label's prefix, as a number, and its type."""
         if self.plain:
             return SINGLE, label
@@ -295,8 +295,8 @@ class ServedFeatureTagger(ServedTagger):
             padded, real = _by_text(tf.gather(features, texts).values, tf.gather(lengths, texts))
             return {"logits": tf.boolean_mask(self.model.tag(padded, real), real), "word": tf.gather(words, texts).values}
         results = {"logits": tf.TensorSpec([None, len(self.labels)]), "word": tf.TensorSpec([None], tf.int32)}
-        found, _ = in_groups(tag, lengths, self.tokens_at_once, results)
-        return tf.gather(found["logits"], tf.math.invert_permutation(found["word"]))
+        tagged, _ = in_groups(tag, lengths, self.tokens_at_once, results)
+        return tf.gather(tagged["logits"], tf.math.invert_permutation(tagged["word"]))
 
 
 def decoder(task: TaskBase, model: keras.Model) -> Decode | None:

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -24,15 +23,16 @@ from official_bert.layers.relatives import crf
 from official_bert.models.tagger import Tagger
 from official_bert.reports.sections import Section
 from official_bert.tasks.tagging import conll
-from official_bert.tasks.tagging.conll import Sentence
+from official_bert.tasks.tagging.conll import Sentence, SentenceFile
 from official_bert.tasks.tagging.examination import examine
-from official_bert.tasks.tagging.features import TaggingFeature, TaggingFeatureMaker, WeightedRow, gather_words
+from official_bert.tasks.tagging.features import TaggingFeature, TaggingFeatureMaker, gather_words
 from official_bert.tasks.tagging.frozen_features import WordFeatures, WordRow
 from official_bert.tasks.tagging.options import Options
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, decoder
 from official_bert.tasks.tagging.word_tagger import CHAIN, CRFTagger, FeatureTagger, chain_scores
 from official_bert.training import losses
-from official_bert.training.task import INSPECTOR, Predictions, Resolved, TaskBase
+from official_bert.training.file_task import FileTask
+from official_bert.training.task import DataFiles, Predictions
 
 FILES = {"train": ("train.txt", "train.conll", "eng.train", "wnut17train.conll"),
          "dev": ("dev.txt", "valid.txt", "dev.conll", "eng.testa", "emerging.dev.conll"),
@@ -40,13 +40,13 @@ FILES = {"train": ("train.txt", "train.conll", "eng.train", "wnut17train.conll")
 SENTENCES_AT_ONCE = 256  # in decoding
 
 
-class Task(TaskBase):
+class Task(FileTask):
     """Tags each word at its first piece."""
 
     Options = Options
     head = "tagger"
     served_classes = (ServedTagger,)
-    inspector = INSPECTOR
+    file_names = FILES
     refused = {"header": "columns of words and tags are numbers (options.word_column, tag_column), and rows name their keys"}
     counter_names = ("tag_accuracy",)
 
@@ -113,83 +113,70 @@ class Task(TaskBase):
         """Whether a row has a chain for each sentence of its document."""
         return self.options.crf and self.options.document_context
 
-    def data(self, files):
-        return {"train": [files.path(files.train_file, FILES["train"])], "eval": [files.path(files.eval_file, FILES["dev"])]}
+    def read_file(self, path, use):
+        """Reads sentences: with their tags, or, of a file to tag, with those that it has."""
+        rows = span_rows(path, self.options.encoding)
+        source, notes = rows_of(path, self.options.encoding) if rows is None else rows, []
+        if use == "test":
+            return SentenceFile(source, conll.read_to_tag(source, self.options.columns, logging.warning, notes), notes)
+        return SentenceFile(source, conll.read_sentences(source, self.options.columns, notes=notes), notes)
 
-    def read(self, files, steps, model):
-        """Reads texts to train on, whose types give the labels unless they are given; texts held out; texts to tag.
+    def check_rows(self, rows, files, steps):
+        """Also raises ValueError for a file without documents, if they are asked for; describes training and evaluation files."""
+        read_files = [file for file in (rows.train, rows.held_out, rows.tests) if file]
+        for file in read_files:
+            if self.options.document_context and not any(sentence.document for sentence in file.sentences):
+                raise ValueError(f"{file.source}: expected lines {conll.DOCUMENT_START} between the documents for "
+                                 "options.document_context, got none; without this option each sentence is a row; a file that is one "
+                                 "document begins with such a line")
+        if rows.train and rows.held_out:
+            conll.check_held_out(rows.train, rows.held_out, files.refuse_same, logging.warning)
+        notes = [note for file in read_files for note in file.notes]
+        return dataclasses.replace(rows, notes=(*notes, *(self.summary(file) for file in (rows.train, rows.held_out) if file)))
 
-        Raises ValueError if all texts held out are training texts.
-        """
-        splits.check_eval_file(self.options, files.eval_file)
-        rows_of_file = functools.partial(_rows_of, encoding=self.options.encoding)
-        dev_path = rows_of_file(files.path(files.eval_file, FILES["dev"])) if steps.evaluate and not self.options.folds else ""
-        divided = steps.evaluate and not dev_path
-        train_path = "" if not (steps.train or divided) else rows_of_file(
-            files.training_path(FILES["train"]) if steps.train else files.path(files.train_file, FILES["train"]))
-        test_path = rows_of_file(files.path(files.predict_file, FILES["test"])) if steps.predict else ""
-        notes: list[str] = []
-        train = self.read_sentences(train_path, notes) if train_path else None
-        held_out = self.read_sentences(dev_path, notes) if dev_path else None
-        tests = conll.read_to_tag(test_path, self.options.columns, logging.warning, notes) if test_path else None
-        notes += [self.described(path, sentences) for path, sentences in ((train_path, train), (dev_path, held_out)) if sentences]
-        for path, sentences in ((train_path, train), (dev_path, held_out), (test_path, tests)):
-            if self.options.document_context and sentences and not any(sentence.document for sentence in sentences):
-                raise ValueError(f"{path}: expected lines {conll.DOCUMENT_START} between the documents for options.document_context, got "
-                                 "none; without this option each sentence is a row; a file that is one document begins with such a line")
-        if train is not None and held_out is not None:
-            conll.check_held_out(train_path, train, dev_path, held_out, files.refuse_same, logging.warning)
-        task = self.with_labels_of(train_path, train) if train is not None else self
-        model = model or task.build_model()
-        if train is not None and self.options.divides(divided):
-            parts = task._divide(train_path, train, divided)
-            if divided and len(parts.held_out):
-                dev_path, held_out = train_path, [train[number] for number in parts.held_out]
-            train = [train[number] for number in parts.train]
-            notes += parts.notes
-
-        def tagged(path, sentences, training=False, gold=True):
-            return None if sentences is None else task._tagged_file(path, sentences, model, files.cache_dir, training, gold)
-        trained = tagged(train_path, train, training=True) if steps.train else None
-        if trained and trained.weights is not None:
-            notes.append(f"weights of the tags: {describe(trained.weights, task.options.labels)}")
-        return Resolved(task=task, model=model, train=trained and trained.source, held_out=tagged(dev_path, held_out),
-                        tests=tagged(test_path, tests, gold=False), notes=tuple(notes))
-
-    def _divide(self, path: Source, sentences: Sequence[Sentence], hold_out: bool) -> splits.Parts:
+    def divide(self, train, hold_out):
         """Divides the sentences by documents, if there are several, else by themselves; their types of entities are the strata."""
-        documents = len({sentence.document for sentence in sentences}) >= max(splits.FEW, self.options.folds)
-        units = [sentence.document if documents else sentence.words for sentence in sentences]
-        kinds = [() if documents else tuple(sorted({tag[2:] for tag in sentence.tags})) for sentence in sentences]
-        return splits.divide(self.options, units, kinds, hold_out, str(path), "sentences", "documents" if documents else "")
+        documents = len({sentence.document for sentence in train.sentences}) >= max(splits.FEW, self.options.folds)
+        units = [sentence.document if documents else sentence.words for sentence in train.sentences]
+        types = [() if documents else tuple(sorted({tag[2:] for tag in sentence.tags})) for sentence in train.sentences]
+        return splits.divide(self.options, units, types, hold_out, str(train.source), "sentences", "documents" if documents else "")
 
-    def read_sentences(self, path: Source, notes: list[str]) -> list[Sentence]:
-        """Reads the sentences of a file with their tags; `notes` gets lines about what was left out."""
-        return conll.read_sentences(_rows_of(path, self.options.encoding), self.options.columns, notes=notes)
+    def make_train(self, train, files, model):
+        file = self._tagged_file(train, files, model, training=True)
+        return file.source, [] if file.weights is None else [
+            f"weights of the tags: {describe(file.weights, self.options.labels)}"]
 
-    def described(self, path: Source, sentences: Sequence[Sentence]) -> str:
+    def make_held_out(self, held_out, files, model):
+        return self._tagged_file(held_out, files, model)
+
+    def make_tests(self, tests, files, model):
+        """The tags of sentences need not be known."""
+        return self._tagged_file(tests, files, model, gold=False)
+
+    def summary(self, file: SentenceFile) -> str:
         """A line about a file's sentences: their number, and the scheme and number of its entities by type."""
-        tags = [sentence.tags for sentence in sentences]
+        tags = [sentence.tags for sentence in file.sentences]
         if self.options.scheme == "plain":
             counts = collections.Counter(tag for row in tags for tag in row if tag != NOT_LABELLED)
             content = f"{len(counts)} different tags: {described_counts(dict(sorted(counts.items())))}"
         else:
             content = chunk_tags.describe_scheme(tags)
-        return f"{path}: {len(sentences)} sentences, {content}"
+        return f"{file.source}: {len(tags)} sentences, {content}"
 
-    def with_labels_of(self, path: Source, sentences: Sequence[Sentence]) -> "Task":
+    def with_labels_of(self, train):
         """Returns this task with the labels of the training data's types in its options, unless labels are given.
 
         Raises ValueError if no word is labelled as anything but O.
         """
         if self.options.labels:
             return self
-        tags = {tag for sentence in sentences for tag in sentence.tags} - {NOT_LABELLED}
+        tags = {tag for sentence in train.sentences for tag in sentence.tags} - {NOT_LABELLED}
         if tags <= {OUTSIDE}:
-            raise ValueError(f"{path}: expected at least two different tags, got {sorted(tags)} in {len(sentences)} sentences")
-        kinds = tags if self.options.scheme == "plain" else {
-            chunk.kind for sentence in sentences for chunk in chunk_tags.read_chunks(sentence.tags)}
-        return self.with_options(labels=tuple(chunk_tags.label_list(kinds, self.options.scheme)))
+            raise ValueError(f"{train.source}: expected at least two different tags, got {sorted(tags)} in {len(train.sentences)} "
+                             "sentences")
+        types = tags if self.options.scheme == "plain" else {
+            chunk.kind for sentence in train.sentences for chunk in chunk_tags.read_chunks(sentence.tags)}
+        return self.with_options(labels=tuple(chunk_tags.label_list(types, self.options.scheme)))
 
     def best_metric(self):
         return "tag_accuracy" if self.options.scheme == "plain" else "f1"
@@ -228,13 +215,14 @@ class Task(TaskBase):
                 best_paths[number] = path[:len(logits[number])]
         return best_paths
 
-    def _tagged_file(self, path: Source, sentences: list[Sentence], model: keras.Model, cache_dir: str, training: bool,
+    def _tagged_file(self, file: SentenceFile, files: DataFiles, model: keras.Model, training: bool = False,
                      gold: bool = True) -> "TaggedFile":
         """Makes the rows and batches of a file's sentences; without `gold`, their tags need not be known."""
+        sentences = file.sentences
         groups = conll.documents_of(sentences) if self.options.document_context else [[sentence] for sentence in sentences]
         texts = [[word for sentence in group for word in sentence.words] for group in groups]
         tags = [np.array([number for sentence in group for number in (
-            self._tag_numbers(path, sentence) if gold else [0] * len(sentence.words))], np.int32)
+            self._tag_numbers(file.source, sentence) if gold else [0] * len(sentence.words))], np.int32)
                 for group in groups]
         starts = [np.array([place == 0 for sentence in group for place in range(len(sentence.words))], np.int32)
                   if self._several_chains else None for group in groups]
@@ -242,14 +230,15 @@ class Task(TaskBase):
         rows: list = [feature.row(tags[feature.text], starts[feature.text]) for feature in features]
         made_of: list = []
         if self.options.features:
-            stored = WordFeatures(features, [len(words) for words in texts], model, cache_dir)
+            stored = WordFeatures(features, [len(words) for words in texts], model, files.cache_dir)
             # A run asks what its data are before it takes the weights from the checkpoint.
             made_of, rows = rows, [WordRow(stored, number, *parts) for number, parts in enumerate(zip(tags, starts))]
         weights = None
         if training and self.options.class_weights:
             counts = np.bincount([number for number in np.concatenate(tags) if number >= 0], minlength=len(self.options.labels))
             weights = class_weights(self.options.class_weights, self.options.labels, counts, "config.options.class_weights")
-            rows = [WeightedRow(row, weights) for row in rows]
+            for row in rows:
+                row["loss_weights"] = weights[row["tags"]]
         source = self.make_batches(rows, training, length_key="tags", sequence_keys=tuple(rows[0]), made_of=made_of)
         sizes = [[len(sentence.words) for sentence in group] for group in groups]
         return TaggedFile(self, sentences, texts, sizes, features, source, weights)
@@ -273,7 +262,7 @@ class TaggedFile:
     """A file's sentences, its texts (single sentences or documents), and the use of their logits."""
 
     task: Task
-    sentences: list[Sentence]
+    sentences: Sequence[Sentence]
     texts: list[list[str]]  # words
     sizes: list[list[int]]  # words of each sentence of a text
     features: list[TaggingFeature]
@@ -282,8 +271,8 @@ class TaggedFile:
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Computes precision, recall and F1 of whole entities, as conlleval does."""
-        both = zip(*((gold, found) for _, gold, found in self._labelled(predictions)))
-        return (chunk_tags.plain_scores if self.task.scheme == "plain" else chunk_tags.chunk_scores)(*both)
+        gold, predicted = zip(*((gold, predicted) for _, gold, predicted in self._labelled(predictions)))
+        return (chunk_tags.plain_scores if self.task.scheme == "plain" else chunk_tags.chunk_scores)(gold, predicted)
 
     def examine(self, predictions: Predictions) -> list[Section]:
         """Scores of each type, confusions, and the worst sentences, among those that were evaluated."""
@@ -304,8 +293,8 @@ class TaggedFile:
         sentences = [dataclasses.replace(sentence, tags=tuple(chunk_tags.convert_tags(sentence.tags, self.task.scheme)))
                      for sentence in self.sentences]
         path = os.path.join(output_dir, "predictions.conll")
-        found = [tags or [OUTSIDE] * len(sentence.words) for sentence, tags in zip(sentences, self.tags(predictions))]
-        conll.write_columns(path, sentences, found, options.separator)
+        predicted = [tags or [OUTSIDE] * len(sentence.words) for sentence, tags in zip(sentences, self.tags(predictions))]
+        conll.write_columns(path, sentences, predicted, options.separator)
         return [path]
 
     def tags(self, predictions: Predictions) -> list[list[str] | None]:
@@ -328,12 +317,6 @@ class TaggedFile:
         if any(map(chunk_tags.has_prefix, options.labels)) and self.task.scheme != "plain":
             tag_names = [[tag or OUTSIDE for tag in chunk_tags.with_types(numbers)] for numbers in tag_names]
         return [None if text in missing else tags for text, tags in zip(owners, tag_names)]
-
-
-def _rows_of(source: Source, encoding: str) -> Source:
-    """Returns the rows of a file of texts with entities, of JSON or of Parquet; any other source unchanged."""
-    rows = span_rows(source, encoding) if source else None
-    return rows_of(source, encoding) if rows is None else rows
 
 
 def _words(batch) -> tf.Tensor:

@@ -1,13 +1,13 @@
 """The base of tasks that label or score whole texts: features, batches, losses, metrics, answers.
 
-A task reads the rows (`read_train`, `read_held_out`, `read_tests`) and writes the answers (`write_set`).
+A task reads the rows (`read_file`) and writes the answers (`write_set`).
 """
 
 import abc
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.special
@@ -16,7 +16,7 @@ import tensorflow as tf
 from official_bert.data import label_weights, labelled_texts, splits
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.sources import ExampleSource, incomplete
-from official_bert.data.splits import Parts, SplitOptions
+from official_bert.data.splits import SplitOptions
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, Truncate, make_features
 from official_bert.fields import Count, Rate, ShareBelow1, only_with
 from official_bert.files import written_whole
@@ -27,7 +27,8 @@ from official_bert.tasks.texts import metrics
 from official_bert.tasks.texts.examination import comparable, examine
 from official_bert.tasks.texts.served import ServedClassifier, ServedMultiLabel, ServedRegression
 from official_bert.training import losses
-from official_bert.training.task import INSPECTOR, Batch, DataFiles, Predictions, Resolved, Steps, TaskBase
+from official_bert.training.file_task import FileTask
+from official_bert.training.task import Batch, DataFiles, Predictions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,27 +69,14 @@ class LabelOptions(TextOptions):
     empty: every row counts 1."""
 
 
-class TextClassification(TaskBase):
+class TextClassification(FileTask):
     """One label, several labels or a score for one text or two.
 
     `options` are `TextOptions` with `labels` (empty for scores) and `pairs`; `head` says which of the three it is.
     """
 
     served_classes: ClassVar[tuple[type, ...]] = (ServedClassifier, ServedMultiLabel, ServedRegression)
-    inspector = INSPECTOR
     metrics: Sequence[str]  # names in `metrics`; the first one chooses among checkpoints and runs
-
-    @abc.abstractmethod
-    def read_train(self, files: DataFiles) -> tuple[Self, LabelledTexts]:
-        """Reads the training rows; returns this task with their labels, and the rows."""
-
-    @abc.abstractmethod
-    def read_held_out(self, files: DataFiles) -> list[TextSet]:
-        """Reads labelled rows to evaluate on; [] if there are no such files."""
-
-    @abc.abstractmethod
-    def read_tests(self, files: DataFiles) -> list[TextSet]:
-        """Reads rows to answer; [] if there are no such files."""
 
     @abc.abstractmethod
     def write_set(self, name: str, logits: np.ndarray, output_dir: str) -> str:
@@ -145,59 +133,49 @@ class TextClassification(TaskBase):
     def _target_key(self) -> str:
         return "scores" if self.head == "regression" else "label_ids"
 
-    def read(self, files, steps, model):
-        """Reads training rows, bucketed by length and ordered by (seed, epoch), rows held out and rows to answer.
+    def read_held_out(self, files):
+        """Reads sets of labelled rows to evaluate on; [] if there are no such files."""
+        rows = super().read_held_out(files)
+        return [TextSet("", rows)] if rows else []
 
-        Raises ValueError if nearly all rows held out are training rows.
-        """
-        task, train, held_out, notes = self._read_labelled(files, steps)
-        tests = task.read_tests(files) if steps.predict else []
-        model = model or task.build_model()
-        source = None if train is None else task.make_source(train, files, training=True)
-        told = "" if train is None else labelled_texts.described_rows(train, () if task.head == "choice" else task.labels)
-        return Resolved(task=task, model=model, train=source, training_rows=told,
-                        held_out=task.make_sets(held_out, files) if held_out else None,
-                        tests=task.make_sets(tests, files) if tests else None, notes=(*notes, *task._weight_notes(source)))
+    def read_tests(self, files):
+        """Reads sets of rows to answer; [] if there are no such files."""
+        rows = super().read_tests(files)
+        return [TextSet("predictions", rows)] if rows else []
 
-    def _read_labelled(self, files: DataFiles, steps: Steps) -> tuple[Self, LabelledTexts | None, list[TextSet], tuple[str, ...]]:
-        """Reads the rows to train and to evaluate on: from files of their own, or as parts of the training file.
+    def check_rows(self, rows, files, steps):
+        for text_set in rows.held_out or () if rows.train else ():
+            labelled_texts.check_held_out(rows.train, text_set.data, files.refuse_same)
+        return rows
 
-        Returns the task with the labels, training rows, rows held out, and the notes about the parts.
-        """
-        splits.check_eval_file(self.options, files.eval_file)
-        task, rows = self.read_train(files) if steps.train else (self, None)
-        held_out = task.read_held_out(files) if steps.evaluate and not self.options.folds else []
-        if rows is None and steps.evaluate and not held_out and any(self.data(files)["train"]):
-            task, rows = self.read_train(files)  # to hold out the same rows as in training
-        if rows is None:
-            return task, None, held_out, ()
-        for one in held_out if steps.train else []:
-            labelled_texts.check_held_out(rows, one.data, files.refuse_same)
-        hold_out = steps.evaluate and not held_out
-        if not self.options.divides(hold_out):
-            return task, rows if steps.train else None, held_out, ()
-        parts = task.divide(rows, hold_out)
-        if steps.evaluate and len(parts.held_out):
-            held_out = [TextSet("", rows.rows(parts.held_out))]
-        return task, rows.rows(parts.train) if steps.train else None, held_out, parts.notes
-
-    def divide(self, rows: LabelledTexts, hold_out: bool) -> Parts:
+    def divide(self, train, hold_out):
         """Divides the rows of a training file, stratified by label, set of labels, or tenths of the scores."""
-        assert rows.targets is not None
-        strata = splits.bins(rows.targets) if self.head == "regression" else [target.tobytes() for target in rows.targets]
-        return splits.divide(self.options, list(rows.pairs()), strata, hold_out, rows.path)
+        strata = splits.bins(train.targets) if self.head == "regression" else [target.tobytes() for target in train.targets]
+        return splits.divide(self.options, list(train.pairs()), strata, hold_out, train.path)
 
-    def make_sets(self, sets: Sequence[TextSet], files: DataFiles) -> "TextSets":
-        """Makes the batches of sets, one after another."""
-        return TextSets(self, sets, self.make_source(labelled_texts.joined(sets), files))
+    def hold_out_rows(self, train, numbers, files):
+        return [TextSet("", train.rows(numbers))]
 
-    def make_source(self, data: LabelledTexts, files: DataFiles, training: bool = False) -> ExampleSource:
-        """Makes batches of rows."""
-        targets = {} if data.targets is None else {self._target_key: data.targets}
-        features = self.make_features(data, targets, files.cache_dir)
-        if training and self._weights_given:
-            features.extra["loss_weights"] = self._weigh(features.extra[self._target_key])
-        return self.make_batches(features, training)
+    def described(self, train):
+        return labelled_texts.described_rows(train, () if self.head == "choice" else self.labels)
+
+    def make_train(self, train, files, model):
+        """Rows, or labels, may have weights in the loss."""
+        features = self._features_of(train, files)
+        if not self._weights_given:
+            return self.make_batches(features, training=True), ()
+        weights = self._weights(features.extra[self._target_key])
+        features.extra["loss_weights"] = self._weigh(features.extra[self._target_key], weights)
+        weighted = "positive rows" if self.head == "multi_label" else "labels"
+        return self.make_batches(features, training=True), [
+            f"weights of the {weighted}: {label_weights.describe(weights, self.options.labels)}"]
+
+    def make_held_out(self, held_out, files, model):
+        """The batches of sets, one after another."""
+        return TextSets(self, held_out, self.make_batches(self._features_of(labelled_texts.joined(held_out), files)))
+
+    def _features_of(self, data: LabelledTexts, files: DataFiles) -> TextFeatures | ChoiceFeatures:
+        return self.make_features(data, {} if data.targets is None else {self._target_key: data.targets}, files.cache_dir)
 
     @property
     def _weights_given(self) -> bool:
@@ -212,20 +190,11 @@ class TextClassification(TaskBase):
         counts = np.bincount(targets, minlength=len(labels))
         return label_weights.class_weights(self.options.class_weights, labels, counts, "config.options.class_weights")
 
-    def _weigh(self, targets: np.ndarray) -> np.ndarray:
+    def _weigh(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """The weight of each row, float32 [N], or of each of its labels [N,K]."""
-        weights = self._weights(targets)
         if self.head == "multi_label":
             return np.where(targets == 1.0, weights, 1.0).astype(np.float32)
         return weights[targets]
-
-    def _weight_notes(self, train: ExampleSource | None) -> list[str]:
-        """Lines for the user about the weights of the labels."""
-        if train is None or not self._weights_given:
-            return []
-        kind = "positive rows" if self.head == "multi_label" else "labels"
-        weights = self._weights(train.examples.extra[self._target_key])
-        return [f"weights of the {kind}: {label_weights.describe(weights, self.options.labels)}"]
 
     def make_features(self, data: LabelledTexts, targets: Mapping[str, np.ndarray], cache_dir: str = "") -> TextFeatures | ChoiceFeatures:
         """Makes unpadded features of each row, with its target."""
@@ -259,8 +228,8 @@ class TextClassification(TaskBase):
             return {"score": float(logits[0])}
         if self.head == "multi_label":
             probabilities = scipy.special.expit(logits)
-            given = probabilities >= self.thresholds
-            chosen = [labels[number] for number in np.argsort(-logits, kind="stable") if given[number]]
+            holds = probabilities >= self.thresholds
+            chosen = [labels[number] for number in np.argsort(-logits, kind="stable") if holds[number]]
             return {"labels": chosen, "probabilities": probabilities.tolist()}
         return {"label": labels[int(np.argmax(logits))], "probabilities": scipy.special.softmax(logits).tolist()}
 

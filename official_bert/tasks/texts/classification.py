@@ -1,6 +1,5 @@
 """Your own data: any TSV, CSV, JSON-lines or Parquet file with named columns; one text or two; one label, several labels or a score."""
 
-import csv
 import dataclasses
 import math
 import os
@@ -12,13 +11,14 @@ from absl import logging
 
 from official_bert.data import labelled_texts
 from official_bert.data.label_weights import Weights
-from official_bert.data.labelled_texts import LabelledTexts, TextSet
+from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.tables import Source, Table, TableOptions, spelled
 from official_bert.fields import Constraint, ScoreRange, check_used, only_with
-from official_bert.files import written_whole
 from official_bert.models.interchange import classes
 from official_bert.tasks.texts import metrics
 from official_bert.tasks.texts.base import LabelOptions, TextClassification
+from official_bert.training.data_files import write_answers
+from official_bert.training.file_task import Use
 
 DEFAULT_METRICS = {"classifier": ("accuracy", "macro_f1"), "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
            "regression": ("spearman", "pearson", "mean_squared_error")}
@@ -101,6 +101,7 @@ class Task(TextClassification):
     """A label, several labels or a score for the texts in your files."""
 
     Options = Options
+    file_names = FILES
     measures_with_tuned = True
 
     @property
@@ -112,38 +113,28 @@ class Task(TextClassification):
         """The metrics in the options, or the usual ones."""
         return self.options.metrics or DEFAULT_METRICS[self.head]
 
-    def data(self, files):
-        return {"train": [files.path(files.train_file, FILES["train"])], "eval": [files.path(files.eval_file, FILES["dev"])]}
-
     def input_columns(self):
         pair = {"text_pair": (self.options.text_pair_column,)} if self.options.pairs else {}
         return {"text": (self.options.text_column,)} | pair
 
+    def read_file(self, path, use):
+        return self._labelled(self._table(path, use), labelled=use != "test")
+
     def read_train(self, files):
-        """Reads `--train_file`, or the training file of `--data_dir`; puts its labels into the options."""
-        table = self._table(files.training_path(FILES["train"]), labelled=True, empty=self.options.empty_text)
+        """Also puts the labels of the training rows into the options."""
+        table = self._table(self.training_path(files), "train")
         task = self._with_labels_of(table)
         return task, task._labelled(table, labelled=True)
 
-    def read(self, files, steps, model):
+    def read_rows(self, files, steps):
         """Also raises ValueError for a threshold to tune without evaluation data."""
-        resolved = super().read(files, steps, model)
-        if steps.train and isinstance(self.options.threshold, str) and resolved.held_out is None:
+        task, rows = super().read_rows(files, steps)
+        if steps.train and isinstance(self.options.threshold, str) and not rows.held_out:
             raise ValueError(f"config.options.threshold: {self.options.threshold}: expected evaluation data to tune it on")
-        return resolved
+        return task, rows
 
-    def read_held_out(self, files):
-        """Reads `--eval_file`, or the development file of `--data_dir`."""
-        path = files.path(files.eval_file, FILES["dev"])
-        return [TextSet("", self._labelled(self._table(path, True, self.options.empty_text), True))] if path else []
-
-    def read_tests(self, files):
-        """Reads `--predict_file`, or the test file of `--data_dir`; it needs no labels."""
-        path = files.path(files.predict_file, FILES["test"])
-        return [TextSet("predictions", self._labelled(self._table(path, False, "keep"), False))] if path else []
-
-    def _table(self, path: Source, labelled: bool, empty: labelled_texts.EmptyText) -> Table:
-        options = self.options
+    def _table(self, path: Source, use: Use) -> Table:
+        options, labelled = self.options, use != "test"
         texts = [name for name in (options.text_column, options.text_pair_column) if name]
         labels = list(options.label_columns or [options.label_column]) if labelled else []
         several = options.kind == "multi_label" and not options.label_columns
@@ -156,7 +147,7 @@ class Task(TextClassification):
             labelled_texts.check_cells(table, options.label_column, several)
         table = labelled_texts.without_missing(table, labels, options.missing_label, logging.warning, options.labels,
                                                spelled(options.label_separator) if several else "")
-        return labelled_texts.without_empty(table, texts, empty, logging.warning)
+        return labelled_texts.without_empty(table, texts, options.empty_text if labelled else "keep", logging.warning)
 
     def _with_labels_of(self, table: Table) -> "Task":
         """Returns this task with the labels of the training data in its options, unless labels are given."""
@@ -231,7 +222,7 @@ class Task(TextClassification):
             return {"threshold": metrics.best_threshold(targets.ravel(), probabilities.ravel())}
         if self.options.threshold == "tuned_per_label":
             columns = zip(self.options.labels, targets.T, probabilities.T)
-            return {f"threshold_{label}": metrics.best_threshold(target, found) for label, target, found in columns}
+            return {f"threshold_{label}": metrics.best_threshold(target, shares) for label, target, shares in columns}
         return {}
 
     def tuned_options(self, metrics):
@@ -253,13 +244,10 @@ class Task(TextClassification):
 
     def write_set(self, name, logits, output_dir):
         """Writes `predictions.tsv`: the answer, and a column for the probability of each label."""
-        path = os.path.join(output_dir, f"{name}.tsv")
-        with written_whole(path) as file:
-            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-            writer.writerow(["index", "prediction", *(f"probability:{label}" for label in self.options.labels)])
-            for index, row in enumerate(logits):
-                answer = self.answer(row)
-                said = answer.get("label", spelled(self.options.label_separator).join(answer.get("labels", ())))
-                writer.writerow([index, f"{answer['score']:.6g}" if "score" in answer else said,
-                                 *(f"{probability:.6f}" for probability in answer.get("probabilities", ()))])
-        return path
+        rows = []
+        for index, answer in enumerate(map(self.answer, logits)):
+            labels = answer.get("label", spelled(self.options.label_separator).join(answer.get("labels", ())))
+            rows.append([index, f"{answer['score']:.6g}" if "score" in answer else labels,
+                         *(f"{probability:.6f}" for probability in answer.get("probabilities", ()))])
+        columns = [f"probability:{label}" for label in self.options.labels]
+        return write_answers(os.path.join(output_dir, f"{name}.tsv"), rows, columns)

@@ -10,6 +10,7 @@ from absl import logging
 from official_bert.config import to_dict
 from official_bert.tasks.texts import glue_files, metrics
 from official_bert.tasks.texts.base import LabelOptions, TextClassification
+from official_bert.training.data_files import write_answers
 from official_bert.training.task import ConstantAnswers, DataFiles
 
 
@@ -94,7 +95,7 @@ class Task(TextClassification):
         """Writes `<name>.tsv` in GLUE's format."""
         path = os.path.join(output_dir, f"{name}.tsv")
         labels = glue_files.DATASETS["mnli"].labels if name == "AX" else self.dataset.labels
-        return glue_files.write_submission(path, glue_files.answers(dataclasses.replace(self.dataset, labels=labels), logits))
+        return write_answers(path, enumerate(glue_files.answers(dataclasses.replace(self.dataset, labels=labels), logits)))
 
     def constant_answers(self, files, steps):
         """With `majority_class`: the most frequent label of the training data for each row.
@@ -103,14 +104,16 @@ class Task(TextClassification):
         """
         if not self.options.majority_class:
             return None
-        _, train, held_out, _ = self._read_labelled(files, dataclasses.replace(steps, train=True))
-        tests = self.read_tests(files) if steps.predict else []
-        if not (held_out or tests):
+        _, rows = self.read_rows(files, dataclasses.replace(steps, train=True))
+        if not (rows.held_out or rows.tests):
             raise ValueError("config.options.majority_class: expected rows to evaluate on or to answer, got none (no model is trained)")
-        counts = np.bincount(train.targets, minlength=self.num_outputs)
+        counts = np.bincount(rows.train.targets, minlength=self.num_outputs)
+        most_frequent = np.eye(self.num_outputs, dtype=np.float32)[np.argmax(counts)]
+        measured: dict[str, float] = {}
+        for text_set in rows.held_out or ():
+            logits = np.tile(most_frequent, (len(text_set.data), 1))
+            measured |= metrics.measure(self.metrics, text_set.data.targets, logits, text_set.name)
 
-        def logits(label):
-            return np.tile(np.eye(self.num_outputs, dtype=np.float32)[np.argmax(counts)], (len(label.data), 1))
-        measured = [metrics.measure(self.metrics, text_set.data.targets, logits(text_set), text_set.name) for text_set in held_out]
-        return ConstantAnswers({name: value for values in measured for name, value in values.items()},
-                               (lambda folder: [self.write_set(part.name, logits(part), folder) for part in tests]) if tests else None)
+        def write(folder: str) -> list[str]:
+            return [self.write_set(text_set.name, np.tile(most_frequent, (len(text_set.data), 1)), folder) for text_set in rows.tests]
+        return ConstantAnswers(measured, write if rows.tests else None)

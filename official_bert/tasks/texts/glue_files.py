@@ -3,7 +3,6 @@
 File names and columns are those of GLUE's own archives; a data folder is that of one task, or its parent with all tasks.
 """
 
-import csv
 import dataclasses
 import math
 import os
@@ -15,7 +14,7 @@ import numpy as np
 from official_bert.data import labelled_texts
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.tables import Source, Table, TableOptions
-from official_bert.files import folder_of, is_file, normal, written_whole
+from official_bert.files import folder_of, is_file, normal
 
 PAIR = ("sentence1", "sentence2")
 BINARY = ("0", "1")
@@ -98,8 +97,8 @@ class Reader:
         published = [self.dataset.train.format(language=self.train_language)], list(self.dataset.held_out.values())
         folders = self._folders() if self.data_dir else []
         sources: dict[str, list[Source]] = {"train": [train], "eval": [held_out]}
-        for (use, given), names in zip(sources.items(), published):
-            sources[use] = given if given[0] else [path for name in names if (path := _first([name], folders))]
+        for (use, own_files), names in zip(sources.items(), published):
+            sources[use] = own_files if own_files[0] else [path for name in names if (path := _first([name], folders))]
         return sources
 
     def held_out(self, path: Source = "") -> list[TextSet]:
@@ -199,12 +198,3 @@ def answers(dataset: Dataset, logits: np.ndarray) -> list[str]:
     if not dataset.labels:
         return [f"{score:.3f}" for score in np.clip(logits[:, 0], dataset.low, dataset.high)]
     return [dataset.labels[number] for number in np.argmax(logits, axis=-1)]
-
-
-def write_submission(path: str, predictions: Sequence[str]) -> str:
-    """Writes a file in GLUE's format: `index` and `prediction`, rows numbered from 0."""
-    with written_whole(path) as file:
-        writer = csv.writer(file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE)
-        writer.writerow(["index", "prediction"])
-        writer.writerows(enumerate(predictions))
-    return path

@@ -3,7 +3,6 @@
 The score of a choice is a vector's product with [CLS].
 """
 
-import csv
 import dataclasses
 import os
 from typing import Annotated, Literal
@@ -15,18 +14,16 @@ from absl import logging
 
 from official_bert.data import labelled_texts
 from official_bert.data.choice_answers import AnswerAs, right_ones
-from official_bert.data.labelled_texts import LabelledTexts, TextSet
-from official_bert.data.tables import Source, Table, TableOptions
-from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
+from official_bert.data.labelled_texts import LabelledTexts
+from official_bert.data.tables import Table, TableOptions
+from official_bert.data.text_features import make_choice_features
 from official_bert.fields import Constraint
-from official_bert.files import written_whole
 from official_bert.models.classifier import ChoiceClassifier
 from official_bert.tasks.texts.base import TextClassification, TextOptions
 from official_bert.tasks.texts.served import ServedChoice
-from official_bert.training.task import DataFiles
+from official_bert.training.data_files import write_answers
 
 ENDINGS = tuple(f"ending{number}" for number in range(4))
-FILES = {"train": "train.csv", "dev": "val.csv", "test": "test.csv"}  # of a --data_dir
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,6 +73,7 @@ class Task(TextClassification):
     Options = Options
     head = "choice"
     served_classes = (ServedChoice,)
+    file_names = {"train": ("train.csv",), "dev": ("val.csv",), "test": ("test.csv",)}
     metrics = ("accuracy",)
 
     @property
@@ -87,70 +85,46 @@ class Task(TextClassification):
         """Builds encoder, pooler and one vector."""
         return ChoiceClassifier.make(self.config.model, {"dropout": self.options.dropout}, recompute=self.config.training.recompute)
 
-    def data(self, files):
-        return {"train": [_path("train", files.train_file, files)], "eval": [_path("dev", files.eval_file, files)]}
+    def path(self, files, use):
+        """A file that the data folder lacks is an error: no other one stands in for it."""
+        path = super().path(files, use)
+        return path or (os.path.join(files.data_dir, *self.file_names[use]) if files.data_dir else "")
 
     def input_columns(self):
         return {"text": (self.options.text_column,), "choices": self.options.choice_parts}
 
-    def read_train(self, files):
-        """Reads `--train_file`, or `train.csv` in `--data_dir`."""
-        if not (path := _path("train", files.train_file, files)):
-            raise ValueError(f"expected training data: --train_file, or --data_dir with {FILES['train']}")
-        return self, self._read(path, labelled=True)
-
-    def read_held_out(self, files):
-        """Reads `--eval_file`, or `val.csv` in `--data_dir`."""
-        path = _path("dev", files.eval_file, files)
-        return [TextSet("", self._read(path, labelled=True))] if path else []
-
-    def read_tests(self, files):
-        """Reads `--predict_file`, or `test.csv` in `--data_dir`."""
-        path = _path("test", files.predict_file, files)
-        return [TextSet("predictions", self._read(path, labelled=False))] if path else []
-
-    def _read(self, path: Source, labelled: bool) -> LabelledTexts:
-        options = self.options
+    def read_file(self, path, use):
+        options, labelled = self.options, use != "test"
         if labelled and options.label_column in (options.text_column, *options.choice_parts):
             raise ValueError("config.options.label_column: expected another column than those of the texts and choices, got "
                              f"{options.label_column!r}")
-        keys = [options.keys_column] if labelled and options.keys_column else []
-        parts = filter(None, options.choice_parts)
-        table = options.read_table(path, [options.text_column, *parts, *([options.label_column] if labelled else []), *keys])
+        labels = [name for name in (options.label_column, options.keys_column) if name] if labelled else []
+        table = options.read_table(path, [options.text_column, *filter(None, options.choice_parts), *labels])
         columns = (options.text_column, *(() if options.choices_column else options.choice_columns))
         table = labelled_texts.without_empty(table, columns, "keep", logging.warning)
-        choices = self._choices(table)
-        targets = right_ones(table, options.label_column, self._endings(table), options.keys_column, options.answer_as,
-                             options.first_choice) if labelled else None
+        begins = labelled_texts.texts(table, options.begin_column) if options.begin_column else [""] * len(table)
+        endings = self._endings(table)
+        choices = [tuple(f"{begin} {ending}".strip() for ending in of_row) for begin, of_row in zip(begins, endings)]
+        targets = None
+        if labelled:
+            targets = right_ones(table, options.label_column, endings, options.keys_column, options.answer_as, options.first_choice)
         return LabelledTexts(str(path), labelled_texts.texts(table, options.text_column), None, targets, choices)
 
-    def _choices(self, table: Table) -> list[tuple[str, ...]]:
-        """The choices of each row: the beginning with each ending. Raises ValueError, naming the line, for fewer than two or no texts."""
+    def _endings(self, table: Table) -> list[tuple[str, ...]]:
+        """The texts of each row's choices, without their beginning. Raises ValueError, naming the line, for fewer than two or no texts."""
         options = self.options
-        begins = labelled_texts.texts(table, options.begin_column) if options.begin_column else [""] * len(table)
         if not options.choices_column:
-            columns = [labelled_texts.texts(table, name) for name in options.choice_columns]
-            return [tuple(f"{begin} {ending}".strip() for ending in endings) for begin, *endings in zip(begins, *columns)]
+            return list(zip(*(labelled_texts.texts(table, name) for name in options.choice_columns)))
         for row, value in enumerate(table.columns[options.choices_column]):
-            if not isinstance(value, list) or len(value) < 2 or not all(isinstance(one, str) for one in value):
+            if not isinstance(value, list) or len(value) < 2 or not all(isinstance(ending, str) for ending in value):
                 raise ValueError(f"{table.place(row)}: column {options.choices_column!r}: expected a list of two or more texts, "
                                  f"got {str(value)[:60]!r}")
-        return [tuple(f"{begin} {ending}".strip() for ending in endings)
-                for begin, endings in zip(begins, table.columns[options.choices_column])]
-
-    def _endings(self, table: Table) -> list[tuple[str, ...]]:
-        """The texts of each row's choices, without their beginning."""
-        options = self.options
-        if options.choices_column:
-            return list(map(tuple, table.columns[options.choices_column]))
-        return list(zip(*(table.columns[name] for name in options.choice_columns)))
+        return list(map(tuple, table.columns[options.choices_column]))
 
     def make_features(self, data, targets, cache_dir=""):
         """A row for each choice of each text."""
-        first = [text for text, choices in zip(data.text, data.choices) for _ in choices]
-        second = [choice for choices in data.choices for choice in choices]
-        arrays = make_features(first, second, self.tokenizer, self.options.max_seq_length, cache_dir)
-        return ChoiceFeatures(TextFeatures(arrays), [len(choices) for choices in data.choices], targets)
+        rows = list(zip(data.text, data.choices))
+        return make_choice_features(rows, self.tokenizer, self.options.max_seq_length, cache_dir, targets)
 
     def batch_spec(self, batch_size):
         """Rows at their full length."""
@@ -165,15 +139,7 @@ class Task(TextClassification):
 
     def write_set(self, name, logits, output_dir):
         """Writes `predictions.csv`: the number of the choice, and the probability of each."""
-        names = range(logits.shape[-1]) if self.options.choices_column else self.options.choice_columns
-        path = os.path.join(output_dir, f"{name}.csv")
-        with written_whole(path) as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["index", "prediction", *(f"probability:{name}" for name in names)])
-            for index, answer in enumerate(map(self.answer, logits)):
-                writer.writerow([index, answer["choice"], *(f"{value:.6f}" for value in answer["probabilities"])])
-        return path
-
-
-def _path(which: str, file: Source, files: DataFiles) -> Source:
-    return file or (os.path.join(files.data_dir, FILES[which]) if files.data_dir else "")
+        choices = range(logits.shape[-1]) if self.options.choices_column else self.options.choice_columns
+        rows = ([index, answer["choice"], *(f"{value:.6f}" for value in answer["probabilities"])]
+                for index, answer in enumerate(map(self.answer, logits)))
+        return write_answers(os.path.join(output_dir, f"{name}.csv"), rows, [f"probability:{choice}" for choice in choices], ",")

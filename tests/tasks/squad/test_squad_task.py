@@ -198,7 +198,7 @@ def test_what_is_no_json_and_what_is_missing_are_named(golden, tmp_path):
         trained_on(golden, tmp_path / "bad.json")
     with pytest.raises(ValueError, match=r"none\.json: no such file"):
         trained_on(golden, tmp_path / "none.json")
-    with pytest.raises(ValueError, match=r"expected --train_file or a --data_dir with train-v1\.1\.json; got neither"):
+    with pytest.raises(ValueError, match=r"expected training data: --train_file, or one of train-v1\.1\.json in --data_dir \(not given\)"):
         trained_on(golden, "")
     with pytest.raises(ValueError, match=r"max_seq_length: expected more than max_query_length \+ 3 = 67, got 60"):
         trained_on(golden, golden / "squad_v1.json", max_seq_length=60)

@@ -9,6 +9,7 @@ import pytest
 from official_bert.data.tables import Rows
 from official_bert.tasks.texts import glue_files
 from official_bert.tasks.texts.glue_files import DATASETS, Reader
+from official_bert.training.data_files import write_answers
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +139,7 @@ def test_scores_beyond_the_scale_and_wrong_labels_name_their_line(tmp_path, fold
 def test_answers_are_labels_or_scores_within_their_scale(tmp_path):
     assert glue_files.answers(DATASETS["qnli"], np.array([[0.1, 2.0], [3.0, -1.0]])) == ["not_entailment", "entailment"]
     assert glue_files.answers(DATASETS["stsb"], np.array([[-0.3], [2.34567], [7.0]])) == ["0.000", "2.346", "5.000"]
-    path = glue_files.write_submission(str(tmp_path / "QNLI.tsv"), ["not_entailment", "entailment"])
+    path = write_answers(str(tmp_path / "QNLI.tsv"), enumerate(["not_entailment", "entailment"]))
     assert pathlib.Path(path).read_bytes() == b"index\tprediction\n0\tnot_entailment\n1\tentailment\n"
 
 

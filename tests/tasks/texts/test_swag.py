@@ -48,7 +48,7 @@ def test_wrong_labels_and_missing_columns_are_told(tmp_path):
         resolve(make_config("swag"), data_dir=tmp_path)
     with pytest.raises(ValueError, match=r"test\.csv: expected a column 'label'"):
         resolve(make_config("swag"), train_file=f"{SWAG}/test.csv")
-    with pytest.raises(ValueError, match="expected training data: --train_file, or --data_dir with train.csv"):
+    with pytest.raises(ValueError, match="expected training data: --train_file, or one of train.csv in --data_dir"):
         resolve(make_config("swag"))
     with pytest.raises(ValueError, match="row 1: expected 4 choices, got 2"):
         oracle.encode(load_task(make_config("swag")), [{"text": "a", "choices": ["b", "c"]}])
