@@ -9,7 +9,9 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import numpy as np
 import pytest
+import shape_checks
 
+shape_checks.switch_on()  # before any test imports the encoder
 ROOT = pathlib.Path(__file__).parent.parent
 # Files of ten seconds and more, the longest first. Three processes take whole files in this order (`make test`: on two cores, the third
 # works while others wait for servers and commands); a long one at the end would leave the others without work.

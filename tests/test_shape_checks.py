@@ -115,3 +115,10 @@ def test_symbolic_tensors_of_keras_pass(annotated):
 
 def test_functions_without_shapes_are_left_alone(annotated):
     assert not hasattr(annotated.plain, "__wrapped__") and annotated.product.__wrapped__.__name__ == "product"
+
+
+def test_it_is_switched_on_for_the_encoder_and_its_layers():
+    def is_checked(name):
+        return isinstance(importlib.import_module(f"official_bert.{name}").__spec__.loader, shape_checks._Loader)
+    assert is_checked("layers.attention") and is_checked("layers.embeddings") and is_checked("models.encoder")
+    assert not is_checked("models.pretrainer")
