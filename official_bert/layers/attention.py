@@ -21,7 +21,7 @@ from official_bert.model_config import BERT_BASE, ModelConfig
 BLOCK = 2 ** 22  # weights of attention that are there at a time if they are recomputed: 16 MB
 
 
-def scaled_dot_product(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"]) -> Float[Any, "B N Q S"]:
+def scaled_dot_product(q: Float[Any, "B N Q H"], k: Float[Any, "#B N S H"]) -> Float[Any, "B N Q S"]:
     """Returns the scores q k^T; queries are scaled by 1 / sqrt(H) already."""
     return ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))
 

@@ -42,7 +42,7 @@ class TokenInputs:
     left_to_right: bool = False
     embedded: Any = None             # [B,S,D], the output of the embeddings
 
-    def mask(self, places: Int[Any, "B Q"] | None = None, first: Any = None, last: Any = None) -> Bool[Any, "#B 1 #Q S"]:
+    def mask(self, places: Int[Any, "B Q"] | None = None, first: Any = None, last: Any = None) -> Bool[Any, "_ 1 _ S"]:
         """Returns the mask of the queries at `places`, or of all; with `first` and `last`, of some of them."""
         mask = ops.expand_dims(ops.expand_dims(self.input_mask, 1), 1)                    # [B,1,1,S]
         if self.instance_ids is None and not self.left_to_right:

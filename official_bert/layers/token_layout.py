@@ -25,7 +25,7 @@ class TokenLayout:
     cannot leave it.
     """
 
-    mask: Bool[Any, "#B 1 #Q S"]             # true = visible
+    mask: Bool[Any, "#B 1 #Q S"] | None      # true = visible; None: made for some queries at a time (`LongLayout`)
     inputs: Any = None                       # a `TokenInputs`, for masks that are made for some queries; None: a plain mask
     tokens: AllTokens = ALL                  # rows with their padding, or real tokens alone
     positions: Positions = EMBEDDED

@@ -76,7 +76,7 @@ def test_the_loss_is_a_mean_of_its_own_over_the_first_tokens_of_spans(tmp_path):
 
 @pytest.mark.parametrize(("options", "told"), [
     ({"boundary_weight": -1.0}, "boundary_weight: expected at least 0, got -1.0"),
-    ({"boundary_weight": 1.0, "objective": "replaced_tokens"}, "boundary_weight: expected objective masked_lm"),
+    ({"boundary_weight": 1.0, "objective": "replaced_tokens"}, "boundary_weight: expected options.objective: masked_lm"),
     ({"boundary_weight": 1.0, "masking": {"strategy": "token_draws"}}, "another masking.strategy than token_draws")])
 def test_what_it_does_not_go_with_is_refused(options, told):
     with pytest.raises(ValueError, match=told):

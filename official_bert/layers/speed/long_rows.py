@@ -30,7 +30,7 @@ class LongLayout(TokenLayout):
             return attend_in_turn(q, k, v, self.mask_of_queries, dropout, training)
         return kernel(q, k, v, self.mask_of_queries(), bias, dropout, training=training)
 
-    def mask_of_queries(self, first: Any = None, last: Any = None) -> Bool[Any, "#B 1 Q S"]:
+    def mask_of_queries(self, first: Any = None, last: Any = None) -> Bool[Any, "_ 1 _ S"]:
         """Returns the mask [B,1,1 or Q,S] of all queries, or of those from `first` to before `last`; true = visible."""
         return self.inputs.mask(self.places, first, last)
 
