@@ -23,6 +23,7 @@ class WindowedLayout(TokenLayout):
     @property
     def window(self) -> int:
         """W, the tokens on each side."""
+        assert self.mask is not None
         return self.mask.shape[2]
 
     def at(self, places: Any) -> "WindowedLayout":
