@@ -120,7 +120,7 @@ def _plain(kind: type, value: Any, where: str) -> Any:
         value = float(value)
     if type(value) is not kind:
         raise ValueError(f"{where}: expected {kind.__name__}, got {value!r}{_hint(kind, value, where)}")
-    if kind is int and abs(value) >= 2**31:
+    if type(value) is int and abs(value) >= 2**31:
         raise ValueError(f"{where}: expected a number below 2^31, got {value}")
     return value
 
