@@ -177,19 +177,24 @@ class BestCheckpoint:
                        batches: int = 0, saved: str = "", tuned: Mapping[str, Any] = types.MappingProxyType({})) -> bool:
         """Writes the weights and what was `tuned` for them, then the metric, if it beats the best so far; returns whether it does.
 
+        Of equal metrics, the lower held-out loss is better: a small held-out set has many ties.
         `saved` is the prefix of a checkpoint of this step, if the run has just written one: it is not stored twice. `phase` is the
         first phase that is measured like this one, `batches` the number of batches measured, 0 for all. The best of a phase measured
         otherwise, on other lengths say, or on another number of batches, is not comparable, and gives way.
         """
         if self.metric not in metrics:
             raise ValueError(f"best checkpoint: expected a metric among {sorted(metrics)}, got {self.metric!r}")
-        value = float(metrics[self.metric])
+        value, loss = float(metrics[self.metric]), float(metrics.get("loss", math.inf))
+        loss = loss if math.isfinite(loss) else math.inf
         comparable = self.record and (self.record.get("phase", 0), self.record.get("batches")) == (phase, batches)
-        if not math.isfinite(value) or (comparable and self.sign * value <= self.sign * self.record["value"]):
+        if not math.isfinite(value):
+            return False
+        if comparable and (self.sign * value, -loss) <= (self.sign * self.record["value"], -self.record.get("loss", -math.inf)):
             return False
         CheckpointFolder(checkpoint, self.run.best, keep=1).save(step, saved)
         write_tuned(tuned, self.run.best.checkpoint(step))  # before the metric: after a kill in between, this evaluation is better again
-        self.record = {"metric": self.metric, "value": value, "step": step, "batches": batches} | ({"phase": phase} if phase else {})
+        self.record = {"metric": self.metric, "value": value, "step": step, "batches": batches} | (
+            {"phase": phase} if phase else {}) | ({"loss": loss} if loss < math.inf and self.metric != "loss" else {})
         self.run.write_best_record(self.record)
         return True
 

@@ -20,6 +20,7 @@ from official_bert.models.run_folder import RunFolder
 from official_bert.reports.metric_text import metric_lines
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import checkpointing, evaluation, loop, run_config
+from official_bert.training.checkpointing import BestCheckpoint
 from official_bert.training.reporting.run_log import Watcher
 from official_bert.training.running.cluster import Placement
 from official_bert.training.running.evaluations import Evaluations
@@ -59,7 +60,7 @@ def scripted(monkeypatch):
     measure = Evaluations.measure
 
     def measured(evaluations, phase):
-        return measure(evaluations, phase) | {"accuracy": SCRIPT[evaluations.trainer.steps_done]}
+        return measure(evaluations, phase) | {"accuracy": SCRIPT[evaluations.trainer.steps_done], "loss": 0.5}
     monkeypatch.setattr(Evaluations, "measure", measured)
 
 
@@ -81,7 +82,7 @@ def test_training_ends_when_patience_does_and_the_best_answers(scripted, tmp_pat
     metrics = tune(tmp_path, patience=3)
     assert logged(tmp_path, "eval/accuracy") == {step: SCRIPT[step] for step in (4, 8, 12, 16, 20)}
     assert metrics["accuracy"] == 0.9 and json.loads((tmp_path / "best/metric.json").read_text()) == {
-        "metric": "accuracy", "value": 0.9, "step": 8, "batches": 0}
+        "metric": "accuracy", "value": 0.9, "step": 8, "batches": 0, "loss": 0.5}
     said = capsys.readouterr().out
     assert ("best checkpoint: by accuracy, more is better, of 8 evaluations; 3 without a better value end the training; "
             "the best one answers") in said
@@ -96,6 +97,13 @@ def test_training_ends_when_patience_does_and_the_best_answers(scripted, tmp_pat
     run, best, last = (restore_for_inference(str(path))[1].get_weights()
                        for path in (tmp_path, tmp_path / "best/ckpt-8", tmp_path / "ckpt-20"))
     assert all(map(np.array_equal, run, best)) and not all(map(np.array_equal, run, last))
+
+
+def test_of_equal_metrics_the_lower_loss_is_better(tmp_path):
+    best, checkpoint = BestCheckpoint(RunFolder(str(tmp_path)), "accuracy"), tf.train.Checkpoint(step=tf.Variable(0))
+    evaluations = [(17, 1.0, 0.21), (34, 1.0, 0.21), (51, 1.0, 0.027), (68, 0.9, 0.001), (85, 1.0, float("nan"))]
+    kept = [best.keep_if_better(checkpoint, step, {"accuracy": accuracy, "loss": loss}) for step, accuracy, loss in evaluations]
+    assert kept == [True, False, True, False, False] and best.record["step"] == 51
 
 
 @pytest.mark.slow
