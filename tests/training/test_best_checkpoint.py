@@ -154,7 +154,7 @@ def test_a_best_checkpoint_of_another_run_or_of_other_data_gives_way(scripted, u
     (tmp_path / "best/metric.json").write_text('{"metric": "accuracy", "value": 2.0, "step": 8, "batches": 0}')
     assert tune(tmp_path, epochs=2.0)["accuracy"] == 0.9
     best = json.loads((tmp_path / "best/metric.json").read_text())
-    assert best == {"metric": "accuracy", "value": 0.9, "step": 8, "batches": 0}
+    assert best == {"metric": "accuracy", "value": 0.9, "step": 8, "batches": 0, "loss": 0.5}
     other = files(eval_file=FILES["new"], allow_changed_data=True)
     (tmp_path / "best/metric.json").write_text('{"metric": "accuracy", "value": 2.0, "step": 8, "batches": 0}')
     assert tune(tmp_path, other, epochs=3.0, patience=2)["accuracy"] == 0.9  # step 8 is measured anew, on the other data
