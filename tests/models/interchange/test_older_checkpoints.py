@@ -113,8 +113,8 @@ def test_a_tensorflow_checkpoint_beside_it_is_read_as_before(folder, tmp_path):
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"cut": 5}, "expected a file of torch.save, got a damaged one"), ({"version": 900}, "got version 900"),
-    ({"cut": 900}, "damaged file of torch.save: a storage of 1200 numbers in a file of")])
+    ({"cut": 5}, "refused: a storage 1 of another length than 4,800 bytes"), ({"version": 900}, "refused: another version than 1001"),
+    ({"cut": 900}, "refused: .* file's bytes, one of them of 1,200 numbers")])
 def test_damaged_older_files_are_named(tmp_path, change, message):
     path = tmp_path / "pytorch_model.bin"
     write_older_bin(path, {"a": np.ones((3, 4), "float32"), "b": np.arange(6, dtype="float32").reshape(2, 3)})
@@ -123,7 +123,7 @@ def test_damaged_older_files_are_named(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         torch_pickle.load_tensors(str(path))
     path.write_bytes(b"\x80\x91" + b"x" * 40)
-    with pytest.raises(ValueError, match=r"pytorch_model\.bin: expected a file of torch.save"):
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin: refused: .*expected a file of torch.save"):
         torch_pickle.load_tensors(str(path))
 
 
