@@ -42,13 +42,13 @@ class TokenInputs:
     left_to_right: bool = False
     embedded: Any = None             # [B,S,D], the output of the embeddings
 
-    def mask(self, places: Int[Any, "B Q"] | None = None, first: Any = None, last: Any = None) -> Bool[Any, "_ 1 _ S"]:
-        """Returns the mask of the queries at `places`, or of all; with `first` and `last`, of some of them."""
+    def mask(self, query_positions: Int[Any, "B Q"] | None = None, first: Any = None, last: Any = None) -> Bool[Any, "_ 1 _ S"]:
+        """Returns the mask of the queries at `query_positions`, or of all; with `first` and `last`, of some of them."""
         mask = ops.expand_dims(ops.expand_dims(self.input_mask, 1), 1)                    # [B,1,1,S]
         if self.instance_ids is None and not self.left_to_right:
             return mask
         keys = ops.arange(ops.shape(self.input_mask)[1], dtype="int32")
-        places = ops.expand_dims(keys, 0) if places is None else ops.cast(places, "int32")
+        places = ops.expand_dims(keys, 0) if query_positions is None else ops.cast(query_positions, "int32")
         places = places if first is None else places[:, first:last]                       # [B or 1,Q]
         if self.left_to_right:
             distances = ops.expand_dims(keys, 0) - ops.expand_dims(places, 2)             # [B or 1,Q,S]

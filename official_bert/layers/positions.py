@@ -1,4 +1,4 @@
-"""How attention knows the places of tokens, beside the embeddings."""
+"""How attention knows the positions of tokens, beside the embeddings."""
 
 from typing import Any, Self
 
@@ -13,16 +13,16 @@ class Positions:
 
     learned: tuple = ()  # tensors with gradients: a function that is recomputed takes them as arguments
 
-    def rotate(self, q: Float[Any, "B Q N H"], k: Float[Any, "B S N H"], places: Int[Any, "B Q"] | None) -> tuple[Any, Any]:
-        """Returns queries and keys, turned by their places; `places` None: queries stand at all S places."""
+    def rotate(self, q: Float[Any, "B Q N H"], k: Float[Any, "B S N H"], query_positions: Int[Any, "B Q"] | None) -> tuple[Any, Any]:
+        """Returns queries and keys, turned by their positions; `query_positions` None: queries stand at all S positions."""
         return q, k
 
     def bias(self, attention: Any, q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"]) -> Float[Any, "#B N Q S"] | None:
         """Returns what is added to the scores of an attention layer, or None."""
         return None
 
-    def at(self, places: Int[Any, "B Q"]) -> Self:
-        """Returns the positions for queries at these places only."""
+    def at(self, query_positions: Int[Any, "B Q"]) -> Self:
+        """Returns the positions for queries at these positions only."""
         return self
 
     def with_learned(self, *learned: Any) -> Self:

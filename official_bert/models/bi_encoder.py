@@ -20,7 +20,7 @@ def text_vectors(encoder: BertEncoder, inputs: Mapping[str, Any], pooling: Pooli
     the last token). Inputs are the encoder's.
     """
     if pooling == "cls":
-        place = encoder.reader.pooled_places(inputs["input_mask"])
+        place = encoder.reader.pooled_positions(inputs["input_mask"])
         return ops.cast(encoder({**inputs, "output_positions": place}, training=training)["sequence_output"][:, 0], "float32")
     rows = ops.cast(encoder(inputs, training=training)["sequence_output"], "float32")     # [B,S,D]
     weights = ops.expand_dims(ops.cast(inputs["input_mask"], "float32"), 2)

@@ -17,7 +17,7 @@ ENCODER_PREFIXES = ("embeddings/", "layer_", "bilstm_", "pooler/", "relative_pos
 
 @keras.saving.register_keras_serializable("official_bert")
 class BertEncoder(keras.Model):
-    """The encoder of BERT and its relatives. B batch, S sequence, P wanted rows, D hidden size, L layers.
+    """The encoder of BERT and its relatives. B batch, S sequence, P output rows, D hidden size, L layers.
 
     `settings` are the fields of `ModelConfig`, which say what is computed (`encoder_parts`); `embeddings` replace those that they say.
 
@@ -70,16 +70,16 @@ class BertEncoder(keras.Model):
         self.check(inputs)
         embedded = self.embeddings(inputs["input_ids"], inputs["segment_ids"], inputs.get("position_ids"),
                                    inputs.get("task_type_ids"), training=training)    # [B,S,D]
-        layout, places = encoder_parts.make_layout(self, inputs, embedded, training), self.reader.places(inputs)
+        layout, positions = encoder_parts.make_layout(self, inputs, embedded, training), self.reader.computed_positions(inputs)
         x, layer_outputs = layout.unpad(embedded), []
         for layer in self.stack.steps[:-1]:                                           # paper 3: L layers
             x = layer(x, attention_mask=layout, training=training)
             layer_outputs.append(x)
-        if places is None:
+        if positions is None:
             x = layout.pad(self.stack.steps[-1](x, attention_mask=layout, training=training))   # [B,S,D]
         else:                                                                         # only the rows that are read
-            rows = self.reader.gather_rows(layout.pad(x), places)
-            x = self.stack.steps[-1](x, attention_mask=layout.at(places), queries=rows, training=training)
+            rows = self.reader.gather_rows(layout.pad(x), positions)
+            x = self.stack.steps[-1](x, attention_mask=layout.at(positions), queries=rows, training=training)
         sequence, pooled = self.reader.read(x, inputs, training)                      # [B,S or P,D], [B,D]
         outputs = {"sequence_output": sequence, "pooled_output": self.pooler(pooled), "embedding_output": embedded}
         if self.settings["return_layers"]:

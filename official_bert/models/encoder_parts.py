@@ -107,7 +107,7 @@ def make_reader(config: ModelConfig, bilstms: Sequence[keras.layers.Layer]) -> R
 
 
 def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training: bool | None) -> TokenLayout:
-    """Makes what an encoder's layers are told of the tokens of its `inputs`; `embedded` [B,S,D] is the output of the embeddings.
+    """Makes the layout of an encoder's `inputs`; `embedded` [B,S,D] is the output of the embeddings.
     """
     config: ModelConfig = encoder.config
     tokens = TokenInputs(ops.cast(inputs["input_mask"], "bool"), inputs.get("instance_ids"), config.attention == "left_to_right", embedded)
@@ -123,13 +123,13 @@ def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training
 
 
 def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping[str, Any]) -> Positions:
-    """Makes what attention knows of the places of tokens."""
+    """Makes what attention knows of the positions of tokens."""
     if relative_positions is None and not config.positions.rotary:
         return EMBEDDED
     length = ops.shape(inputs["input_mask"])[1]
     if relative_positions is not None:
         return relative_positions.positions(length)
-    places = inputs.get("position_ids")
-    places = ops.expand_dims(ops.arange(length, dtype="int32"), 0) if places is None else places
+    position_ids = inputs.get("position_ids")
+    position_ids = ops.expand_dims(ops.arange(length, dtype="int32"), 0) if position_ids is None else position_ids
     size, base, window_base = config.hidden_size // config.num_attention_heads, config.positions.rotary, config.positions.window_rotary
-    return Rotary(places, base, size, windows=None if window_base == base else Rotary(places, window_base, size))
+    return Rotary(position_ids, base, size, windows=None if window_base == base else Rotary(position_ids, window_base, size))

@@ -13,7 +13,7 @@ OF_RELATIONS = ("queries", "keys", "values")
 @keras.saving.register_keras_serializable("official_bert")
 class ObservedPretrainer(Pretrainer):
     """A `Pretrainer` that in training gives more outputs: `states` [B,S,D], the last layer's of all tokens, and its `queries`, `keys`
-    and `values` [B,S,D], all heads beside each other, before positions are told.
+    and `values` [B,S,D], all heads beside each other, before positions turn them.
 
     Then the last layer is computed for all tokens, not for those alone that heads read.
     """

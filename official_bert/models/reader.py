@@ -1,6 +1,6 @@
 """Which rows of the last layer an encoder returns, and which one it pools.
 
-B batch, S sequence, P wanted rows, K pooled rows, D hidden size.
+B batch, S sequence, P output rows, K pooled rows, D hidden size.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,18 +20,18 @@ Rows = tuple[Any, Any]  # returned [B,S or P,D], pooled [B,D] or [B,K,D]
 class Reader:
     """BERT's: the pooler reads [CLS], the first row (paper 3.1, task 2); of packed instances, the row of each."""
 
-    def pooled_places(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
-        """Returns the places of the rows that stand for whole texts."""
+    def pooled_positions(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
+        """Returns the positions of the rows that stand for whole texts."""
         return ops.zeros_like(input_mask[:, :1], dtype="int32")
 
-    def places(self, inputs: Inputs) -> Int[Any, "B Q"] | None:
-        """Returns the only places that the last layer must compute: of the pooled rows, then of the wanted ones; None: all."""
+    def computed_positions(self, inputs: Inputs) -> Int[Any, "B Q"] | None:
+        """Returns the only positions that the last layer must compute: of the pooled rows, then the output positions; None: all."""
         if "output_positions" not in inputs:
             return None
         return ops.concatenate([self._pooled(inputs), ops.cast(inputs["output_positions"], "int32")], axis=1)
 
     def read(self, x: Float[Any, "B _ D"], inputs: Inputs, training: bool | None = None) -> Rows:
-        """Splits the rows of the last layer, all or those at `places`."""
+        """Splits the rows of the last layer, all or those at `computed_positions`."""
         packed = "cls_positions" in inputs
         if "output_positions" in inputs:
             count = ops.shape(inputs["cls_positions"])[1] if packed else 1
@@ -52,7 +52,7 @@ class Reader:
     def _pooled(self, inputs: Inputs) -> Any:
         if "cls_positions" in inputs:
             return ops.cast(inputs["cls_positions"], "int32")
-        return self.pooled_places(inputs["input_mask"])
+        return self.pooled_positions(inputs["input_mask"])
 
     def check(self, inputs: Inputs) -> None:
         """Raises ValueError for inputs that cannot be read so."""
@@ -61,11 +61,11 @@ class Reader:
 class LastRowReader(Reader):
     """The pooler reads the last real row: left to right, it alone has seen the others."""
 
-    def pooled_places(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
-        return last_places(input_mask)
+    def pooled_positions(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
+        return last_positions(input_mask)
 
     def text_rows(self, x: Float[Any, "B S D"], inputs: Inputs) -> Float[Any, "B 1 D"]:
-        return self.gather_rows(x, self.pooled_places(inputs["input_mask"]))
+        return self.gather_rows(x, self.pooled_positions(inputs["input_mask"]))
 
 
 class MeanReader(Reader):
@@ -74,10 +74,10 @@ class MeanReader(Reader):
     def __init__(self, texts: Reader) -> None:
         self.texts = texts
 
-    def pooled_places(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
-        return self.texts.pooled_places(input_mask)
+    def pooled_positions(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
+        return self.texts.pooled_positions(input_mask)
 
-    def places(self, inputs: Inputs) -> None:
+    def computed_positions(self, inputs: Inputs) -> None:
         return None
 
     def read(self, x: Float[Any, "B S D"], inputs: Inputs, training: bool | None = None) -> Rows:
@@ -100,24 +100,24 @@ class BiLSTMReader(Reader):
     def __init__(self, texts: Reader, bilstms: Sequence[keras.layers.Layer]) -> None:
         self.texts, self.bilstms = texts, bilstms
 
-    def pooled_places(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
-        return self.texts.pooled_places(input_mask)
+    def pooled_positions(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
+        return self.texts.pooled_positions(input_mask)
 
-    def places(self, inputs: Inputs) -> None:
+    def computed_positions(self, inputs: Inputs) -> None:
         return None
 
     def read(self, x: Float[Any, "B S D"], inputs: Inputs, training: bool | None = None) -> Rows:
         for bilstm in self.bilstms:
             x = run_bilstm(bilstm, x, ops.cast(inputs["input_mask"], "bool"), training)  # [B,S,D]
         rows = self.gather_rows(x, inputs["output_positions"]) if "output_positions" in inputs else x
-        return rows, last_states(x, last_places(inputs["input_mask"]))
+        return rows, last_states(x, last_positions(inputs["input_mask"]))
 
     def check(self, inputs: Inputs) -> None:
         if "instance_ids" in inputs or "cls_positions" in inputs:
             raise ValueError("instance_ids: expected none, because a BiLSTM (model.bilstm_layers) reads across packed instances")
 
 
-def last_places(input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
+def last_positions(input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
     """Returns the place of the last real token of each row, 0 for a row without any."""
-    places = ops.arange(ops.shape(input_mask)[1], dtype="int32")
-    return ops.max(ops.cast(input_mask, "int32") * places, axis=1, keepdims=True)
+    positions = ops.arange(ops.shape(input_mask)[1], dtype="int32")
+    return ops.max(ops.cast(input_mask, "int32") * positions, axis=1, keepdims=True)

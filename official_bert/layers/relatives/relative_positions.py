@@ -53,11 +53,11 @@ class RelativePositions(Configured):
                                      name="table", autocast=False)
         self.built = True
 
-    def call(self, query_places: Int[Any, "_ Q"], key_places: Int[Any, "S"]) -> Float[Any, "_ N Q S"]:
+    def call(self, query_positions: Int[Any, "_ Q"], key_positions: Int[Any, "S"]) -> Float[Any, "_ N Q S"]:
         """Places of queries [B or 1,Q] and of keys [S] in their row -> what is added to scores of attention, [B or 1,N,Q,S]."""
         longest = self.settings["longest"]
         of_distance = ops.take(self.table, buckets_of_distances(self.settings["buckets"], longest), axis=0)   # [2*longest-1,N]
-        distances = ops.expand_dims(ops.expand_dims(key_places, 0), 0) - ops.expand_dims(query_places, 2)     # [B or 1,Q,S]
+        distances = ops.expand_dims(ops.expand_dims(key_positions, 0), 0) - ops.expand_dims(query_positions, 2)     # [B or 1,Q,S]
         return ops.transpose(ops.take(ops.cast(of_distance, self.compute_dtype), distances + longest - 1, axis=0), (0, 3, 1, 2))
 
     def positions(self, length: Any) -> "Bucketed":
@@ -71,14 +71,14 @@ class Bucketed(Positions):
     """Scores get the number of the bucket of their distance."""
 
     layer: RelativePositions
-    key_places: Any                 # [S]
+    key_positions: Any                 # [S]
     learned: tuple = ()             # the numbers [B or 1,N,Q,S]
 
     def bias(self, attention: Any, q: Any, k: Any) -> Any:
         return self.learned[0]
 
-    def at(self, places: Any) -> "Bucketed":
-        return dataclasses.replace(self, learned=(self.layer(places, self.key_places),))
+    def at(self, query_positions: Any) -> "Bucketed":
+        return dataclasses.replace(self, learned=(self.layer(query_positions, self.key_positions),))
 
     def with_learned(self, *learned: Any) -> "Bucketed":
         return dataclasses.replace(self, learned=learned)
@@ -119,11 +119,11 @@ class DistanceEmbeddings(Configured):
         self.layer_norm.build(shape)
         self.built = True
 
-    def call(self, query_places: Int[Any, "_ Q"], key_places: Int[Any, "S"]) -> tuple[Float[Any, "R D"], Int[Any, "_ Q S"]]:
+    def call(self, query_positions: Int[Any, "_ Q"], key_positions: Int[Any, "S"]) -> tuple[Float[Any, "R D"], Int[Any, "_ Q S"]]:
         """Places of queries [B or 1,Q] and of keys [S] in their row -> rows [R,D], and the row of each pair [B or 1,Q,S]."""
         longest = self.settings["longest"]
         numbers = ops.convert_to_tensor(rows_of_distances(self.settings["buckets"], self.settings["span"], longest))
-        distances = ops.expand_dims(query_places, 2) - ops.expand_dims(ops.expand_dims(key_places, 0), 0)
+        distances = ops.expand_dims(query_positions, 2) - ops.expand_dims(ops.expand_dims(key_positions, 0), 0)
         return self.layer_norm(self.table), ops.take(numbers, distances + longest - 1, axis=0)
 
     def positions(self, length: Any) -> "Distances":
@@ -138,15 +138,15 @@ class Distances(Positions):
     """Scores get products of words with distances (`DisentangledAttention`)."""
 
     layer: DistanceEmbeddings
-    key_places: Any                 # [S]
+    key_positions: Any                 # [S]
     rows: Any                       # [B or 1,Q,S], of each pair among the distances
     learned: tuple = ()             # the distances [R,D]
 
     def bias(self, attention: Any, q: Any, k: Any) -> Any:
         return attention.distance_scores(q, k, *self.learned, self.rows)
 
-    def at(self, places: Any) -> "Distances":
-        distances, rows = self.layer(places, self.key_places)
+    def at(self, query_positions: Any) -> "Distances":
+        distances, rows = self.layer(query_positions, self.key_positions)
         return dataclasses.replace(self, rows=rows, learned=(distances,))
 
     def with_learned(self, *learned: Any) -> "Distances":
@@ -166,18 +166,18 @@ class Rotary(Positions):
         self.turns = ops.stack([ops.cos(angles), ops.sin(angles)], axis=2)             # [B or 1,S,2,H/2]
         self.windows = windows
 
-    def rotate(self, q: Any, k: Any, places: Any) -> tuple[Any, Any]:
-        return self.turn(q, places), self.turn(k)
+    def rotate(self, q: Any, k: Any, query_positions: Any) -> tuple[Any, Any]:
+        return self.turn(q, query_positions), self.turn(k)
 
     def in_windows(self) -> "Rotary":
         return self.windows or self
 
-    def turn(self, rows: Float[Any, "B Q N H"], places: Any = None) -> Float[Any, "B Q N H"]:
-        """Returns rows [B,S or Q,N,H] at `places` [B,Q] (None: all S), turned."""
+    def turn(self, rows: Float[Any, "B Q N H"], query_positions: Any = None) -> Float[Any, "B Q N H"]:
+        """Returns rows [B,S or Q,N,H] at `query_positions` [B,Q] (None: all S), turned."""
         turns = self.turns
-        if places is not None:
-            turns = ops.broadcast_to(turns, (ops.shape(places)[0], *ops.shape(turns)[1:]))
-            turns = ops.take_along_axis(turns, ops.expand_dims(ops.cast(places, "int32"), (2, 3)), axis=1)
+        if query_positions is not None:
+            turns = ops.broadcast_to(turns, (ops.shape(query_positions)[0], *ops.shape(turns)[1:]))
+            turns = ops.take_along_axis(turns, ops.expand_dims(ops.cast(query_positions, "int32"), (2, 3)), axis=1)
         cos, sin = turns[:, :, 0:1], turns[:, :, 1:2]                                  # [B or 1,S or Q,1,H/2]
         first, second = ops.split(ops.cast(rows, "float32"), 2, axis=-1)
         return ops.cast(ops.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1), rows.dtype)

@@ -26,9 +26,9 @@ class WindowedLayout(TokenLayout):
         assert self.mask is not None
         return self.mask.shape[2]
 
-    def at(self, places: Any) -> "WindowedLayout":
+    def at(self, query_positions: Any) -> "WindowedLayout":
         """Returns the layout for these queries: all rows are computed, and theirs are returned."""
-        return dataclasses.replace(self, places=places)
+        return dataclasses.replace(self, query_positions=query_positions)
 
     def query_rows(self, x: Any, queries: Any) -> Any:
         return x
@@ -46,9 +46,9 @@ class WindowedLayout(TokenLayout):
         """[B*K,N,W,H] -> [B,Q,N,H], or [1,T,N,H] without padding."""
         batch, length = ops.shape(self.inputs.input_mask)
         rows = ops.reshape(swap_heads(context), (batch, -1, *context.shape[1::2]))[:, :length]   # [B,S,N,H]
-        if self.places is None:
+        if self.query_positions is None:
             return self.unpad(rows)
-        return ops.take_along_axis(rows, ops.expand_dims(self.places, (2, 3)), axis=1)
+        return ops.take_along_axis(rows, ops.expand_dims(self.query_positions, (2, 3)), axis=1)
 
 
 def in_windows(layout: TokenLayout, window: int) -> TokenLayout:
@@ -60,7 +60,7 @@ def in_windows(layout: TokenLayout, window: int) -> TokenLayout:
     length = layout.inputs.input_mask.shape[1]
     if length is not None and length <= window:
         return dataclasses.replace(layout, positions=positions)
-    return WindowedLayout(mask_of_windows(layout.inputs, window), layout.inputs, layout.tokens, positions, layout.places)
+    return WindowedLayout(mask_of_windows(layout.inputs, window), layout.inputs, layout.tokens, positions, layout.query_positions)
 
 
 def mask_of_windows(inputs: TokenInputs, window: int) -> Bool[Any, "BK 1 W W3"]:

@@ -32,7 +32,7 @@ class LongLayout(TokenLayout):
 
     def mask_of_queries(self, first: Any = None, last: Any = None) -> Bool[Any, "_ 1 _ S"]:
         """Returns the mask [B,1,1 or Q,S] of all queries, or of those from `first` to before `last`; true = visible."""
-        return self.inputs.mask(self.places, first, last)
+        return self.inputs.mask(self.query_positions, first, last)
 
 
 def attend_in_turn(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Float[Any, "B N S H"], mask_of: Callable, dropout: Dropout,

@@ -18,11 +18,11 @@ MULTIPLE = 128  # of which T is for pieces that are compiled for each shape
 class AllTokens:
     """The tokens of rows that keep their padding."""
 
-    def take(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
+    def unpad(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
         """[B,S,...], as it is."""
         return x
 
-    put = take
+    pad = unpad
 
 
 ALL = AllTokens()
@@ -43,13 +43,13 @@ class RealTokens(AllTokens):
         # Of each place among the T; of padding, that of a token of the same row: nobody gets numbers of another's text.
         self.numbers = first + ops.maximum(ops.cumsum(counts, axis=1) - 1, 0)     # [B,S]
 
-    def take(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
+    def unpad(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
         """[B,S,...] -> [1,T,...]."""
         rows = ops.take(ops.reshape(x, (-1, *x.shape[2:])), self.places, axis=0)
         filled = ops.pad(rows, [(0, self.zeros), *[(0, 0)] * (len(x.shape) - 2)]) if self.rounded else rows
         return ops.expand_dims(filled, 0)
 
-    def put(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
+    def pad(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
         """[1,T,...] -> [B,S,...], in which padding repeats a real token. Nothing may read it: it has no gradient."""
         return ops.take(ops.squeeze(x, 0), self.numbers, axis=0)
 
@@ -57,19 +57,19 @@ class RealTokens(AllTokens):
 class LearningTokens(RealTokens):
     """Real tokens whose gradients are gathers, too."""
 
-    def take(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
+    def unpad(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
         @ops.custom_gradient
         def taken(x: Any) -> Any:
             def gradient(upstream: Any) -> Any:
-                rows = RealTokens.put(self, upstream)
+                rows = RealTokens.pad(self, upstream)
                 return ops.where(ops.expand_dims(self.mask, tuple(range(2, len(x.shape)))), rows, 0)
-            return RealTokens.take(self, x), gradient
+            return RealTokens.unpad(self, x), gradient
         return taken(x)
 
-    def put(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
+    def pad(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
         @ops.custom_gradient
         def padded(x: Any) -> Any:
-            return RealTokens.put(self, x), lambda upstream: RealTokens.take(self, upstream)
+            return RealTokens.pad(self, x), lambda upstream: RealTokens.unpad(self, upstream)
         return padded(x)
 
 
