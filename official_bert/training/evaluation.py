@@ -85,7 +85,7 @@ def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, pla
     return metrics
 
 
-def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[str], None] = print) -> None:
+def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[str], None] = print) -> checkpoints.Initialization:
     """Takes all weights of a model from a checkpoint of any format; reports what was assumed about it.
 
     Raises ValueError if one is missing, if the checkpoint's classes are not the task's, or if words of the vocabulary have no embedding.
@@ -100,6 +100,7 @@ def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[st
         report(f"{result.origin}: not used: {', '.join(result.unused[:6])}{' ...' if len(result.unused) > 6 else ''}")
     if result.notes:
         report(f"{result.origin}: {'; '.join(result.notes)}")
+    return result
 
 
 def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dict[str, Any]]:

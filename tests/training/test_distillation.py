@@ -149,6 +149,13 @@ def test_kept_and_computed_answers_and_micro_batches_train_the_same_weights(tmp_
             np.testing.assert_allclose(weights[weight], first[weight], atol=2e-5, err_msg=f"{name}: {weight}")
 
 
+def test_a_run_with_a_crf_is_refused_as_a_teacher(tmp_path):
+    task, options, train_file = made(of_tags, tmp_path)
+    path, _ = write_teacher(tmp_path / "teacher", configured(task, options | {"crf": True}))
+    with pytest.raises(ValueError, match="training.teacher.*teacher.*: expected a teacher without a CRF: a CRF answers with whole chains"):
+        read(configured(task, options, teacher=path), train_file)
+
+
 @pytest.mark.slow
 def test_labels_of_the_teacher_are_put_into_the_students_order(tmp_path):
     task, options, train_file = made(of_classes, tmp_path)

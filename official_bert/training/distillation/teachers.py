@@ -14,6 +14,7 @@ from official_bert.models.encoder import weights_by_name
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.projects import ours
 from official_bert.training import evaluation
+from official_bert.training.distillation.soft_answers import REFUSED
 from official_bert.training.run_config import TEACHER, checkpoint_values, named_as_teacher
 from official_bert.training.task import TaskBase
 
@@ -59,11 +60,13 @@ def config_of_teacher(task: TaskBase) -> Config:
 def load_teacher(reader: TaskBase, student: TaskBase) -> Teacher:
     """Loads the teacher that answers as `reader`, the student's task with the teacher's configuration, does.
 
-    Raises ValueError if it lacks weights, such as those of a head of this kind and these labels.
+    Raises ValueError if it lacks weights, such as those of a head of this kind and these labels, and if it has a CRF.
     """
     model = reader.build_model()
     with named_as_teacher():
-        evaluation.take_all(reader, model, student.config.training.teacher, report=lambda _: None)
+        result = evaluation.take_all(reader, model, student.config.training.teacher, report=lambda _: None)
+    if any(name.startswith("crf/") for name in result.unused):
+        raise ValueError(f"{TEACHER}: {result.origin}: expected a teacher without a CRF: {REFUSED['crf']}")
     model.trainable = False
     return Teacher(reader, model, reads_alike(reader, student))
 
