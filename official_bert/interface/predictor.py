@@ -157,8 +157,8 @@ class Predictor:
     def require_float_vectors(self, expected: str) -> None:
         """Raises ValueError, with what is `expected`, for an exported model whose vectors are codes of fewer bits."""
         if not (dtype := self._model.outputs["embedding"].dtype).is_floating:
-            raise ValueError(f"{expected} from {self.path}, got packed ones ({dtype.name}; run_export --vectors), whose codes `Predictor(texts)` "
-                             "and run_predict with JSON lines give")
+            raise ValueError(f"{expected} from {self.path}, got packed ones ({dtype.name}; run_export --vectors), whose codes "
+                             "`Predictor(texts)` and run_predict with JSON lines give")
 
     def answer(self, rows: Sequence[Row], batch_size: int = 32) -> list[dict[str, Any]]:
         """Returns the outputs by name for each row of inputs, in order, as the exported model gives them.

@@ -65,8 +65,8 @@ class RestProtocol:
                 raise invalid(f"model {address.name!r} has no output {missing[0]}: expected {kind}, got a model that gives "
                               f"{', '.join(signature.outputs)}")
             if (dtype := packed_type(signature)) and "embedding" in outputs:
-                raise invalid(f"model {address.name!r} gives packed vectors ({dtype}; run_export --vectors), whose codes are no numbers of a "
-                              f"vector: expected one with float32 vectors here; POST /v1/models/{address.name}:predict gives the codes")
+                raise invalid(f"model {address.name!r} gives packed vectors ({dtype}; run_export --vectors): expected one with float32 "
+                              f"vectors here; POST /v1/models/{address.name}:predict gives the codes")
             return await self.handler.predict(servable, reading, deadline)
 
     def model_that_takes(self, name: str, inputs: Iterable[str]) -> str:

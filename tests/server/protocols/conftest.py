@@ -62,7 +62,8 @@ def serve(heads_root, demo_root):
     from official_bert.server import server_config
     from official_bert.server.server import ServerOptions
     paths = {"vectors": heads_root / "vectors/text", "vectors-ids": heads_root / "vectors/ids", "scores": heads_root / "scores/text",
-             "sparse": heads_root / "sparse/text", "int8": heads_root / "int8/text", "binary": heads_root / "binary/text", "work": heads_root / "work",
+             "sparse": heads_root / "sparse/text",
+             "int8": heads_root / "int8/text", "binary": heads_root / "binary/text", "work": heads_root / "work",
              "demo": demo_root / "demo"}
     running, contexts = {}, []
 

@@ -52,8 +52,9 @@ def test_requests_of_another_shape_are_refused_in_teis_form(vectors, change, tol
 @pytest.mark.parametrize(("name", "dtype"), [("int8", "int8"), ("binary", "uint8")])
 def test_packed_vectors_are_refused_with_the_path_that_gives_them(serve, name, dtype):
     server = serve(name)
-    for path, body in (("/embed", {"inputs": "abc"}), ("/embed", {"inputs": "abc", "dimensions": 4, "normalize": False}), ("/", {"inputs": "a"}),
-                       ("/v1/embeddings", {"model": name, "input": "abc"}), ("/v1/embeddings", {"model": name, "input": "a", "dimensions": 5})):
+    requests = [("/embed", {"inputs": "abc"}), ("/embed", {"inputs": "abc", "dimensions": 4, "normalize": False}), ("/", {"inputs": "a"}),
+                ("/v1/embeddings", {"model": name, "input": "abc"}), ("/v1/embeddings", {"model": name, "input": "a", "dimensions": 5})]
+    for path, body in requests:
         status, answer = post(server, path, body)
         assert status == 400 and f"model '{name}' gives packed vectors ({dtype};" in str(answer), answer
         assert f"POST /v1/models/{name}:predict gives the codes" in str(answer)

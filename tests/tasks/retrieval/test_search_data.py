@@ -174,7 +174,7 @@ def test_a_correlation_cannot_choose_the_best_checkpoint_of_a_search(tmp_path, o
     folder = make_collection(tmp_path / "set")
     path = write(tmp_path / "train.jsonl", [{"text": "a", "text_pair": "b", "s": 3}, {"text": "c", "text_pair": "d", "s": 1}])
     train = {"train_file": path} if files == "table" else {}
-    with pytest.raises(ValueError, match=r"score_column: expected a table with scores to evaluate on, got .*qrels/dev\.tsv, in which texts"):
+    with pytest.raises(ValueError, match=r"score_column: expected a table with scores .* got .*qrels/dev\.tsv, in which texts"):
         options = {"max_seq_length": 12, **options} | ({} if files == "table" else {"group_size": 2})
         resolve(make_config("retrieval", options=options, training={"batch_size": 4}), data_dir=folder, **train)
 
