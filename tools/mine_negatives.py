@@ -19,12 +19,14 @@ from absl import flags
 from tqdm import tqdm
 
 from official_bert.data.long_work import preflight
+from official_bert.data.search.collections import judgements_of
 from official_bert.data.search.mining import MiningRules
 from official_bert.data.search.rows import SearchColumns
 from official_bert.files import written_whole
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("train_file", None, "Pairs (TSV, CSV, JSON lines, Parquet), or judgements of a collection, qrels/*.tsv.", required=True)
+flags.DEFINE_string("train_file", None, "Pairs (TSV, CSV, JSON lines, Parquet), or a collection like BEIR's: its folder "
+                    "(qrels/train.tsv), or other judgements, qrels/*.tsv.", required=True)
 flags.DEFINE_string("output_file", None, "JSON lines: text, text_pair, negatives, and scores with --cross_encoder.", required=True)
 flags.DEFINE_string("text_column", "text", "The queries.")
 flags.DEFINE_string("text_pair_column", "text_pair", "The passages that answer them.")
@@ -51,14 +53,15 @@ def main(_) -> None:
     refuse_unread(FLAGS, [(["vocab_file", "faiss_index"], bool(FLAGS.model), "--model"),
                           (["cross_encoder_margin"], bool(FLAGS.cross_encoder), "--cross_encoder"),
                           (["corpus_column"], bool(FLAGS.corpus_file), "--corpus_file")])
-    preflight.check_outputs([FLAGS.output_file], [FLAGS.train_file, FLAGS.corpus_file])
+    train_file = judgements_of(FLAGS.train_file, "train")
+    preflight.check_outputs([FLAGS.output_file], [train_file, FLAGS.corpus_file])
     from official_bert.interface import negatives
     from official_bert.interface.predictor import Predictor
     columns = SearchColumns(text=FLAGS.text_column, text_pair=FLAGS.text_pair_column)
-    material = negatives.read_material(FLAGS.train_file, FLAGS.corpus_file, columns, FLAGS.corpus_column)
+    material = negatives.read_material(train_file, FLAGS.corpus_file, columns, FLAGS.corpus_column)
     print(f"{len(material.rows)} pairs, {len(material.queries)} queries, {len(material.passages)} passages")
     cross_encoder = _load_cross_encoder(FLAGS.cross_encoder) if FLAGS.cross_encoder else None
-    depth = FLAGS.last_rank + max(map(len, _answers(material.rows).values()))
+    depth = FLAGS.last_rank + max(map(len, _answers(material.rows).values())) + bool(material.own)
     if FLAGS.model:
         ranking = negatives.rank_by_vectors(
             material, depth, Predictor(FLAGS.model, head="embeddings", vocab_file=FLAGS.vocab_file), FLAGS.batch_size, FLAGS.faiss_index,

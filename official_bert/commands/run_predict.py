@@ -142,6 +142,8 @@ class Prediction:
         """Answers several files into several, or writes vectors."""
         from official_bert.interface import many_answers
         form = many_answers.form_of(self.output_format, self.predictor.outputs, self.keep_columns)
+        if form in ("npy", "vectors_parquet"):
+            self.predictor.require_float_vectors(f"--output_format={self.output_format}: expected float32 vectors")
         command_line.from_flags(
             many_answers.ManyAnswers, self, outputs=shard_names(self.output_file), form=form,
             options=dataclasses.asdict(self.options) | {"batch_size": self.batch_size}).write()

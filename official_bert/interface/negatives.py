@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -29,6 +29,7 @@ class Material:
 
     rows: LabelledTexts
     passages: Sequence[str]
+    own: Mapping[str, set[str]] = dataclasses.field(default_factory=dict)  # by query: the passage of its id, which is no negative
 
     @functools.cached_property
     def queries(self) -> dict[str, int]:
@@ -46,9 +47,12 @@ def read_material(train_file: str, corpus_file: str, columns: SearchColumns, cor
 
     Raises ValueError, naming file and line, for what cannot be read, and for fewer than two passages.
     """
+    own: dict[str, set[str]] = {}
     if is_collection(train_file):
         collection = read_collection(train_file, "refuse", logging.warning)
         rows, passages = collection.pairs(), list(collection.passages)
+        for query, number in zip(collection.queries, collection.own):
+            own.setdefault(query, set()).update(collection.passages[number:number + 1] if number >= 0 else ())
     else:
         rows = read_rows(train_file, columns, "refuse", TableOptions(), logging.warning)
         passages = list(rows.text_pair or ())
@@ -57,7 +61,7 @@ def read_material(train_file: str, corpus_file: str, columns: SearchColumns, cor
     passages = [text for text in dict.fromkeys(passages) if text.strip()]
     if len(passages) < 2:
         raise ValueError(f"{train_file}: expected at least two different passages, got {len(passages)}; --corpus_file adds some")
-    return Material(rows, passages)
+    return Material(rows, passages, own)
 
 
 def rank_by_words(material: Material, depth: int) -> Ranking:
@@ -115,7 +119,8 @@ def mine(material: Material, ranking: Ranking, rules: MiningRules, seed: int, cr
     place_of = material.passage_numbers
     answers: dict[str, set[int]] = {}
     for query, positive in material.rows.pairs():
-        answers.setdefault(query, {place_of.get(query, -1)}).add(place_of.get(positive, -1))
+        left_out = {query, *material.own.get(query, ())}
+        answers.setdefault(query, {place_of.get(text, -1) for text in left_out}).add(place_of.get(positive, -1))
     for number, (query, positive) in enumerate(material.rows.pairs()):
         row = material.queries[query]
         window = in_window(numbers[row].tolist(), scores[row].tolist(), answers[query], float(positives[number]), rules)

@@ -143,6 +143,7 @@ class Predictor:
             raise ValueError(f"expected a model that gives embeddings, got one that gives {', '.join(self.outputs)}")
         if prompt and prompt not in self.prompts:
             raise ValueError(f"prompt: expected one of {', '.join(self.prompts)}, got {prompt!r}")
+        self.require_float_vectors("expected float32 vectors")
         rows, _ = self._rows.read_texts(texts)
         if front := self.prompts.get(prompt, ""):
             rows = [{**row, "text": front + row["text"]} for row in rows]
@@ -152,6 +153,12 @@ class Predictor:
             vectors = np.zeros((len(rows), part.shape[-1]), np.float32) if vectors is None else vectors
             vectors[numbers] = part / np.maximum(np.linalg.norm(part, axis=-1, keepdims=True), 1e-12)
         return np.zeros((0, 0), np.float32) if vectors is None else vectors
+
+    def require_float_vectors(self, expected: str) -> None:
+        """Raises ValueError, with what is `expected`, for an exported model whose vectors are codes of fewer bits."""
+        if not (dtype := self._model.outputs["embedding"].dtype).is_floating:
+            raise ValueError(f"{expected} from {self.path}, got packed ones ({dtype.name}; run_export --vectors), whose codes "
+                             "`Predictor(texts)` and run_predict with JSON lines give")
 
     def answer(self, rows: Sequence[Row], batch_size: int = 32) -> list[dict[str, Any]]:
         """Returns the outputs by name for each row of inputs, in order, as the exported model gives them.

@@ -44,13 +44,13 @@ def exported_folder(path: str) -> str | None:
 class ModelFunction:
     """A model as a function of named inputs: lists or arrays in, NumPy arrays by name out, strings as bytes.
 
-    `inputs` are the names and tensor specs of its inputs, `outputs` the names of its outputs; `owner` holds its variables.
+    `inputs` are the names and tensor specs of its inputs, `outputs` those of its outputs; `owner` holds its variables.
     """
 
     def __init__(self, signature: Callable, owner: Any, place: str):
         self.signature, self.owner, self.place = signature, owner, place
         self.inputs: Mapping[str, tf.TensorSpec] = signature.structured_input_signature[1]
-        self.outputs = tuple(signature.structured_outputs)
+        self.outputs: Mapping[str, tf.TensorSpec] = signature.structured_outputs
 
     def __call__(self, **values: Any) -> dict[str, Any]:
         """Returns the outputs; raises ValueError unless `values` have the names of `inputs`."""

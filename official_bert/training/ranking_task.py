@@ -18,6 +18,8 @@ from official_bert.reports.sections import Section
 from official_bert.training.file_task import FileTask
 from official_bert.training.task import Predictions, Steps
 
+NOT_FOUND = "(not found)"  # in place of a passage
+
 
 class RankingTask(FileTask):
     """A task on tables, or on a collection (BEIR); its `options` are `TableOptions` with `training_columns`."""
@@ -90,8 +92,8 @@ class Rankings(abc.ABC):
         """Returns the queries that fare worst."""
         rankings = self.rankings(predictions)
         answers = [next((passages[number] for number in sorted(grades, key=lambda number: (-grades[number], number)) if number >= 0),
-                        "(not found)") for passages, grades in zip(self.passages, self.relevant)]
-        nearest = [passages[ranking[0]] for passages, ranking in zip(self.passages, rankings)]
+                        NOT_FOUND) for passages, grades in zip(self.passages, self.relevant)]
+        nearest = [passages[ranking[0]] if ranking else NOT_FOUND for passages, ranking in zip(self.passages, rankings)]
         return [measures.worst_queries(self.queries, measures.measure(rankings, self.relevant), answers, nearest)]
 
     def whole_rows(self, predictions: Predictions, passages: str) -> list[Mapping[str, np.ndarray]]:

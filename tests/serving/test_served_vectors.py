@@ -98,6 +98,15 @@ def test_prompts_are_signatures_of_the_export_and_known_to_predictors(task, mode
         predictor.embed(TEXTS, "doc")
 
 
+def test_packed_vectors_are_not_compared_as_floats(task, model, tmp_path):
+    export(serve(task, model, vectors="binary"), task.config, ExportOptions(output=str(tmp_path / "bits"), batch_sizes=[]))
+    predictor = Predictor(str(tmp_path / "bits"))
+    np.testing.assert_array_equal(predictor("war")["embedding"], vectors_of(serve(task, model, vectors="binary"), ["war"])[0])
+    for compare in (lambda: predictor.embed(TEXTS), lambda: predictor.rank("war", TEXTS)):
+        with pytest.raises(ValueError, match="expected float32 vectors from .*bits, got packed ones \\(uint8; run_export --vectors\\)"):
+            compare()
+
+
 def test_a_folder_of_sentence_transformers_keeps_how_vectors_are_made(task, model, tmp_path):
     formats.write(formats.read(store_run(task, model, tmp_path / "run")), "hugging_face", str(tmp_path / "st"))
     modules = json.loads((tmp_path / "st" / "modules.json").read_text())

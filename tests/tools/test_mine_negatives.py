@@ -73,3 +73,17 @@ def test_the_command_writes_what_retrieval_reads(tmp_path, monkeypatch):
         done = run_here(*mine[:2], "--output_file=other.jsonl", *flags)
         assert done.returncode == 1 and told in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
         assert not (tmp_path / "other.jsonl").exists()
+
+
+def test_the_passage_of_a_querys_own_id_is_no_negative_and_a_folder_is_a_collection(tmp_path):
+    folder = tmp_path / "set"
+    (folder / "qrels").mkdir(parents=True)
+    passages = ["king of the river", "the king", "a king", "music"]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps({"_id": f"d{number}", "title": "title", "text": text}) + "\n"
+                                                 for number, text in enumerate(passages)))
+    (folder / "queries.jsonl").write_text(json.dumps({"_id": "d0", "text": passages[0]}) + "\n")
+    (folder / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nd0\td1\t1\n")
+    done = run_here("tools/mine_negatives.py", f"--train_file={folder}", f"--output_file={tmp_path / 'mined.jsonl'}", "--negatives=3")
+    assert done.returncode == 0, done.stderr
+    row = json.loads((tmp_path / "mined.jsonl").read_text())
+    assert row["text_pair"] == "title the king" and sorted(row["negatives"]) == ["title a king", "title music"]

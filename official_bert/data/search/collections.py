@@ -11,7 +11,7 @@ from typing import Any, Literal
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.tables import Source, TableOptions
 from official_bert.fields import check_used
-from official_bert.files import folder_of, is_file
+from official_bert.files import folder_of, is_file, list_names
 
 CORPUS_FILE, QUERIES_FILE, JUDGEMENTS_FOLDER = "corpus.jsonl", "queries.jsonl", "qrels"
 UnknownIds = Literal["refuse", "skip"]
@@ -27,6 +27,12 @@ class Collection:
     passages: Sequence[str]
     relevant: Sequence[dict[int, int]]
     irrelevant: Sequence[list[int]]  # passages that were judged and do not answer the query
+    own: Sequence[int] = ()  # of each query the passage with its id, or -1; () if no query is a passage
+
+    def without_own(self, rankings: Sequence[Sequence[int]], depth: int) -> list[list[int]]:
+        """Returns the first `depth` passages of each query's ranking without its own, as BEIR's `ignore_identical_ids` does."""
+        own = self.own or [-1] * len(rankings)
+        return [[passage for passage in ranking if passage != left_out][:depth] for ranking, left_out in zip(rankings, own)]
 
     def pairs(self, most_negatives: int = 0) -> LabelledTexts:
         """Returns a row of each query and each of its answers, with the passages judged irrelevant (0: all of them) as negatives."""
@@ -50,6 +56,20 @@ def files_of(judgements: Source) -> list[Source]:
 def is_collection(path: Source) -> bool:
     """Whether a file holds the judgements of a collection: it lies in `qrels/`, beside `corpus.jsonl`."""
     return len(files_of(path)) > 1
+
+
+def judgements_of(path: str, use: str) -> str:
+    """Returns the judgements of a collection's folder for a use (train, dev); any other path unchanged.
+
+    Raises ValueError for a collection without them.
+    """
+    if not is_file(os.path.join(path, CORPUS_FILE)):
+        return path
+    if not is_file(judgements := os.path.join(path, JUDGEMENTS_FOLDER, f"{use}.tsv")):
+        there = ", ".join(sorted(name for name in list_names(os.path.join(path, JUDGEMENTS_FOLDER)) if name.endswith(".tsv")))
+        raise ValueError(f"{judgements}: no such file; expected the judgements of a collection (BEIR), of which {JUDGEMENTS_FOLDER}/ has "
+                         f"{there or 'none'}")
+    return judgements
 
 
 def check_options(options: Any, of_tables: Iterable[str], paths: Sequence[Source]) -> None:
@@ -99,7 +119,11 @@ def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn, how: TableOp
         raise ValueError(f"{path}: expected judgements above 0, got none")
     relevant = [{passage: grade for passage, grade in grades[query].items() if grade > 0} for query in answered]
     irrelevant = [[passage for passage, grade in grades[query].items() if grade <= 0] for query in answered]
-    return Collection(path, [queries[query] for query in answered], passages, relevant, irrelevant)
+    own = [passage_of.get(query_ids[query], -1) for query in answered]
+    if judged_own := [query_ids[answered[row]] for row, passage in enumerate(own) if passage in relevant[row]]:
+        warn(f"{path}: query {judged_own[0]!r} is judged to be answered by the passage with its own id, which BEIR leaves out of its "
+             f"ranking; not found, as are those of {len(judged_own) - 1} more")
+    return Collection(path, [queries[query] for query in answered], passages, relevant, irrelevant, own if max(own) >= 0 else ())
 
 
 def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[list[str], list[str]]:

@@ -52,6 +52,13 @@ def _by_ranx(judged: Judgements, ranked: Runs) -> dict[str, dict[str, float]]:
     return {query: {name: float(run.scores[theirs][query]) for theirs, name in names.items()} for query in ranked}
 
 
+def reciprocal_rank(rankings: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, int]]) -> float:
+    """Returns the mean over queries of 1 / rank of the first answer; 0 for a query whose ranking has none."""
+    first = [next((place for place, passage in enumerate(ranking, 1) if passage in grades), np.inf)
+             for ranking, grades in zip(rankings, relevant)]
+    return float(np.mean(1.0 / np.array(first, float)))
+
+
 def means(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Returns the mean of each measure over the queries."""
     return {name: float(np.mean([row[name] for row in measured])) for name in measured[0]}

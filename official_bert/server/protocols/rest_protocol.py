@@ -16,8 +16,9 @@ from aiohttp import web
 from official_bert.files import normal
 from official_bert.server.connections import Connections, unpack
 from official_bert.server.reading.requests import ModelAddress, Reading
+from official_bert.server.reading.tensors import NUMPY_TYPES
 from official_bert.server.request_handler import Admission, Answer, RequestHandler
-from official_bert.server.servable import Servable
+from official_bert.server.servable import Servable, Signature
 from official_bert.server.statuses import RequestError, answer_too_large, invalid
 
 Route = Callable[[web.BaseRequest, float | None], Awaitable[web.StreamResponse]]
@@ -63,6 +64,9 @@ class RestProtocol:
             if missing := [name for name in outputs if name not in signature.outputs]:
                 raise invalid(f"model {address.name!r} has no output {missing[0]}: expected {kind}, got a model that gives "
                               f"{', '.join(signature.outputs)}")
+            if (dtype := packed_type(signature)) and "embedding" in outputs:
+                raise invalid(f"model {address.name!r} gives packed vectors ({dtype}; run_export --vectors): expected one with float32 "
+                              f"vectors here; POST /v1/models/{address.name}:predict gives the codes")
             return await self.handler.predict(servable, reading, deadline)
 
     def model_that_takes(self, name: str, inputs: Iterable[str]) -> str:
@@ -112,6 +116,13 @@ def prompts_of(servable: Servable) -> list[str]:
     names, default = servable.signatures, servable.signature("")
     return sorted(name for name, signature in names.items()
                   if signature is not default and list(signature.inputs) == ["text"] and set(default.outputs) <= set(signature.outputs))
+
+
+def packed_type(signature: Signature) -> str:
+    """Returns the type of a signature's vectors if they are codes of fewer bits (`run_export --vectors=int8`, `binary`); else ""."""
+    spec = signature.outputs.get("embedding")
+    kind = NUMPY_TYPES.get(spec.dtype) if spec else None
+    return kind.name if kind is not None and kind.kind != "f" and kind.name != "bfloat16" else ""
 
 
 def vectors_of(answer: Answer, dimensions: int, normalize: bool) -> np.ndarray:

@@ -15,7 +15,7 @@ from absl import logging
 from official_bert.data import labelled_texts, splits
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.search.bm25 import nearest_by_words
-from official_bert.data.search.collections import UnknownIds, is_collection
+from official_bert.data.search.collections import Collection, UnknownIds, is_collection
 from official_bert.data.search.rows import Candidates, SearchColumns, read_candidates
 from official_bert.data.sources import ExampleSource
 from official_bert.data.splits import SplitOptions
@@ -29,6 +29,7 @@ from official_bert.training.data_files import write_answers
 from official_bert.training.ranking_task import Rankings, RankingTask, require_negatives
 from official_bert.training.task import DataFiles, Predictions
 
+FOUND_NEGATIVES = 5  # of a query of a collection, unless options.most_negatives says how many
 LOSSES = {"pointwise": ranking_losses.pointwise, "pairwise": ranking_losses.pairwise, "listwise": ranking_losses.listwise}
 
 
@@ -134,10 +135,28 @@ class Task(RankingTask):
             return self.read_pairs(path)
         if use == "dev":
             return self._read_candidates(path)
-        rows = self.read_with_negatives(path)
+        rows = self._read_collection_rows(path) if is_collection(path) else self.read_with_negatives(path)
         require_negatives(rows, path, "a passage that does not answer the query", "; options.negative_columns or label_column names them, "
                           "tools/mine_negatives.py finds some")
         return rows
+
+    def _read_collection_rows(self, path: Source) -> LabelledTexts:
+        """Reads the pairs of a collection. Most collections judge no passage irrelevant: BM25 finds the negatives of such a query."""
+        most = self.options.most_negatives
+        collection = self.read_collection(path)
+        if lacking := [query for query, judged in enumerate(collection.irrelevant) if not judged]:
+            logging.warning("%s: %d queries without a passage judged irrelevant: the passages that BM25 ranks first and that do not answer "
+                            "them are their negatives (at most %d)", path, len(lacking), most or FOUND_NEGATIVES)
+            rankings = self._search(collection)
+            irrelevant = [judged or [passage for passage in ranking if passage not in grades][:most or FOUND_NEGATIVES]
+                          for judged, ranking, grades in zip(collection.irrelevant, rankings, collection.relevant)]
+            collection = dataclasses.replace(collection, irrelevant=irrelevant)
+        return collection.pairs(most)
+
+    def _search(self, collection: Collection) -> list[list[int]]:
+        """Returns the candidates of each query that BM25 finds in a collection, best first."""
+        count = self.options.candidates
+        return collection.without_own(nearest_by_words(collection.queries, collection.passages, count + 1)[1].tolist(), count)
 
     def _read_candidates(self, path: Source) -> list[Candidates]:
         """Reads the passages to rank: labelled ones, positives and negatives, or what BM25 finds in a collection."""
@@ -147,8 +166,7 @@ class Task(RankingTask):
             return read_candidates(path, columns, options.empty_text, options, logging.warning)
         collection = self.read_collection(path)
         candidates = []
-        numbers = nearest_by_words(collection.queries, collection.passages, options.candidates)[1].tolist()
-        for query, ranking, grades in zip(collection.queries, numbers, collection.relevant):
+        for query, ranking, grades in zip(collection.queries, self._search(collection), collection.relevant):
             places = {place: grades[number] for place, number in enumerate(ranking) if number in grades}
             missed = [grade for number, grade in grades.items() if number not in ranking]
             candidates.append(Candidates(query, [collection.passages[number] for number in ranking], places, missed))

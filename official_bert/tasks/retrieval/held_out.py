@@ -78,9 +78,18 @@ class HeldOutCollection(Rankings):
         self.passages = [collection.passages] * len(collection.queries)
 
     def rankings(self, predictions):
-        """The numbers of the nearest passages of each query."""
-        vectors, count = np.stack([row["embedding"][0] for row in self.rows(predictions)]), len(self.queries)
-        return neighbours.nearest(vectors[:count], vectors[count:], measures.DEPTH)[1].tolist()
+        """The numbers of the nearest passages of each query, without that of its own id."""
+        return self.collection.without_own(self.nearest(predictions, measures.DEPTH + 1), measures.DEPTH)
+
+    def nearest(self, predictions: Predictions, count: int) -> list[list[int]]:
+        """The numbers of the `count` nearest passages of each query."""
+        vectors, queries = np.stack([row["embedding"][0] for row in self.rows(predictions)]), len(self.queries)
+        return neighbours.nearest(vectors[:queries], vectors[queries:], count)[1].tolist()
+
+    def evaluate(self, predictions):
+        """Also computes `mrr`, by which the best checkpoint is chosen, over the ranks that are measured."""
+        rankings = self.rankings(predictions)
+        return measures.means(measures.measure(rankings, self.relevant)) | {"mrr": measures.reciprocal_rank(rankings, self.relevant)}
 
     def rows(self, predictions: Predictions) -> list[Mapping[str, np.ndarray]]:
         """The predictions of all texts. Raises ValueError if some are missing."""

@@ -9,7 +9,6 @@ import numpy as np
 import scipy.sparse
 import tensorflow as tf
 
-from official_bert.data.search import measures
 from official_bert.data.search.collections import Collection
 from official_bert.data.sources import ExampleSource
 from official_bert.fields import Natural, NonNegative, Positive, check_used
@@ -164,11 +163,11 @@ class Searched(HeldOutCollection):
         matrix.eliminate_zeros()
         return matrix
 
-    def rankings(self, predictions):
+    def nearest(self, predictions, count):
         """The numbers of the passages with the largest products with each query."""
-        matrix, count, rankings = self._vectors(predictions), len(self.queries), []
-        queries, passages = matrix[:count], matrix[count:].T
-        for start in range(0, count, QUERIES_AT_ONCE):
+        matrix, number, rankings = self._vectors(predictions), len(self.queries), []
+        queries, passages = matrix[:number], matrix[number:].T
+        for start in range(0, number, QUERIES_AT_ONCE):
             products = (queries[start:start + QUERIES_AT_ONCE] @ passages).toarray()
-            rankings += np.argsort(-products, axis=1, kind="stable")[:, :measures.DEPTH].tolist()
+            rankings += np.argsort(-products, axis=1, kind="stable")[:, :count].tolist()
         return rankings

@@ -112,6 +112,14 @@ class Task(RankingTask):
         """Single texts answer nothing."""
         return self.options.train_on != "texts"
 
+    def check_files(self, train_path, eval_path, steps):
+        """Also refuses a column of scores if those to evaluate on have none: their correlation chooses the best checkpoint."""
+        super().check_files(train_path, eval_path, steps)
+        if steps.evaluate and self.options.score_column and self.best_metric() == "spearman" and (
+                is_collection(eval_path or train_path) or (self.options.label_column and not eval_path)):
+            raise ValueError(f"config.options.score_column: expected a table with scores to evaluate on, got {eval_path or train_path}, "
+                             "in which texts are searched")
+
     def read_file(self, path, use):
         """Reads rows to train on, pairs or a collection to search, or pairs to compare."""
         if use == "test":

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from official_bert.data.search.collections import files_of, is_collection, read_collection
+from official_bert.data.search.collections import files_of, is_collection, judgements_of, read_collection
 from official_bert.data.search.rows import SearchColumns, read_rows
 from official_bert.data.tables import TableOptions
 
@@ -110,3 +110,22 @@ def test_unknown_ids_can_be_left_out(tmp_path):
     path = make_collection(tmp_path / "set", judgements=[("q1", "p9", 1), ("q1", "p1", 1)])
     warnings = []
     assert read_collection(path, "skip", warnings.append).relevant == [{0: 1}] and "dev.tsv:2" in warnings[0]
+
+
+def test_the_passage_with_the_id_of_a_query_is_no_answer_to_it(tmp_path):
+    judgements = [("p1", "p2", 1), ("q1", "p1", 1), ("p3", "p3", 1), ("p3", "p1", 1)]
+    path = make_collection(tmp_path / "set", queries=[{"_id": name, "text": name} for name in ("p1", "q1", "p3")], judgements=judgements)
+    warnings = []
+    found = read_collection(path, "refuse", warnings.append)
+    assert found.own == [0, -1, 2]
+    assert found.without_own([[0, 1, 2], [0, 1, 2], [1, 0, 2]], 2) == [[1, 2], [0, 1], [1, 0]]
+    assert len(warnings) == 1 and "query 'p3' is judged to be answered by the passage with its own id" in warnings[0]
+    usual = read_collection(make_collection(tmp_path / "usual", judgements=[("q1", "p1", 1)]), "refuse", print)
+    assert usual.own == () and usual.without_own([[0, 1, 2]], 2) == [[0, 1]]
+
+
+def test_a_folder_stands_for_its_judgements(tmp_path):
+    path = make_collection(tmp_path / "set", judgements=[("q1", "p1", 1)])
+    assert judgements_of(str(tmp_path / "set"), "dev") == path and judgements_of(path, "train") == path
+    with pytest.raises(ValueError, match=r"set/qrels/train\.tsv: no such file; expected the judgements .* qrels/ has dev\.tsv"):
+        judgements_of(str(tmp_path / "set"), "train")

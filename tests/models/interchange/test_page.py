@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from official_bert.models.interchange.members.bert import BERT
+from official_bert.models.interchange.members.family import BERT
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "checkpoints.md"
 COLUMNS = {"tf1": 2, "hugging_face": 3, "keras_hub": 4, "tf_models": 5}

@@ -22,6 +22,14 @@ class Heads(tf.Module):
         total = tf.reduce_sum(input_ids * input_mask + segment_ids, 1)
         return {"embedding": tf.stack([tf.cast(total, tf.float32)] + [tf.ones_like(total, tf.float32)] * 3, 1)}
 
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+    def int8(self, text):
+        return {"embedding": tf.cast(self.vectors(text)["embedding"], tf.int8), "token_count": tf.strings.length(text)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+    def binary(self, text):
+        return {"embedding": tf.cast(self.vectors(text)["embedding"], tf.uint8), "token_count": tf.strings.length(text)}
+
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name) for name in ("text", "text_pair")])
     def scores(self, text, text_pair):
         """How much longer the second text is."""
@@ -41,7 +49,7 @@ def heads_root(tmp_path_factory, demo_root):
     """Returns a folder with models/NAME/FORM/1, and one of the demo models."""
     root, model = tmp_path_factory.mktemp("heads"), Heads()
     for name, function in (("vectors/text", model.vectors), ("vectors/ids", model.vectors_of_ids), ("scores/text", model.scores),
-                           ("sparse/text", model.tokens)):
+                           ("sparse/text", model.tokens), ("int8/text", model.int8), ("binary/text", model.binary)):
         tf.saved_model.save(model, str(root / name / "1"), signatures={"serving_default": function})
     demo = made_serving.Demo(1)
     tf.saved_model.save(demo, str(root / "work/1"), signatures={"serving_default": demo.work})
@@ -54,7 +62,8 @@ def serve(heads_root, demo_root):
     from official_bert.server import server_config
     from official_bert.server.server import ServerOptions
     paths = {"vectors": heads_root / "vectors/text", "vectors-ids": heads_root / "vectors/ids", "scores": heads_root / "scores/text",
-             "sparse": heads_root / "sparse/text", "work": heads_root / "work",
+             "sparse": heads_root / "sparse/text",
+             "int8": heads_root / "int8/text", "binary": heads_root / "binary/text", "work": heads_root / "work",
              "demo": demo_root / "demo"}
     running, contexts = {}, []
 

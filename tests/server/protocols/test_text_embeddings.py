@@ -49,6 +49,18 @@ def test_requests_of_another_shape_are_refused_in_teis_form(vectors, change, tol
                                                                          or "which takes token ids" in answer["error"])
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("int8", "int8"), ("binary", "uint8")])
+def test_packed_vectors_are_refused_with_the_path_that_gives_them(serve, name, dtype):
+    server = serve(name)
+    requests = [("/embed", {"inputs": "abc"}), ("/embed", {"inputs": "abc", "dimensions": 4, "normalize": False}), ("/", {"inputs": "a"}),
+                ("/v1/embeddings", {"model": name, "input": "abc"}), ("/v1/embeddings", {"model": name, "input": "a", "dimensions": 5})]
+    for path, body in requests:
+        status, answer = post(server, path, body)
+        assert status == 400 and f"model '{name}' gives packed vectors ({dtype};" in str(answer), answer
+        assert f"POST /v1/models/{name}:predict gives the codes" in str(answer)
+    assert post(server, f"/v1/models/{name}:predict", {"instances": ["abc"]})[1]["predictions"][0]["embedding"] == [3, 0, 3, 4]
+
+
 def test_rerank_gives_scores_from_the_best_down(serve):
     server = serve("scores")
     status, answer = post(server, "/rerank", {"query": "ab", "texts": ["abc", "", "abcdef", "abc"]})

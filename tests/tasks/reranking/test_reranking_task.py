@@ -81,6 +81,20 @@ def test_what_bm25_misses_of_a_collection_counts_as_not_found(tmp_path):
     assert found["recall_at_100"] == 0.5 and found["mrr_at_10"] == 1.0
 
 
+@pytest.mark.parametrize(("most", "negatives"), [(0, ["king of music", "the king", "music"]), (1, ["king of music"])])
+def test_a_collection_that_judges_no_passage_irrelevant_trains_on_what_bm25_finds(tmp_path, most, negatives, caplog):
+    folder = tmp_path / "set"
+    (folder / "qrels").mkdir(parents=True)
+    write(folder / "corpus.jsonl", [{"_id": str(number), "text": text} for number, text in enumerate(
+        ("the king", "king king", "king of music", "music"))])
+    write(folder / "queries.jsonl", [{"_id": "1", "text": "king king"}])  # the query is passage 1
+    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n1\t0\t1\n")
+    from official_bert.tasks.loading import load_task
+    rows = load_task(config_of(most_negatives=most)).read_file(str(folder / "qrels/train.tsv"), "train")
+    answer, = rows.text_pair
+    assert answer == "the king" and sorted(rows.choices[0]) == sorted(set(negatives) - {answer}) and "BM25" in caplog.text
+
+
 @pytest.mark.parametrize(("options", "told"), [
     ({}, r"train\.jsonl: row 1: expected a passage that does not answer the query \(3 such rows\)"),
     ({"label_column": "y", "negative_columns": ["no"]}, "expected no negative_columns"),

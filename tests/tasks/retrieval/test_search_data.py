@@ -131,6 +131,8 @@ def test_a_collection_trains_and_is_searched_whole(tmp_path):
     predictions = [{"embedding": vectors[row][None]} for row in order]
     ranking = np.argsort(-(vectors[1:] @ vectors[0]))
     wanted = measures.measure([ranking.tolist()], [{5: 2, 6: 1}])[0]
+    wanted["mrr"] = 1.0 / (1 + min(ranking.tolist().index(answer) for answer in (5, 6)))
+    assert found.task.best_metric() in wanted
     assert held_out.evaluate(predictions) == pytest.approx(wanted) and 0.0 < wanted["ndcg_at_10"] < 1.0
     section = held_out.examine(predictions)[0]
     words = ("water", "road", "king", "river", "film", "war", "music")
@@ -138,6 +140,43 @@ def test_a_collection_trains_and_is_searched_whole(tmp_path):
     with pytest.raises(ValueError, match="eval_steps: expected 0"):
         held_out.evaluate(predictions[:3])
     assert found.task.losses({"embedding": tf.zeros((4, 1, 16))}, held_out.source.batch(0)) == {}
+
+
+def make_identical(folder):
+    """Each query is the text of a passage that has its id, and the answer is the next passage; the words are those of the vectors below."""
+    folder.mkdir()
+    (folder / "qrels").mkdir()
+    words = ("water", "road", "king", "river")
+    write(folder / "corpus.jsonl", [{"_id": f"d{number}", "title": "the", "text": word} for number, word in enumerate(words)])
+    write(folder / "queries.jsonl", [{"_id": f"d{number}", "text": words[number]} for number in (0, 2)])
+    for name in ("train", "dev"):
+        (folder / "qrels" / f"{name}.tsv").write_text("query-id\tcorpus-id\tscore\nd0\td1\t1\nd2\td3\t1\n")
+    return folder
+
+
+@pytest.mark.parametrize("task", ["retrieval", "splade"])
+def test_a_query_that_is_a_passage_is_left_out_of_its_own_ranking(tmp_path, task):
+    folder = make_identical(tmp_path / "set")
+    config = make_config(task, options=SMALL, training={"batch_size": 4, "eval_batch_size": 4})
+    held_out = resolve(config, Steps(train=False), data_dir=folder).held_out
+    order = np.concatenate(held_out.source.plan(0))
+    # Queries d0, d2, then passages: the query's own passage is the nearest, the answer the next one.
+    vectors = np.array([[1, 0], [0, 1], [1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9]], np.float32)
+    predictions = [{"embedding": vectors[row][None], "ids": np.array([[0, 1]]), "weights": vectors[row][None]} for row in order]
+    assert held_out.rankings(predictions) == [[1, 3, 2], [3, 1, 0]]
+    found = held_out.evaluate(predictions)
+    assert found["mrr"] == found["ndcg_at_10"] == found["recall_at_1"] == 1.0
+
+
+@pytest.mark.parametrize(("options", "files"), [
+    ({"train_on": "scores", "score_column": "s", "score_range": [0, 5]}, "table"), ({"score_column": "s"}, "collection")])
+def test_a_correlation_cannot_choose_the_best_checkpoint_of_a_search(tmp_path, options, files):
+    folder = make_collection(tmp_path / "set")
+    path = write(tmp_path / "train.jsonl", [{"text": "a", "text_pair": "b", "s": 3}, {"text": "c", "text_pair": "d", "s": 1}])
+    train = {"train_file": path} if files == "table" else {}
+    with pytest.raises(ValueError, match=r"score_column: expected a table with scores .* got .*qrels/dev\.tsv, in which texts"):
+        options = {"max_seq_length": 12, **options} | ({} if files == "table" else {"group_size": 2})
+        resolve(make_config("retrieval", options=options, training={"batch_size": 4}), data_dir=folder, **train)
 
 
 @pytest.mark.parametrize(("options", "told"), [

@@ -1,13 +1,22 @@
 """ALBERT (Lan et al. 2020): narrow tables, and groups of layers that share their weights."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
 
 from official_bert.model_config import ModelConfig
-from official_bert.models.interchange.members.member import USUAL_KEYS, Form, Member, dense, layers, output, tables, usual_forms, words
+from official_bert.models.interchange.members.member import (
+    USUAL_KEYS,
+    Fields,
+    Form,
+    Member,
+    Tensors,
+    Values,
+    dense,
+    layers,
+    output,
+    tables,
+    usual_forms,
+    words,
+)
 from official_bert.models.interchange.names import DENSE, NameTable, googles_encoder, googles_heads, rows
 
 LAYER = "albert.encoder.albert_layer_groups.{i}.albert_layers.0."  # of groups of one layer, as all published models have
@@ -15,7 +24,7 @@ NUMBERS = re.compile(r"(albert_layer_groups)\.(\d+)\.(albert_layers)\.(\d+)\.")
 POOLER, WORDS = dense("pooler/", "albert.pooler."), words("predictions.dense.", "predictions.LayerNorm.", "predictions.bias")
 
 
-def all_layers(values: Mapping[str, Any]) -> dict[str, Any]:
+def all_layers(values: Values) -> Fields:
     """Each of their layers is a group of `inner_group_num` layers of ours. Raises ValueError without a group or a product."""
     for key in ("num_hidden_groups", "embedding_size"):
         if values[key] == 0:
@@ -23,19 +32,19 @@ def all_layers(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"num_hidden_layers": values["num_hidden_layers"] * values["inner_group_num"]}
 
 
-def their_layers(config: ModelConfig) -> dict[str, Any]:
+def their_layers(config: ModelConfig) -> Fields:
     """The reverse of `all_layers`."""
     return {"num_hidden_layers": config.num_hidden_layers // config.layers_in_group}
 
 
-def unpack(tensors: dict[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
+def unpack(tensors: Tensors, config: ModelConfig) -> Tensors:
     """Numbers the layers of all groups."""
     def numbered(match: re.Match) -> str:
         return f"{match[1]}.{int(match[2]) * config.layers_in_group + int(match[4])}.{match[3]}.0."
     return {NUMBERS.sub(numbered, name): tensor for name, tensor in tensors.items()}
 
 
-def pack(tensors: dict[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
+def pack(tensors: Tensors, config: ModelConfig) -> Tensors:
     """The reverse of `unpack`."""
     def numbered(match: re.Match) -> str:
         group, layer = divmod(int(match[2]), config.layers_in_group)
@@ -82,13 +91,13 @@ def tf1_name(name: str, config: ModelConfig) -> str:
         *divmod(int(match[1]), config.layers_in_group)), name)
 
 
-def tf1_config(values: Mapping[str, Any], path: str) -> dict[str, Any]:
+def tf1_config(values: Values, path: str) -> Fields:
     """Translates an `albert_config.json`, whose gelu is the tanh form, to the keys of ModelConfig."""
     act = values.get("hidden_act")
     return ALBERT.read_config({**values, "hidden_act": "gelu_new" if act == "gelu" else act}, path)
 
 
-def tf1_values(config: ModelConfig) -> dict[str, Any]:
+def tf1_values(config: ModelConfig) -> Fields:
     """The reverse of `tf1_config`."""
     values = ALBERT.write_config(config)
     return {key: value for key, value in values.items() if key != "layer_norm_eps"} | {"hidden_act": config.hidden_act}

@@ -2,17 +2,16 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange import stored_models
-from official_bert.models.interchange.members.member import Form, Member, dense, layers, output, tables, usual_forms, words
+from official_bert.models.interchange.members.member import Fields, Form, Member, Values, dense, layers, output, tables, usual_forms, words
 from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, googles_encoder, rows
 
 
-def narrow_tables(values: Mapping[str, Any]) -> dict[str, Any]:
+def narrow_tables(values: Values) -> Fields:
     """A product follows the tables if they are narrower than the layers."""
     width = values["embedding_size"]
     return {"embedding_size": 0 if width == values["hidden_size"] else width}

@@ -1,6 +1,7 @@
 """What a table of a member holds, and how it translates names of weights and `config.json` both ways (Hugging Face's side)."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -8,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from official_bert.model_config import ModelConfig
-from official_bert.models.interchange.members import known_keys
 from official_bert.models.interchange.names import DENSE, NORM, NameTable, layer_rows, rows
 from official_bert.models.interchange.stored_models import HEAD_PREFIXES, Head
 
+Values, Fields, Tensors = Mapping[str, Any], dict[str, Any], dict[str, np.ndarray]  # their keys and ours, and a file's weights
 LINEAR = ("weight", "bias")
 Rows = Iterable[tuple[str, str]]
 ACTS = {"gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu",
@@ -79,15 +80,91 @@ class Form:
         self.head, self.rows = head, tuple(row for part in rows for row in part)
 
 
-def _nothing(_: Any) -> dict[str, Any]:
+def _nothing(_: Any) -> Fields:
     return {}
-
-
-Tensors = dict[str, np.ndarray]
 
 
 def _same(tensors: Tensors, _: ModelConfig) -> Tensors:
     return tensors
+
+
+# Keys of `config.json` that members share: those that change what is computed, and those that change nothing, with the reason. A key that
+# a member's table does not read is refused for a value that changes the computation, or is named here.
+# Switches that change the computation of every member, with the values that are computed.
+SWITCHES: Mapping[str, tuple] = {
+    "position_embedding_type": ("absolute", None), "is_decoder": (False, None), "add_cross_attention": (False, None),
+    "pruned_heads": ({}, None), "quantization_config": (None,), "compression_config": (None,)}
+# Keys that change the computation of some members. To a member that has no use for one, only these values say the same as its absence.
+OF_OTHERS = (
+    "num_hidden_groups", "inner_group_num", "use_task_id", "relative_attention", "relative_attention_num_buckets", "position_buckets",
+    "pos_att_type", "share_att_key", "norm_rel_ebd", "conv_kernel_size", "rope_parameters", "rope_scaling", "rope_theta",
+    "global_rope_theta", "local_rope_theta", "layer_types", "local_attention", "global_attn_every_n_layers", "sliding_window",
+    "attention_window", "attention_type", "rescale_embeddings", "trigram_input", "intra_bottleneck_size", "use_bottleneck",
+    "num_feedforward_networks", "normalization_type", "is_encoder_decoder", "embedding_size", "norm_bias", "mlp_bias", "attention_bias",
+    "head_dim", "attention_head_size", "alibi_starting_size", "feed_forward_type", "rotary_emb_fraction", "prenorm", "use_qk_norm",
+    "per_layer_config", "summary_proj_to_labels")
+NEUTRAL: tuple[Any, ...] = (None, False, 0, -1, "", "none", "original", [], {})
+# Rates of dropout that change training alone; here embeddings drop as layers do, and heads what a task says (0.1, as in 2018).
+RATES = ("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout", "qa_dropout", "pooler_dropout", "cls_dropout",
+         "summary_last_dropout", "summary_first_dropout", "embedding_dropout")
+# Keys that change no output of the models that are computed here, by the reason.
+HARMLESS: Mapping[str, tuple[str, ...]] = {
+    "names and versions, which the files' other parts say, too": (
+        "architectures", "model_type", "transformers_version", "_name_or_path", "name_or_path", "_commit_hash", "auto_map",
+        "tokenizer_class", "finetuning_task", "task_specific_params", "language", "prefix"),
+    "the type of the weights is that of the tensors; they are computed as the run says": ("torch_dtype", "dtype", "use_bfloat16"),
+    "read with the head": ("id2label", "label2id", "num_labels", "_num_labels", "problem_type"),
+    "how the same numbers are computed and handed out": (
+        "return_dict", "output_hidden_states", "output_attentions", "use_cache", "torchscript", "gradient_checkpointing",
+        "chunk_size_feed_forward", "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "use_return_dict",
+        "deterministic_flash_attn", "reference_compile", "repad_logits_with_grad", "output_past", "xla_device"),
+    "ids that the tokenizer's files say": (
+        "pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "unk_token_id", "mask_token_id",
+        "decoder_start_token_id"),
+    "first weights, of which the file has others": ("initializer_factor", "initializer_cutoff_factor", "sinusoidal_pos_embds"),
+    "words of their own are found by comparing both tensors": ("tie_word_embeddings", "tie_encoder_decoder"),
+    "both names of the head for words are read": ("legacy",),
+    "which losses are computed": ("sparse_prediction", "sparse_pred_ignore_index"),
+    "written by the authors, and read by no code": (
+        "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
+        "down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"),
+    "how decoders choose words": (
+        "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature",
+        "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+        "bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate", "forced_bos_token_id",
+        "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
+        "cross_attention_hidden_size")}
+PASSED_OVER = frozenset((*RATES, *itertools.chain(*HARMLESS.values())))
+
+
+def check_keys(values: Values, switches: Mapping[str, tuple], read: frozenset[str]) -> None:
+    """Raises ValueError for a key with a value that is not computed; `switches` are a member's own, `read` the keys that it reads."""
+    for key, usual in {**SWITCHES, **switches}.items():
+        if values.get(key) not in usual:
+            expected = repr(usual[0])
+            if key.endswith("_config"):
+                expected = "none: no quantised weights, but float32, float16 or bfloat16"
+            raise ValueError(f"{key}: {values[key]!r} is not computed here; expected {expected}")
+    usual_values = {"embedding_size": values.get("hidden_size")} | dict.fromkeys(("head_dim", "attention_head_size"), _head_size(values))
+    for key in OF_OTHERS:
+        if key not in read and values.get(key) not in NEUTRAL and values[key] != usual_values.get(key):
+            raise ValueError(f"{key}: {values[key]!r} is not computed here in a model of this type; expected none")
+
+
+def _head_size(values: Values) -> int | None:
+    size, heads = values.get("hidden_size"), values.get("num_attention_heads")
+    return size // heads if isinstance(size, int) and isinstance(heads, int) and heads else None
+
+
+def key_remarks(values: Values, read: frozenset[str]) -> list[str]:
+    """Returns remarks on keys that are passed over: rates of dropout other than a task's, and keys that are not known."""
+    drops = {key: value for key in RATES if key not in read and (value := values.get(key)) is not None}
+    rates = [f"{key} {value}" for key, value in drops.items() if value != 0.1]
+    unknown = sorted(set(values) - read - PASSED_OVER - {*SWITCHES, *OF_OTHERS})
+    return [*([f"{', '.join(rates)}: of training alone, and not kept: a task says what its head drops (options.dropout)"] if rates else []),
+            *([f"keys of its config.json that are not known here, nor to Hugging Face's classes, are passed over: {', '.join(unknown)}"]
+              if unknown else [])]
+
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,12 +176,12 @@ class Member:
     encoder: Rows
     forms: Mapping[str, Form]
     keys: Mapping[str, str] = dataclasses.field(default_factory=lambda: USUAL_KEYS)  # by our fields: keys with the same meaning
-    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # our fields that have this value in every model
-    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of their keys, if a file leaves them out
+    fixed: Values = dataclasses.field(default_factory=dict)  # our fields that have this value in every model
+    defaults: Values = dataclasses.field(default_factory=dict)  # of their keys, if a file leaves them out
     switches: Mapping[str, tuple] = dataclasses.field(default_factory=dict)  # more keys, with the values that are computed
     used: tuple[str, ...] = ()  # more keys that `fields` reads or that are known to change nothing
-    fields: Callable[[Mapping[str, Any]], dict[str, Any]] = _nothing  # of their values: our fields that are no copies
-    values: Callable[[ModelConfig], dict[str, Any]] = _nothing  # the reverse of `fields`
+    fields: Callable[[Values], Fields] = _nothing  # of their values: our fields that are no copies
+    values: Callable[[ModelConfig], Fields] = _nothing  # the reverse of `fields`
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)  # second names of weights; files of some versions have both
     unpack: Callable[[Tensors, ModelConfig], Tensors] = _same  # of a file's tensors, to the names and shapes of the table
     pack: Callable[[Tensors, ModelConfig], Tensors] = _same  # the reverse
@@ -140,11 +217,11 @@ class Member:
         lacking = ", ".join(sorted(of_heads - having or of_heads)[:3])
         raise ValueError(f"no class of Hugging Face's {self.title} has the model's head: {lacking}")
 
-    def read_config(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:
+    def read_config(self, values: Values, path: str) -> Fields:
         """Translates a `config.json` to the keys of ModelConfig. Raises ValueError for what is not computed here."""
         values = {**self.defaults, **values}
         try:
-            known_keys.check(values, self.switches, self._read)
+            check_keys(values, self.switches, self._read)
             fields = {ours: values[theirs] for ours, theirs in self.keys.items() if theirs in values}
             for ours in ACT_FIELDS:
                 if ours in self.keys and not (isinstance(act := fields.get(ours, "gelu"), str) and act in ACTS):
@@ -157,16 +234,16 @@ class Member:
         except (TypeError, LookupError, AttributeError, ArithmeticError) as error:  # a text for a number, and the like
             raise ValueError(f"{path}: expected the values of a configuration of {self.title}: {error}") from None
 
-    def remarks(self, values: Mapping[str, Any]) -> list[str]:
+    def remarks(self, values: Values) -> list[str]:
         """Returns remarks on the keys of a `config.json` that are passed over."""
-        return known_keys.remarks(values, self._read)
+        return key_remarks(values, self._read)
 
     @property
     def _read(self) -> frozenset[str]:
         """Their keys that the table reads."""
         return frozenset((*self.keys.values(), *self.switches, *self.used))
 
-    def write_config(self, config: ModelConfig) -> dict[str, Any]:
+    def write_config(self, config: ModelConfig) -> Fields:
         """Translates a configuration to the keys of `config.json`."""
         copied = {theirs: getattr(config, ours) for ours, theirs in self.keys.items()}
         acts = {self.keys[ours]: OUR_ACTS[getattr(config, ours)] for ours in ACT_FIELDS if ours in self.keys}

@@ -1,13 +1,11 @@
 """ModernBERT (Warner et al. 2024): pre-norm, gated units, rotary positions, windows in most layers, no biases."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from official_bert.model_config import ModelConfig
-from official_bert.models.interchange.members.member import SIZES, Form, Member, output
+from official_bert.models.interchange.members.member import SIZES, Fields, Form, Member, Tensors, Values, output
 from official_bert.models.interchange.names import rows
 
 LAYER = "model.layers.{i}."
@@ -17,7 +15,7 @@ FUSED = re.compile(r"(model\.layers\.\d+\.attn\.)Wqkv\.weight")
 HEAD = (*rows("pooler/kernel", "head.dense.weight"), *rows("pooler/LayerNorm/gamma", "head.norm.weight"))
 
 
-def parts(values: Mapping[str, Any]) -> dict[str, Any]:
+def parts(values: Values) -> Fields:
     """Windows, bases and pooling, of both forms of `config.json`: up to 2025, and with `layer_types` and `rope_parameters`."""
     every = values["global_attn_every_n_layers"]
     if not isinstance(every, int) or every < 1:
@@ -38,7 +36,7 @@ def parts(values: Mapping[str, Any]) -> dict[str, Any]:
             "window_rotary": bases[1] if near else 0.0}
 
 
-def base_of(values: Mapping[str, Any], kind: str, key: str) -> float:
+def base_of(values: Values, kind: str, key: str) -> float:
     """Returns the base of rotary positions of layers of a kind. Raises ValueError for positions of another kind than the usual."""
     rope = dict((values.get("rope_parameters") or {}).get(kind) or {})
     if rope.pop("rope_type", "default") != "default" or set(rope) - {"rope_theta"}:
@@ -54,7 +52,7 @@ def layer_types(count: int, every: int) -> list[str]:
     return [LOCAL if index % every else GLOBAL for index in range(count)]
 
 
-def their_parts(config: ModelConfig) -> dict[str, Any]:
+def their_parts(config: ModelConfig) -> Fields:
     """The reverse of `parts`, in both forms."""
     every, local = config.global_every if config.window else 1, config.window_rotary or config.rotary
     dropout = config.hidden_dropout_prob
@@ -67,9 +65,9 @@ def their_parts(config: ModelConfig) -> dict[str, Any]:
             "decoder_bias": True}
 
 
-def unpack(tensors: dict[str, np.ndarray], _: ModelConfig) -> dict[str, np.ndarray]:
+def unpack(tensors: Tensors, _: ModelConfig) -> Tensors:
     """Cuts the product of queries, keys and values in three."""
-    unpacked: dict[str, np.ndarray] = {}
+    unpacked: Tensors = {}
     for name, tensor in tensors.items():
         if match := FUSED.fullmatch(name):
             unpacked |= dict(zip((f"{match[1]}{part}.weight" for part in "qkv"), np.split(tensor, 3)))
@@ -78,7 +76,7 @@ def unpack(tensors: dict[str, np.ndarray], _: ModelConfig) -> dict[str, np.ndarr
     return unpacked
 
 
-def pack(tensors: dict[str, np.ndarray], _: ModelConfig) -> dict[str, np.ndarray]:
+def pack(tensors: Tensors, _: ModelConfig) -> Tensors:
     """The reverse of `unpack`."""
     packed = {}
     for name, tensor in tensors.items():

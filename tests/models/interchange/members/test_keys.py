@@ -13,8 +13,8 @@ from test_with_hugging_face import KINDS, SIZES, needs_torch, run_torch
 
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange import formats
-from official_bert.models.interchange.members import known_keys
 from official_bert.models.interchange.members.family import FAMILY, member_of
+from official_bert.models.interchange.members.member import OF_OTHERS, PASSED_OVER, SWITCHES
 
 FIXTURES = pathlib.Path(__file__).parents[3] / "golden" / "family"
 KEYS = json.loads((FIXTURES / "keys.json").read_text())
@@ -48,7 +48,7 @@ def test_no_key_that_changes_the_computation_is_passed_over():
     assert KEYS.keys() == {model_type for member in FAMILY for model_type in member.stems}
     for model_type, defaults in KEYS.items():
         member, _ = member_of({"model_type": model_type}, "")
-        keys = {*defaults, *KINDS[model_type][-1], *known_keys.SWITCHES, *known_keys.OF_OTHERS} - known_keys.PASSED_OVER
+        keys = {*defaults, *KINDS[model_type][-1], *SWITCHES, *OF_OTHERS} - PASSED_OVER
         kinds = [{**defaults, **kind, **MORE.get(model_type, {})} for kind in KINDS[model_type]]
         passed = [key for key in keys if not any(counts(member, kind, key) for kind in kinds)]
         assert passed == [] and len(keys) > 40, model_type
@@ -99,7 +99,7 @@ def test_the_keys_are_those_of_transformers_and_what_is_passed_over_changes_no_o
     classes = {member.stems[model_type] + "ForSequenceClassification": (member, model_type) for member in FAMILY
                for model_type in member.stems}
     (tmp_path / "models.json").write_text(json.dumps([
-        [name, KINDS[model_type][0], sorted(known_keys.PASSED_OVER - of_files - {*member.used})]
+        [name, KINDS[model_type][0], sorted(PASSED_OVER - of_files - {*member.used})]
         for name, (member, model_type) in classes.items()]))
     answers = run_torch("keys", tmp_path / "models.json")
     assert [name for name, *_ in answers] == list(classes)
@@ -107,5 +107,5 @@ def test_the_keys_are_those_of_transformers_and_what_is_passed_over_changes_no_o
         member, model_type = classes[name]
         assert KEYS[model_type] == {key: value for key, value in defaults.items() if key != "transformers_version"}, name
         table = {*member.keys.values(), *member.switches, *member.used}
-        assert not set(read) - table - {*known_keys.SWITCHES, *known_keys.OF_OTHERS} - known_keys.PASSED_OVER, name
+        assert not set(read) - table - {*SWITCHES, *OF_OTHERS} - PASSED_OVER, name
         assert changing == [], name
