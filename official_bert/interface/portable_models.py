@@ -10,11 +10,10 @@ from official_bert.files import exists, folder_of, list_versions
 from official_bert.models.encoder import encoder_settings
 from official_bert.models.run_folder import RunFolder
 from official_bert.runtimes.engines import FILE, load_engine
-from official_bert.serving.formats import description
-from official_bert.serving.formats.stand_in import as_model
+from official_bert.serving.formats.description import as_model
 from official_bert.serving.formats.writing import FORMATS
 from official_bert.serving.loading import ModelFunction, function_of
-from official_bert.serving.served_model import make_served_model
+from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task
 
 
@@ -46,7 +45,7 @@ def load_portable(folder: str) -> ModelFunction:
     config = portable_config(folder_here)
     task = load_task(config, os.path.join(folder_here, "assets"))
     stand_in = types.SimpleNamespace(encoder=types.SimpleNamespace(settings=encoder_settings(config.model)))
-    served = make_served_model(task, stand_in, description.read_options(described))
+    served = make_served_model(task, stand_in, ServingOptions(**described["options"]))
     served.engine = as_model(engine, described)
     model = function_of(served)
     model.place = folder

@@ -1,4 +1,4 @@
-"""Names in a signature that is split in two around the model, which another runtime computes (`serving/halves`).
+"""Names in a signature that is split in two around the model, which another runtime computes (`serving/split_signature`).
 
 NAME is that of an input or output of the model; B texts, R rows, G groups of rows.
 """
@@ -10,6 +10,6 @@ STATE = "state_"  # and a number: what `finish` needs besides
 OUTPUT = "output_"  # and NAME: outputs of the model
 
 
-def half_name(half: str, signature: str) -> str:
-    """Returns the name of a half of a signature."""
-    return half if signature == "serving_default" else f"{half}_{signature}"
+def part_name(part: str, signature: str) -> str:
+    """Returns the name of a part of a signature."""
+    return part if signature == "serving_default" else f"{part}_{signature}"

@@ -16,7 +16,7 @@ import numpy as np
 from official_bert.copies import local_copy
 from official_bert.files import folder_of
 from official_bert.runtimes.engines import FILE, PortableModel, load_engine
-from official_bert.runtimes.split_signature import FINISH, LENGTHS, ORDER, OUTPUT, PREPARE, ROWS, SIZES, WHOLE, half_name
+from official_bert.runtimes.split_signature import FINISH, LENGTHS, ORDER, OUTPUT, PREPARE, ROWS, SIZES, WHOLE, part_name
 from official_bert.server.batching import join
 from official_bert.server.reading.tensors import Arrays, TensorSpec
 from official_bert.server.servable import Servable, Signature
@@ -28,7 +28,7 @@ TEXTS = ("a", "The quick brown fox, it is said, jumps over the lazy dog.", "Zür
 
 @dataclasses.dataclass(frozen=True)
 class EngineRun:
-    """Answers requests of a signature by the two halves of its graph and an engine between them."""
+    """Answers requests of a signature by the two parts of its split graph and an engine between them."""
 
     prepare: Signature
     finish: Signature
@@ -61,10 +61,11 @@ class EngineRun:
 
 
 def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0) -> str:
-    """Lets an engine compute the signatures of a version that has halves, once their answers are those of the SavedModel; returns what was
-    measured. `folder` is the version's, models/NAME/text/VERSION, beside which models/NAME/ENGINE/VERSION is.
+    """Lets an engine compute a version's split signatures, once their answers are those of the SavedModel; returns what was measured.
 
-    Raises ValueError if there is no such folder, its runtime is not installed, the SavedModel has no halves, or an answer differs.
+    `folder` is the version's, models/NAME/text/VERSION, beside which models/NAME/ENGINE/VERSION is.
+
+    Raises ValueError if there is no such folder, its runtime is not installed, no signature is split, or an answer differs.
     """
     engine_folder = os.path.join(folder_of(folder_of(folder)), engine, os.path.basename(folder))
     where = f"--engine={engine}"
@@ -73,14 +74,14 @@ def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0) -
     if not os.path.isfile(os.path.join(folder_here, FILE)):
         raise ValueError(f"{where}: expected {engine_folder}, which run_export --format=saved_model,{engine} writes beside {folder}, got "
                          "no such folder; models that have no such form are refused there by name")
-    if not servable.halves:
+    if not servable.split_signatures:
         raise ValueError(f"{where}: expected a SavedModel with the signatures prepare and finish, which run_export "
                          f"--format=saved_model,{engine} writes, got {', '.join(servable.signatures)} in {folder}")
     model, description = load_engine(folder_here, threads)
     largest, computed = 0.0, []
     for name, signature in servable.signatures.items():
-        if half_name(PREPARE, name) in servable.halves:
-            prepare, finish = (servable.halves[half_name(half, name)] for half in (PREPARE, FINISH))
+        if part_name(PREPARE, name) in servable.split_signatures:
+            prepare, finish = (servable.split_signatures[part_name(part, name)] for part in (PREPARE, FINISH))
             run = EngineRun(prepare, finish, model)
             largest = max(largest, _check(signature, run, description["limits"], f"{engine_folder}: {where}"))
             signature.computed_by = run

@@ -105,7 +105,7 @@ class Servable:
 
     `batching` are the parameters by which its requests share batches; None: each runs alone. `labels` are the lines of
     `assets/labels.txt`: names that a model's exporter gives to its classes. `is_copy`: the folder is removed at the end.
-    `halves` are signatures for an engine alone.
+    `split_signatures` are for an engine alone.
     """
 
     def __init__(self, name: str, version: int, folder: str, session_config: tf.compat.v1.ConfigProto | None = None,
@@ -121,10 +121,10 @@ class Servable:
             padded = read_padded(folder)
             self.signatures = {key: Signature(key, definition, self._session, padded.get(key))
                                for key, definition in meta_graph.signature_def.items() if not key.startswith("__saved_model")}
-            # No client may ask for halves: nothing checks what the second takes.
-            self.halves = {key: self.signatures.pop(key) for key in _names_of_split_signatures(self.signatures)}
-            for half in self.halves.values():
-                half.in_callers_thread = True
+            # No client may ask for split signatures: nothing checks what the second takes.
+            self.split_signatures = {key: self.signatures.pop(key) for key in _names_of_split_signatures(self.signatures)}
+            for signature in self.split_signatures.values():
+                signature.in_callers_thread = True
             self.definitions = {key: meta_graph.signature_def[key] for key in self.signatures}
             self.input_specs = {key: signature.inputs for key, signature in self.signatures.items()}
         # TensorFlow's own; a tag or a tensor that is not there, or other metadata.
@@ -167,13 +167,13 @@ class Servable:
         """Frees the memory; runs that are under way are cancelled."""
         self._session.close()
         self.signatures = {}
-        self.halves = {}
+        self.split_signatures = {}
         for folder in self.copies:
             remove(folder)
 
 
 def _names_of_split_signatures(signatures: Mapping[str, Signature]) -> list[str]:
-    """Returns the names of the signatures that are two halves of another."""
+    """Returns the names of the signatures that are the two parts of another."""
     pairs = [(name, FINISH + name.removeprefix(PREPARE)) for name, signature in signatures.items()
              if name.startswith(PREPARE) and signature.outputs.keys() >= {ORDER, SIZES, LENGTHS}]
     return [name for pair in pairs if pair[1] in signatures for name in pair]

@@ -23,9 +23,9 @@ from official_bert.serving import warmup
 from official_bert.serving.bounds import in_groups, require, same_rows
 from official_bert.serving.example_signature import parse_inputs
 from official_bert.serving.formats.writing import FORMATS, FormatOptions, check_choices, write_format
-from official_bert.serving.halves import half_signatures
 from official_bert.serving.precision import Precision, Weights, constant_bytes, weights_in
 from official_bert.serving.served_model import ServedModel
+from official_bert.serving.split_signature import split_signatures
 from official_bert.text import loading
 
 FORMS = ("text", "ids")
@@ -132,7 +132,7 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], w
         signatures = make_signatures(inputs, answer, served.longest, options.num_choices, served.prompts if form == "text" else {}, padded)
         del served.group
         if any(name in ENGINES for name in options.formats):
-            signatures |= half_signatures(served, _answers(answer, served.prompts if form == "text" else {}), inputs)
+            signatures |= split_signatures(served, _answers(answer, served.prompts if form == "text" else {}), inputs)
     holder = tf.Module()
     # The variables and not the Keras model: loading then needs no Keras, and nothing of ours is traced a second time.
     holder.weights = weights.variables

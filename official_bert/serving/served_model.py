@@ -4,7 +4,7 @@ Each kind of answer has a class, in the folder of the tasks that give it; embedd
 of a served model call the same model and the same post-processing, so a text gives the same answer as its ids. Names of inputs and
 outputs are those of the records and of docs/serving_models.md.
 
-B texts, S tokens, D hidden size.
+B texts, S tokens, D hidden size, R rows (a text longer than the model has several windows).
 """
 
 import abc
@@ -255,6 +255,31 @@ def real_lengths(input_mask: tf.Tensor, places: tf.Tensor | None = None) -> tf.T
 def lengthened(results: Tensors, length: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns results for each token of a group's rows [G,S',...] with so many columns as all rows; padding repeats the last column."""
     return {name: tf.gather(value, tf.minimum(tf.range(length), tf.shape(value)[1] - 1), axis=1) for name, value in results.items()}
+
+
+class ServedWindows(ServedModel):
+    """The base of models whose texts may be longer than a row: they see a text in overlapping windows, `doc_stride` tokens apart.
+
+    `max_windows` is the most that one text may have. `tokens_at_once` bounds memory: rows go through the model in groups of at most
+    so many tokens, padding included (at least one row).
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ("max_windows", "tokens_at_once")
+
+    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, *, doc_stride: int = 128,
+                 max_windows: int = 256, tokens_at_once: int = 4096):
+        super().__init__(model, tokenizer, max_seq_length)
+        self.doc_stride, self.max_windows, self.tokens_at_once = doc_stride, max_windows, tokens_at_once
+
+    def make_windows(self, name: str, lengths: tf.Tensor, room: tf.Tensor | int) -> graph_packing.Windows:
+        """Returns the windows over texts of `lengths` [B] tokens, with room for `room` tokens each (one number, or [B]).
+
+        Refuses a text that needs more than `max_windows`, by the name of its input.
+        """
+        windows = graph_packing.sliding_windows(lengths, room, self.doc_stride)
+        count = tf.reduce_max(tf.math.bincount(windows.text, minlength=1))
+        claim = in_range(f"{name}: expected", count, 0, self.max_windows, f"windows of {self.max_seq_length} tokens over a text")
+        return require([claim], windows)
 
 
 class ServedEmbeddings(ServedModel):

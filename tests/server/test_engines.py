@@ -76,7 +76,7 @@ def test_every_head_answers_texts_alike_by_every_engine(name, golden, tmp_path):
 
 
 class Halved(tf.Module):
-    """A SavedModel of two halves around a sum: numbers of words, in groups of one or two texts."""
+    """A SavedModel of two parts around a sum: numbers of words, in groups of one or two texts."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
     def whole(self, text):
@@ -106,13 +106,13 @@ class Sum(PortableModel):
         return {"sum": inputs["input_mask"].sum(axis=1).astype(np.float32) + np.float32(self.error)}
 
 
-def test_a_signature_is_computed_by_its_halves_with_an_engine_between_them(tmp_path, monkeypatch):
+def test_a_signature_is_computed_by_its_two_parts_with_an_engine_between_them(tmp_path, monkeypatch):
     module, place = Halved(), tmp_path / "text" / "1"
     tf.saved_model.save(module, str(place), signatures={
         "serving_default": module.whole, "prepare": module.prepare, "finish": module.finish})
     servable = Servable("model", 1, str(place))
     signature, text = servable.signature(""), np.array([b"a b c", b"", b"d", b"e f", b"g"], object)
-    assert [*servable.signatures] == [*servable.definitions] == ["serving_default"]  # no client sees halves
+    assert [*servable.signatures] == [*servable.definitions] == ["serving_default"]  # no client sees the others
     with pytest.raises(ValueError, match="onnx/1, which run_export --format=saved_model,onnx writes beside .*text/1, got no such folder"):
         use_engine(servable, str(place), "onnx")
     (tmp_path / "onnx" / "1").mkdir(parents=True)
@@ -144,7 +144,7 @@ def test_an_engine_computes_rows_in_groups_and_refuses_what_the_savedmodel_refus
     export("classification", golden, tmp_path)
     with loaded(tmp_path, "ids", "onnx") as (servable, said):
         assert said.startswith("serving_default by onnx, within")
-        assert sorted(servable.signatures) == sorted(servable.definitions) == ["examples", "serving_default"]  # no client sees halves
+        assert sorted(servable.signatures) == sorted(servable.definitions) == ["examples", "serving_default"]  # no client sees the others
         signature, run = servable.signature(""), servable.signature("").computed_by
         sizes, engine = [], run.engine.run
         run.engine.run = lambda rows: (sizes.append(rows["input_ids"].shape), engine(rows))[1]

@@ -16,7 +16,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 from official_bert.config import Config, TokenizerConfig
 from official_bert.interface.predictor import Predictor
 from official_bert.serving import export
-from official_bert.serving.formats import checking, onnx_weights
+from official_bert.serving.formats import checking, converters
 from official_bert.serving.formats.checking import CheckTexts, random_rows
 from official_bert.serving.formats.converters import to_litert
 from official_bert.serving.formats.dense import Dense
@@ -67,7 +67,7 @@ def test_every_head_answers_alike_in_every_runtime(make, name, tmp_path):
 
 def test_what_travels_with_a_file(make, tmp_path, golden, monkeypatch):
     import onnx
-    monkeypatch.setattr(onnx_weights, "LEAST_BYTES", 256)  # so that this small model has weights that tf2onnx does not see
+    monkeypatch.setattr(converters, "LEAST_BYTES", 256)  # so that this small model has weights that tf2onnx does not see
     write(make, "classification", tmp_path, ("onnx",))
     folder = tmp_path / "onnx" / "1"
     described = json.loads((folder / "model.json").read_text())
@@ -96,7 +96,7 @@ def test_weights_that_are_taken_as_they_are_leave_a_graph():
         with tf.control_dependencies([read]):
             tf.no_op()
     definition = graph.as_graph_def()
-    weights = onnx_weights.take_weights(definition)
+    weights = converters.take_weights(definition)
     assert list(weights) == ["table:0"] and len(definition.SerializeToString()) < 130 * 128 * 4 + 20_000
     np.testing.assert_array_equal(weights["table:0"], table)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:

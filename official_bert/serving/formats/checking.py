@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.runtimes.engines import Arrays, PortableModel
-from official_bert.serving.formats.stand_in import as_model
+from official_bert.serving.formats.description import as_model
 from official_bert.serving.loading import function_of
 from official_bert.serving.served_model import ServedModel
 

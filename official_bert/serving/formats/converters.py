@@ -3,23 +3,25 @@
 import base64
 import dataclasses
 import json
+import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+import numpy as np
 import tensorflow as tf
 
 from official_bert.runtimes.quiet import hidden_output
-from official_bert.serving.formats.dense import Dense, layer_of
+from official_bert.serving.formats.dense import Dense
 from official_bert.serving.formats.onnx_operations import use_own_operations
-from official_bert.serving.formats.onnx_weights import put_weights, take_weights
 from official_bert.text import loading
 
 OPSETS = range(13, 19)  # of ONNX, that tf2onnx writes and every current runtime reads
 DIMENSIONS = {"input_ids": ("batch", "length"), "input_mask": ("batch", "length"), "segment_ids": ("batch", "length"),
               "masked_lm_positions": ("batch", "positions")}
 OF_CHOICES = ("batch", "choices", "length")
+LEAST_BYTES = 1 << 16  # of a constant that is taken out: small ones may say shapes, and belong to operations that are rewritten
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,10 +98,49 @@ def to_litert(dense: Dense, where: str, *_: Any, weights: tf.DType = tf.float32)
 
 
 def _lacks(where: str, runtime: str, operation: str, node: str) -> ValueError:
-    return ValueError(f"{where}: {runtime} lacks the operation {operation}{layer_of(node)}; --format=saved_model has it")
+    place = f" in {layer}" if (layer := os.path.dirname(node)) else ""
+    return ValueError(f"{where}: {runtime} lacks the operation {operation}{place}; --format=saved_model has it")
 
 
 def _tokenizer_in(vocab_file: str) -> dict[str, str]:
     """Returns a tokenizer as metadata by the name of its file: the list of WordPieces, or the files of another in a zip, as base64."""
     name, content = loading.stored_name(vocab_file), loading.content_of(vocab_file)
     return {"vocab": content.decode()} if name == loading.VOCAB_FILE else {name: base64.b64encode(content).decode()}
+
+
+def take_weights(definition: Any) -> dict[str, np.ndarray]:
+    """Makes large constants of a `GraphDef` inputs of it; returns their values by the names of their tensors.
+
+    So tf2onnx converts a graph without its weights: each of its 24 passes of optimization copies a graph's constants about three times, and
+    Python finds most of the copies only later, because they are parts of cycles.
+
+    These are constants that products and gathers take as they are. Others stay: tf2onnx computes what is made of them, as a transposition.
+    """
+    takers = dict[str, list[tuple[Any, int]]]()
+    for node in definition.node:
+        for place, name in enumerate(node.input):
+            if not name.startswith("^"):  # who waits for a constant does not take it
+                takers.setdefault(name.partition(":")[0], []).append((node, place))
+
+    def is_plain(name: str) -> bool:
+        return all((node.op == "Identity" and is_plain(node.name)) or (node.op == "GatherV2" and place == 0)
+                   or (node.op == "MatMul" and place == 1 and not node.attr["transpose_b"].b) for node, place in takers.get(name, []))
+    weights = dict[str, np.ndarray]()
+    for node in definition.node:
+        if node.op == "Const" and len((tensor := node.attr["value"].tensor).tensor_content) >= LEAST_BYTES and is_plain(node.name):
+            weights[f"{node.name}:0"] = tf.make_ndarray(tensor)
+            node.op = "Placeholder"
+            node.attr["shape"].shape.CopyFrom(tensor.tensor_shape)
+            del node.attr["value"]
+    return weights
+
+
+def put_weights(graph: Any, weights: dict[str, np.ndarray]) -> None:
+    """Makes inputs of an ONNX graph constants again; `weights` are empty then."""
+    from onnx import numpy_helper
+    inputs = [value for value in graph.input if value.name not in weights]
+    del graph.input[:]
+    graph.input.extend(inputs)
+    while weights:
+        name, value = weights.popitem()
+        graph.initializer.append(numpy_helper.from_array(value, name))

@@ -5,7 +5,6 @@ Names of classes are not part of it: they travel beside the numbers (`descriptio
 """
 
 import dataclasses
-import os
 
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
@@ -58,8 +57,3 @@ def dense_pass(served: ServedModel, where: str = "--format") -> Dense:
     outputs = sorted(traced.structured_outputs)  # a graph's are sorted by name
     return Dense(function, {name: served.ids_inputs[name] for name in names},
                  {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in zip(outputs, function.outputs)})
-
-
-def layer_of(node: str) -> str:
-    """Returns the layer in which a node of a graph stands, as a message names it."""
-    return f" in {layer}" if (layer := os.path.dirname(node)) else ""

@@ -1,16 +1,21 @@
-"""What travels with a model of another runtime: names, limits, and what a text needs before and after the numbers.
+"""What travels with a model of another runtime: names, limits, and what a text needs before and after the numbers; and what puts such a
+model in the place of a served model's own computation.
 
 `model.json` stands beside the file, `assets/` as in a SavedModel (vocabulary, labels, configuration); an ONNX file has all of it inside
 as well, because such files are moved alone.
 """
 
 import dataclasses
-import json
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 from official_bert.config import Config
+from official_bert.runtimes.engines import PortableModel
 from official_bert.serving.formats.dense import Dense
-from official_bert.serving.served_model import ServedModel, ServingOptions
+from official_bert.serving.served_model import ServedModel
 
 
 def describe(served: ServedModel, config: Config, dense: Dense, *, form: str, version: int) -> dict[str, Any]:
@@ -28,11 +33,18 @@ def describe(served: ServedModel, config: Config, dense: Dense, *, form: str, ve
         "options": {name: value for name, value in dataclasses.asdict(served.options).items() if value not in (None, "", 0)}}
 
 
-def read_options(description: dict[str, Any]) -> ServingOptions:
-    """Returns the choices with which a described model was exported."""
-    return ServingOptions(**description["options"])
+def as_model(engine: PortableModel, description: Mapping[str, Any]) -> Any:
+    """Returns an engine as `ServedModel.engine`: a function of tensors, in graphs too."""
+    outputs = {name: (tf.as_dtype(dtype), shape) for name, (dtype, shape) in sorted(description["outputs"].items())}
 
+    def compute(inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        names = list(description["inputs"])
 
-def to_text(description: dict[str, Any]) -> str:
-    """Returns the JSON of a description."""
-    return json.dumps(description, indent=1, ensure_ascii=False) + "\n"
+        def call(*values: np.ndarray) -> list[np.ndarray]:
+            answer = engine(dict(zip(names, values)))
+            return [answer[name] for name in outputs]
+        results = tf.numpy_function(call, [tf.cast(inputs[name], tf.int32) for name in names], [dtype for dtype, _ in outputs.values()])
+        for value, (_, shape) in zip(results, outputs.values()):
+            value.set_shape(shape)
+        return dict(zip(outputs, results))
+    return compute

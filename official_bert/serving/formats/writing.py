@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -10,10 +11,10 @@ import tensorflow as tf
 
 from official_bert.config import Config
 from official_bert.runtimes.engines import FILE, engine_of, start
-from official_bert.serving.formats import description
 from official_bert.serving.formats.checking import CheckTexts, check_answers, check_numbers
 from official_bert.serving.formats.converters import Format, to_litert, to_onnx
 from official_bert.serving.formats.dense import dense_pass
+from official_bert.serving.formats.description import describe
 from official_bert.serving.served_model import ServedModel
 
 DEFAULT_OPSET = 17
@@ -74,19 +75,19 @@ def write_format(served: ServedModel, config: Config, form: str, folder: str, as
     """
     where = f"--format={form}"
     dense = dense_pass(served, where)
-    described = description.describe(served, config, dense, form=form, version=version)
+    description = describe(served, config, dense, form=form, version=version)
     kind = engine_of(form)
     os.makedirs(folder)
     path = os.path.join(folder, kind.file)
     with open(path, "wb") as file:
-        file.write(FORMATS[form].convert(dense, where, described, served.tokenizer.vocab_file, options.opset))
+        file.write(FORMATS[form].convert(dense, where, description, served.tokenizer.vocab_file, options.opset))
     engine = start(kind, path)
     if options.texts and FORMATS[form].judged_by != "numbers":
-        finding = check_answers(served, engine, described, options.texts, where)
+        finding = check_answers(served, engine, description, options.texts, where)
     else:
         finding = check_numbers(served, engine, where, "; --check_file judges it by its answers" * (FORMATS[form].judged_by == "either"))
     with open(os.path.join(folder, FILE), "w", encoding="utf-8") as file:
-        file.write(description.to_text(described))
+        json.dump(description, file, indent=1, ensure_ascii=False)
     shutil.copytree(assets, os.path.join(folder, "assets"))
     opset = f"opset {options.opset}; " if form == "onnx" else ""
     return f"{', '.join(dense.inputs)} -> {', '.join(dense.outputs)}; {opset}{os.path.getsize(path)} bytes; {finding}"

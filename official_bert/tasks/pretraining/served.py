@@ -8,7 +8,6 @@ from typing import ClassVar
 import keras
 import tensorflow as tf
 
-from official_bert.serving import post_processing
 from official_bert.serving.bounds import Claim, in_range, require
 from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors
 from official_bert.text.graph_loading import AnyGraphTokenizer
@@ -65,7 +64,7 @@ class ServedFillMask(ServedModel):
         positions = tf.cast(places.to_tensor(), tf.int32)                             # [B,M]
         present = tf.sequence_mask(places.row_lengths(), tf.shape(positions)[1])
         logits = self.answer_rows({**features, "masked_lm_positions": positions})["logits"]
-        return {**post_processing.best_words(logits, present, self.words, self.top_k),
+        return {**best_words(logits, present, self.words, self.top_k),
                 "num_blanks": tf.cast(places.row_lengths(), tf.int32), "truncated": truncated}
 
     def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
@@ -102,3 +101,13 @@ class ServedNextToken(ServedFillMask):
         """Returns `logits` [G,M,V] for `masked_lm_positions` [G,M], from the places before them."""
         places = tf.maximum(inputs["masked_lm_positions"] - 1, 0)
         return super().call_model({**inputs, "masked_lm_positions": places})
+
+
+def best_words(logits: tf.Tensor, present: tf.Tensor, words: tf.Tensor, count: int) -> dict[str, tf.Tensor]:
+    """Returns `tokens`, `probabilities` [B,M,K] of logits [B,M,R], present [B,M] bool, words [V]; "" and 0 for blanks not present.
+
+    The model may have more rows than the vocabulary has words (R >= V): those are no answer.
+    """
+    probabilities, best = tf.math.top_k(tf.nn.softmax(logits)[:, :, :tf.size(words)], count)
+    return {"tokens": tf.where(present[:, :, None], tf.gather(words, best), ""),
+            "probabilities": tf.where(present[:, :, None], probabilities, 0.0)}

@@ -10,10 +10,8 @@ import keras
 import tensorflow as tf
 
 from official_bert.data.text_features import Truncate
-from official_bert.serving import post_processing
 from official_bert.serving.bounds import Claim, in_range, require
-from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors, text_specs
-from official_bert.serving.windows import ServedWindows
+from official_bert.serving.served_model import ID_INPUTS, ServedModel, ServedWindows, Tensors, text_specs
 from official_bert.text import graph_packing
 from official_bert.text.graph_loading import AnyGraphTokenizer
 from official_bert.text.packing import check_segments
@@ -44,7 +42,9 @@ class ServedClassifier(ServedWindows):
 
     def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `label` [B], `probabilities`, `logits` [B,C] of `logits` [B,C]."""
-        return post_processing.one_label(outputs["logits"], self.labels)
+        logits = outputs["logits"]
+        best = tf.argmax(logits, axis=-1)
+        return {"label": tf.gather(tf.constant(list(self.labels)), best), "probabilities": tf.nn.softmax(logits), "logits": logits}
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the answers to rows [B,S], as `finish_rows` does."""
@@ -95,7 +95,15 @@ class ServedMultiLabel(ServedClassifier):
 
     def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `labels` [B,most] likeliest first, padded with "" beyond `num_labels` [B], `probabilities` and `logits` [B,C]."""
-        return post_processing.several_labels(outputs["logits"], self.labels, self.threshold)
+        logits = outputs["logits"]
+        probabilities = tf.sigmoid(logits)
+        is_likely = probabilities >= tf.constant(self.threshold, probabilities.dtype)
+        ordered, order = tf.math.top_k(tf.where(is_likely, probabilities, probabilities - 2.0), len(self.labels))
+        is_label = ordered >= 0.0
+        count = tf.reduce_sum(tf.cast(is_label, tf.int32), axis=1)
+        most = tf.reduce_max(tf.concat([count, [0]], 0))
+        names = tf.where(is_label, tf.gather(tf.constant(list(self.labels)), order), "")
+        return {"labels": names[:, :most], "num_labels": count, "probabilities": probabilities, "logits": logits}
 
     @staticmethod
     def describe(row, answer):

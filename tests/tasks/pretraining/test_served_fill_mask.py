@@ -4,8 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.serving.post_processing import best_words
-from official_bert.tasks.pretraining.served import ServedFillMask
+from official_bert.tasks.pretraining.served import ServedFillMask, best_words
 from official_bert.text.tokenization import FullTokenizer
 
 

@@ -1,0 +1,128 @@
+"""Splits the signatures of a SavedModel in two around the model, so that another runtime can compute that: `serve --engine`.
+
+`prepare` makes the model's rows of a request, `finish` the answer of the model's outputs for them. Both are cut out of the graph that
+a SavedModel has anyway, whatever its head does before and after the model, so their composition is its answer.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.types.experimental import ConcreteFunction
+
+from official_bert.runtimes.split_signature import FINISH, LENGTHS, ORDER, OUTPUT, PREPARE, ROWS, SIZES, STATE, WHOLE, part_name
+from official_bert.serving.bounds import group_sizes
+from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors
+
+
+class _Engine:
+    """Stands for a served model's engine while a graph is traced: keeps the rows that it gets, and gives placeholders for its outputs."""
+
+    def __init__(self, outputs: Mapping[str, tf.TensorSpec]):
+        self._specs = outputs
+        self.rows: Tensors | None = None
+        self.outputs: dict[str, tf.Tensor] = {}
+        self.groups: dict[str, tf.Tensor] = {}
+
+    def __call__(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        assert self.rows is None, "a request's rows go through the model once"
+        self.rows = {name: tf.identity(value) for name, value in inputs.items()}
+        self.outputs = {name: tf.compat.v1.placeholder(spec.dtype, spec.shape) for name, spec in self._specs.items()}
+        return self.outputs
+
+    def group(self, compute: Callable, lengths: tf.Tensor, tokens_at_once: int, results: Mapping) -> tuple[Tensors, tf.Tensor]:
+        """Takes the place of `in_groups`: all rows are one group here, and the groups are told to the engine."""
+        del results
+        order, sizes = group_sizes(lengths, tokens_at_once)
+        self.groups = {ORDER: order, SIZES: sizes, LENGTHS: lengths}
+        every = tf.range(tf.size(lengths))
+        return compute(every), every
+
+
+def split_signatures(served: ServedModel, answers: Mapping[str, Callable[..., Tensors]],
+                     inputs: Mapping[str, tf.TensorSpec]) -> dict[str, ConcreteFunction]:
+    """Returns both parts of a served model's signatures by their names; `answers` are what these compute, of the same `inputs`."""
+    model = tf.function(lambda **rows: served.call_dense(rows), autograph=False).get_concrete_function(**served.ids_inputs)
+    outputs = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in model.structured_outputs.items()}
+    signatures: dict[str, ConcreteFunction] = {}
+    for name, answer in answers.items():
+        signatures[part_name(PREPARE, name)], signatures[part_name(FINISH, name)] = _split(served, answer, inputs, outputs)
+    return signatures
+
+
+def _split(served: ServedModel, answer: Callable[..., Tensors], inputs: Mapping[str, tf.TensorSpec],
+           outputs: Mapping[str, tf.TensorSpec]) -> tuple[ConcreteFunction, ConcreteFunction]:
+    """Returns `prepare` and `finish` of a function `answer(**inputs)` of a served model, whose own computation has `outputs`.
+
+    `prepare` takes `inputs` and gives `rows_NAME` or `whole_NAME`, the inputs of the model, for the groups that `order` [R], `sizes` [G]
+    and `lengths` [R] say (`bounds.group_sizes`), and `state_NUMBER`. `finish` takes the state and `output_NAME`, and gives the answer.
+    """
+    served.engine = engine = _Engine(outputs)
+    served.group = engine.group
+    try:
+        whole = tf.compat.v1.wrap_function(lambda values: answer(**values), [dict(inputs)])
+    finally:
+        del served.group, served.engine
+    assert engine.rows is not None, "the answer does not need the model"
+    request, answers = dict(zip(sorted(inputs), whole.inputs)), dict(whole.structured_outputs)
+    after, before = _dependents(whole.graph, engine.outputs.values()), _dependents(whole.graph, request.values())
+    # Behind the model, the answer also needs tensors that depend on the request but not on the model.
+    crossing, _ = _sources(answers.values(), lambda tensor: tensor.op.name in before and tensor.op.name not in after)
+    state = {f"{STATE}{number}": value for number, value in enumerate(crossing.values())}
+    rows = {(ROWS if name in ID_INPUTS else WHOLE) + name: value for name, value in engine.rows.items()}
+    computed = {OUTPUT + name: value for name, value in engine.outputs.items()}
+    return _part(whole, request, {**rows, **engine.groups, **state}), _part(whole, {**state, **computed}, answers, checks=False)
+
+
+def _part(whole: Any, inputs: Tensors, outputs: Tensors, checks: bool = True) -> ConcreteFunction:
+    """Returns the part of a traced function's graph between tensors as a function of these, by name, as signatures are.
+
+    It takes those of the `inputs` that are needed. Without `checks`, it waits for nothing else: it was checked before.
+    """
+    names = {value.name: name for name, value in inputs.items()}
+    passed = {name: names[value.name] for name, value in outputs.items() if value.name in names}
+    computed = {name: value for name, value in outputs.items() if name not in passed}
+    taken, nodes = _sources(computed.values(), lambda tensor: tensor.name in names, checks)
+    definition = whole.graph.as_graph_def()
+    kept = [node for node in definition.node if node.name in nodes]
+    for node in kept:
+        node.input[:] = [name for name in node.input if not name.startswith("^") or name[1:] in nodes]
+    del definition.node[:]
+    definition.node.extend(kept)
+
+    def run(**values: tf.Tensor) -> dict[str, tf.Tensor]:
+        graph = tf.compat.v1.get_default_graph()
+        feeds = {tensor: values[names[tensor]] for tensor in taken}
+        feeds |= {inner.name: graph.capture(outer) for outer, inner in whole.graph.captures if inner.op.name in nodes}
+        results = tf.graph_util.import_graph_def(definition, feeds, [value.name for value in computed.values()], name="")
+        return {**dict(zip(computed, results)), **{name: tf.identity(values[key]) for name, key in passed.items()}}
+    needed = {names[tensor] for tensor in taken} | {*passed.values()}
+    specs = {name: tf.TensorSpec(value.shape, value.dtype, name) for name, value in inputs.items() if name in needed}
+    return tf.function(run, autograph=False).get_concrete_function(**specs)
+
+
+def _sources(tensors: Iterable[tf.Tensor], is_border: Callable[[tf.Tensor], bool],
+             checks: bool = False) -> tuple[dict[str, tf.Tensor], set[str]]:
+    """Walks from tensors to what they are computed of, as far as a border: returns its tensors, and the names of the operations on the way.
+
+    With `checks`, those that an operation waits for are among them.
+    """
+    border, nodes, waiting = dict[str, tf.Tensor](), set[str](), list(tensors)
+    while waiting:
+        tensor = waiting.pop()
+        if is_border(tensor):
+            border[tensor.name] = tensor
+        elif tensor.op.name not in nodes:
+            operations = [tensor.op, *(tensor.op.control_inputs if checks else ())]
+            nodes |= {operation.name for operation in operations}
+            waiting += [value for operation in operations for value in operation.inputs]
+    return border, nodes
+
+
+def _dependents(graph: tf.Graph, tensors: Iterable[tf.Tensor]) -> set[str]:
+    """Returns the names of the operations that depend on tensors, those that make these included."""
+    names = {tensor.op.name for tensor in tensors}
+    for operation in graph.get_operations():  # in the order in which they were made: inputs before those who take them
+        if any(tensor.op.name in names for tensor in operation.inputs):
+            names.add(operation.name)
+    return names
