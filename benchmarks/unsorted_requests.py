@@ -27,11 +27,9 @@ TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
 def makers() -> dict[str, Callable]:
     """Returns what makes the served model of each head."""
-    from official_bert.models.classifier import Classifier
+    from official_bert.models.classifier import Classifier, SpanPredictor, Tagger
     from official_bert.models.encoder import make_encoder
     from official_bert.models.pretrainer import Pretrainer
-    from official_bert.models.span_predictor import SpanPredictor
-    from official_bert.models.tagger import Tagger
     from official_bert.serving.served_model import ServedEmbeddings
     from official_bert.tasks.pretraining.served import ServedFillMask
     from official_bert.tasks.squad.served import ServedSpans

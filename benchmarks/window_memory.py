@@ -58,7 +58,7 @@ def main(_) -> None:
     if not FLAGS.vocab_file:
         sys.exit("error: expected --vocab_file")
     from official_bert.config import Config, TokenizerConfig
-    from official_bert.models.span_predictor import SpanPredictor
+    from official_bert.models.classifier import SpanPredictor
     from official_bert.serving import export
     from official_bert.tasks.squad.served import ServedSpans
     from official_bert.text.graph import GraphTokenizer

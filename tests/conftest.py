@@ -77,7 +77,7 @@ def choice_classifier(small_config):
 def token_tagger(small_config):
     import keras
 
-    from official_bert.models.tagger import Tagger
+    from official_bert.models.classifier import Tagger
     keras.utils.set_random_seed(2)
     return Tagger.make(small_config, {"num_tags": 5})
 
@@ -86,7 +86,7 @@ def token_tagger(small_config):
 def span_model(small_config):
     import keras
 
-    from official_bert.models.span_predictor import SpanPredictor
+    from official_bert.models.classifier import SpanPredictor
     keras.utils.set_random_seed(1)
     return SpanPredictor.make(small_config)
 

@@ -10,13 +10,11 @@ from safetensors.numpy import load_file, save_file
 
 from official_bert.config import ModelConfig
 from official_bert.models import checkpoints
-from official_bert.models.classifier import ChoiceClassifier, Classifier
+from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPredictor, Tagger
 from official_bert.models.encoder import make_encoder
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.projects import ours
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.models.span_predictor import SpanPredictor
-from official_bert.models.tagger import Tagger
 
 SMALL = ModelConfig(vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
                     max_position_embeddings=12)

@@ -1,7 +1,8 @@
-"""Models of whole texts: one label, several labels, a score (`Classifier`), or one of several texts (`ChoiceClassifier`).
+"""Models with one linear layer on an encoder: classes of whole texts (`Classifier`, `ChoiceClassifier`), of tokens (`Tagger`), and the
+ends of an answer (`SpanPredictor`).
 
-B batch, S sequence, D hidden size, K classes, C choices. All read the pooled output of [CLS] only, so the last layer computes
-no other row.
+B batch, S sequence, D hidden size, K classes, C choices. Those of whole texts read the pooled output of [CLS] only, so the last layer
+computes no other row.
 """
 
 from collections.abc import Mapping
@@ -53,3 +54,43 @@ class ChoiceClassifier(Classifier):
         rows = {name: ops.reshape(inputs[name], (-1, length)) for name in ("input_ids", "input_mask", "segment_ids")}
         logits = ops.reshape(super().call(rows, training=training)["logits"], (-1, choices))
         return {"logits": ops.where(ops.max(inputs["input_mask"], axis=-1) > 0, logits, -1e9)}
+
+
+@keras.saving.register_keras_serializable("official_bert")
+class Tagger(EncoderWithHeads):
+    """An encoder with a linear layer on each row: tagging (paper 5.3 and 4; named entities). P output rows, T tags.
+
+    Inputs: the encoder's; with `output_positions` [B,P] (first pieces of words, say) only these rows are tagged.
+    Outputs: `logits` [B,S or P,T], float32.
+    """
+
+    heads: tuple[str, ...] = ("tagger",)
+
+    def __init__(self, encoder: BertEncoder, num_tags: int = 9, dropout: float = 0.1, **kwargs: Any) -> None:
+        super().__init__(encoder, **kwargs)
+        self.settings = {"num_tags": num_tags, "dropout": dropout}
+        self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.tagger = OutputLayer(num_tags, encoder.settings["initializer_range"], name="tagger", dtype=self.dtype_policy)
+
+    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
+        rows = self.encoder.read_rows(self.encoder(inputs, training=training)["sequence_output"])  # [B,S or P,D]
+        return {"logits": self.tagger(self.dropout(rows, training=training))}
+
+
+@keras.saving.register_keras_serializable("official_bert")
+class SpanPredictor(EncoderWithHeads):
+    """An encoder with a start and an end vector: question answering (paper 4.2 and 4.3; 2018 `run_squad.py`).
+
+    Inputs: the encoder's. Outputs: `start_logits`, `end_logits` [B,S], float32.
+    """
+
+    heads = ("span",)
+
+    def __init__(self, encoder: BertEncoder, **kwargs: Any) -> None:
+        super().__init__(encoder, **kwargs)
+        self.span = OutputLayer(2, encoder.settings["initializer_range"], name="span", dtype=self.dtype_policy)
+
+    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
+        rows = self.encoder.read_rows(self.encoder(inputs, training=training)["sequence_output"])  # [B,S,D]
+        logits = self.span(rows)                                                      # [B,S,2]
+        return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}

@@ -25,7 +25,7 @@ EmbeddingSharing = Literal["shared", "disentangled", "separate"]
 
 @keras.saving.register_keras_serializable("official_bert")
 class ReplacedTokenDetector(EncoderWithHeads):
-    """An encoder with a number for each token: above 0 if a generator seems to have replaced it. B batch, S sequence, P wanted rows.
+    """An encoder with a number for each token: above 0 if a generator seems to have replaced it. B batch, S sequence, P output rows.
 
     With `adds_first`, the row of [CLS] is added to each, and the sum normalized (DeBERTa v3). Inputs: the encoder's. Outputs: `logits`
     [B,S or P], float32.

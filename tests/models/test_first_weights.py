@@ -9,13 +9,11 @@ import pytest
 import tensorflow as tf
 
 from official_bert.config import ModelConfig, load_config
-from official_bert.models.classifier import ChoiceClassifier, Classifier
+from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPredictor, Tagger
 from official_bert.models.encoder import encoder_settings, weights_by_name
 from official_bert.models.first_weights import begin_with_neighbours, draw_first_weights
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.replaced_tokens import ReplacedTokenPretrainer, generator_config
-from official_bert.models.span_predictor import SpanPredictor
-from official_bert.models.tagger import Tagger
 from official_bert.tasks.tagging.word_tagger import CRFTagger, FeatureTagger
 
 CONFIGS = pathlib.Path(__file__).parent.parent.parent / "configs" / "model"

@@ -6,10 +6,8 @@ import pytest
 
 from official_bert.config import ModelConfig
 from official_bert.models.bi_encoder import BiEncoder
-from official_bert.models.classifier import ChoiceClassifier, Classifier
+from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPredictor, Tagger
 from official_bert.models.encoder import weights_by_name
-from official_bert.models.span_predictor import SpanPredictor
-from official_bert.models.tagger import Tagger
 
 SMALL = ModelConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
                     max_position_embeddings=24, initializer_range=0.3)

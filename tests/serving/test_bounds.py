@@ -244,7 +244,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, float(answer["
 @pytest.mark.slow
 def test_a_context_of_256_kib_needs_the_memory_of_one_group(graph_tokenizer, golden, tmp_path):
     from official_bert.config import ModelConfig
-    from official_bert.models.span_predictor import SpanPredictor
+    from official_bert.models.classifier import SpanPredictor
     config = ModelConfig(vocab_size=3000, hidden_size=64, num_hidden_layers=1, num_attention_heads=16, intermediate_size=64,
                          max_position_embeddings=384)  # 400 windows: the scores of all at once would take 3.8 GB, several times
     served = ServedSpans(SpanPredictor.make(config), graph_tokenizer, 384, max_windows=1000)

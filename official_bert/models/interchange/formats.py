@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from official_bert.data.long_work.preflight import check_disk
 from official_bert.files import read_mapping, written_folder
-from official_bert.models.classifier import ChoiceClassifier, Classifier
+from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPredictor, Tagger
 from official_bert.models.encoder import ENCODER_PREFIXES, BertEncoder, encoder_settings, encoder_within, weights_by_name
 from official_bert.models.interchange import hub, prefixes, stored_models
 from official_bert.models.interchange.names import matrix_shape
@@ -25,8 +25,6 @@ from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.replaced_tokens import GENERATOR, ReplacedTokenDetector
 from official_bert.models.run_folder import RunFolder
-from official_bert.models.span_predictor import SpanPredictor
-from official_bert.models.tagger import Tagger
 from official_bert.text import loading
 from official_bert.text.subwords import tokenizer_files
 

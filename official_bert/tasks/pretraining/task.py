@@ -18,8 +18,7 @@ from official_bert.layers.heads import LONGEST_SPAN, places_in_spans
 from official_bert.model_config import ModelConfig
 from official_bert.models.encoder import encoder_settings
 from official_bert.models.first_weights import begin_with_neighbours
-from official_bert.models.observed_pretrainer import ObservedPretrainer
-from official_bert.models.pretrainer import Pretrainer
+from official_bert.models.pretrainer import ObservedPretrainer, Pretrainer
 from official_bert.models.replaced_tokens import ReplacedTokenPretrainer, generator_config
 from official_bert.tasks.pretraining.held_out import HeldOutRecords, warn_of_shared_records
 from official_bert.tasks.pretraining.next_token import next_token_batch

@@ -12,7 +12,7 @@ import tensorflow as tf
 from official_bert.data.search.collections import Collection
 from official_bert.data.sources import ExampleSource
 from official_bert.fields import Natural, NonNegative, Positive, check_used
-from official_bert.models.sparse_encoder import SparseEncoder
+from official_bert.models.bi_encoder import SparseEncoder
 from official_bert.tasks.retrieval import options as retrieval_options
 from official_bert.tasks.retrieval import task as retrieval
 from official_bert.tasks.retrieval.held_out import HeldOutCollection

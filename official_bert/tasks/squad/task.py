@@ -21,7 +21,7 @@ from official_bert.data.tables import digest
 from official_bert.data.text_features import TextFeatures
 from official_bert.fields import Count, check_used
 from official_bert.files import written_whole
-from official_bert.models.span_predictor import SpanPredictor
+from official_bert.models.classifier import SpanPredictor
 from official_bert.reports.comparison import ComparableAnswers
 from official_bert.reports.sections import Section
 from official_bert.tasks.squad import metrics, reading

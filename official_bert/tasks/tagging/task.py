@@ -20,7 +20,7 @@ from official_bert.data.tagged import chunk_tags
 from official_bert.data.tagged.chunk_tags import NOT_LABELLED, OUTSIDE, Scheme
 from official_bert.data.tagged.span_forms import span_rows
 from official_bert.layers.relatives import crf
-from official_bert.models.tagger import Tagger
+from official_bert.models.classifier import Tagger
 from official_bert.reports.sections import Section
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.conll import Sentence, SentenceFile

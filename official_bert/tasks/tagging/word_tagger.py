@@ -10,8 +10,8 @@ from official_bert.layers.heads import OutputLayer
 from official_bert.layers.layer_mixing import LayerMixing, chosen_layers
 from official_bert.layers.relatives.bilstm import make_bilstm, run_bilstm
 from official_bert.layers.relatives.crf import CRF, Scores, chain_first, no_scores
+from official_bert.models.classifier import Tagger
 from official_bert.models.encoder import BertEncoder, EncoderWithHeads
-from official_bert.models.tagger import Tagger
 
 CHAIN = ("transitions", "start_scores", "end_scores")  # outputs of a model with a CRF: [T,T], [T], [T]
 

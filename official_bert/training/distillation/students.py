@@ -16,7 +16,7 @@ from official_bert.config import check_length
 from official_bert.data.sources import ExampleSource
 from official_bert.layers.attention_mask import make_attention_mask
 from official_bert.model_config import ModelConfig
-from official_bert.models.observed_pretrainer import OF_RELATIONS, ObservedPretrainer
+from official_bert.models.pretrainer import OF_RELATIONS, ObservedPretrainer
 from official_bert.training.distillation import kept_answers
 from official_bert.training.distillation.losses import cosine_distance, divergence, relation_divergence
 from official_bert.training.distillation.soft_answers import COLUMN, SoftAnswers, soft_answers

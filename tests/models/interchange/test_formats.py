@@ -14,12 +14,11 @@ from safetensors.numpy import load_file, save_file
 
 from official_bert.data.long_work import preflight
 from official_bert.models import checkpoints
-from official_bert.models.classifier import ChoiceClassifier, Classifier
+from official_bert.models.classifier import ChoiceClassifier, Classifier, Tagger
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.members.family import BERT
 from official_bert.models.interchange.projects import tf1
 from official_bert.models.pretrainer import Pretrainer
-from official_bert.models.tagger import Tagger
 
 
 @pytest.fixture(scope="module")

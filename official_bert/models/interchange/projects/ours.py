@@ -15,7 +15,7 @@ from official_bert.config import Config, ModelConfig, TokenizerConfig
 from official_bert.copies import local_copy
 from official_bert.data.tagged import chunk_tags
 from official_bert.models.bi_encoder import BiEncoder
-from official_bert.models.classifier import ChoiceClassifier, Classifier
+from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPredictor, Tagger
 from official_bert.models.encoder import BertEncoder, encoder_within, weights_by_name
 from official_bert.models.interchange import casing, generators, stored_models
 from official_bert.models.interchange.names import NameTable, in_our_shape
@@ -23,8 +23,6 @@ from official_bert.models.interchange.stored_models import Kind, StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.replaced_tokens import ReplacedTokenDetector
 from official_bert.models.run_folder import CHECKPOINT, RunFolder, tuned_for
-from official_bert.models.span_predictor import SpanPredictor
-from official_bert.models.tagger import Tagger
 
 NAME, KERAS_NAME = "checkpoint of ours", ".keras file"
 NO_CLASSES = ("the file does not hold the names of the classes, nor whether a text has several: one of LABEL_0, LABEL_1, ... is given "
