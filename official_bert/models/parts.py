@@ -75,39 +75,30 @@ def freeze(model: keras.Model, parts: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_parts(freeze: str | Sequence[str], count: int, layer_decay: float, layers: int) -> None:
-    """Raises ValueError for what `freeze`, `first_values` and `rate_factors` refuse in every model of so many layers; it needs none."""
-    fixed = frozen_parts(freeze, layers)
-    _parts_anew(count, layers, fixed)
-    if layer_decay != 1.0 and {"embeddings", *(f"layer_{number}" for number in range(layers - 1))} <= fixed:
-        raise _no_decay(layer_decay)
+    """Refuses, before there is a model of so many layers, parts that can neither be frozen nor made anew nor learn at rates of their own.
 
-
-def _parts_anew(count: int, layers: int, fixed: set[str]) -> set[str]:
-    """Returns the parts that are made anew. Raises ValueError for more layers than there are, and for parts that are `fixed`."""
+    Raises ValueError as `frozen_parts` does, for more layers to make anew than there are, for such that are frozen, and for a decay if all
+    layers below the last are frozen.
+    """
+    frozen = frozen_parts(freeze, layers)
     if count > layers:
         raise ValueError(f"config.training.reinitialize_layers: expected at most the {layers} layers of the model, got {count}")
-    anew = {"pooler", *(f"layer_{number}" for number in range(layers - count, layers))} if count else set()
-    if both := sorted(anew & fixed):
+    if both := sorted(_parts_anew(count, layers) & frozen):
         raise ValueError(f"config.training.reinitialize_layers: {both[0]} would be made anew and frozen ({FROZEN_BY}), and never learn")
-    return anew
+    if layer_decay != 1.0 and {"embeddings", *(f"layer_{number}" for number in range(layers - 1))} <= frozen:
+        raise ValueError(f"config.optimizer.layer_decay: expected 1.0, embeddings and layers below the last are frozen ({FROZEN_BY}), "
+                         f"got {layer_decay}")
 
 
-def _no_decay(layer_decay: float) -> ValueError:
-    return ValueError(f"config.optimizer.layer_decay: expected 1.0, embeddings and layers below the last are frozen ({FROZEN_BY}), "
-                      f"got {layer_decay}")
+def _parts_anew(count: int, layers: int) -> set[str]:
+    """Returns the parts that are made anew: the last `count` layers, and the pooler."""
+    return {"pooler", *(f"layer_{number}" for number in range(layers - count, layers))} if count else set()
 
 
-def first_values(model: keras.Model, count: int, frozen: str | Sequence[str] = ()) -> Mapping[str, np.ndarray]:
-    """Returns the weights of the last `count` layers and of the pooler, by name, to put back after a checkpoint is taken.
-
-    Raises ValueError for more layers than the model has, and for layers that are frozen, by name or in the model.
-    """
-    if not count:
-        return {}
-    layers, weights = layers_of(model), weights_by_name(model)
-    fixed = frozen_parts(frozen, layers) | {part_of(name) for name, weight in weights.items() if not weight.trainable}
-    anew = _parts_anew(count, layers, fixed)
-    return {name: np.array(weight.value) for name, weight in weights.items() if part_of(name) in anew}
+def first_values(model: keras.Model, count: int) -> Mapping[str, np.ndarray]:
+    """Returns the weights of the last `count` layers and of the pooler, by name, to put back after a checkpoint is taken."""
+    anew = _parts_anew(count, layers_of(model)) if count else ()
+    return {name: np.array(weight.value) for name, weight in weights_by_name(model).items() if part_of(name) in anew}
 
 
 def put_back(model: keras.Model, values: Mapping[str, np.ndarray]) -> None:
@@ -121,8 +112,7 @@ def rate_factors(model: keras.Model, layer_decay: float, head_rate: float) -> li
     """Returns what the learning rate is multiplied by for each trained weight, in their order.
 
     Layer l of L learns at layer_decay ** (L - 1 - l) of the rate, the embeddings at layer_decay ** L, the pooler at the whole rate, heads
-    at `head_rate` times it. Raises ValueError for a rate of heads of a model without one, and for a decay if all layers below the last are
-    frozen.
+    at `head_rate` times it. Raises ValueError for a rate of heads of a model without one.
     """
     if layer_decay == head_rate == 1.0:
         return [1.0] * len(model.trainable_variables)
@@ -132,7 +122,4 @@ def rate_factors(model: keras.Model, layer_decay: float, head_rate: float) -> li
     factors |= {f"layer_{number}": layer_decay ** (layers - 1 - number) for number in range(layers)}
     if head_rate != 1.0 and "head" not in parts.values():
         raise ValueError(f"config.optimizer.head_rate: expected 1.0 for a model without a head, got {head_rate}")
-    trained = [parts[id(weight)] for weight in model.trainable_variables]
-    if layer_decay != 1.0 and not set(trained) - {"pooler", "head", f"layer_{layers - 1}"}:
-        raise _no_decay(layer_decay)
-    return [factors[part] for part in trained]
+    return [factors[parts[id(weight)]] for weight in model.trainable_variables]

@@ -45,7 +45,7 @@ BEST_FOLDER, METRIC_FILE, TUNED_FILE = "best", "metric.json", "tuned.json"
 ORIGIN_FILE, REWINDS_FILE, SEARCH_FILE, RESULTS_FILE = "data.json", "rewinds.json", "search.json", "eval_results.txt"
 CARD_FILE, EVALUATIONS_FILE = "README.md", "evaluations.json"
 CHECKPOINT, STATE_FILE, LOCK_FILE = "ckpt", "checkpoint", ".lock"
-NUMBERED = re.compile(r"(.+)-(\d+)")
+STEP = re.compile(r"(?<=.)-(\d+)\Z")  # at the end of a checkpoint's name
 NAMED_NEWEST = re.compile(r'^model_checkpoint_path: "(.*)"', re.MULTILINE)  # in TensorFlow's state file
 
 
@@ -57,8 +57,8 @@ def _named(file: str, evaluation: str) -> str:
 
 def step_of(prefix: str) -> int:
     """Returns the step in a checkpoint's name, -1 if it has none."""
-    numbered = NUMBERED.fullmatch(os.path.basename(prefix))
-    return int(numbered[2]) if numbered else -1
+    step = STEP.search(os.path.basename(prefix))
+    return int(step[1]) if step else -1
 
 
 def prefixes_in(folder: str) -> list[str]:
@@ -71,14 +71,12 @@ def prefixes_in(folder: str) -> list[str]:
     for file in list_names(folder):
         if file.endswith(".index"):
             prefix = file.removesuffix(".index")
-            numbered = NUMBERED.fullmatch(prefix)
-            prefixes.setdefault(numbered[1] if numbered else prefix, []).append(os.path.join(folder, prefix))
+            prefixes.setdefault(STEP.sub("", prefix), []).append(os.path.join(folder, prefix))
     newest = _named_by_state_file(folder)
     if not prefixes:
         return [newest] if newest else []
-    numbered = NUMBERED.fullmatch(os.path.basename(newest))
-    name = numbered[1] if numbered else os.path.basename(newest)
-    chosen = next((known for known in (name, *(prefixes if len(prefixes) == 1 else ()), CHECKPOINT) if known in prefixes), None)
+    named = STEP.sub("", os.path.basename(newest))
+    chosen = next((known for known in (named, *(prefixes if len(prefixes) == 1 else ()), CHECKPOINT) if known in prefixes), None)
     return sorted(prefixes[chosen], key=step_of, reverse=True) if chosen else []
 
 
@@ -119,8 +117,7 @@ def write_tuned(tuned: Mapping[str, Any], prefix: str) -> None:
     run, name = RunFolder(folder_of(prefix) or "."), os.path.basename(prefix).rpartition("-")[0]
     names, stored = set(list_names(run.path)), run._read(TUNED_FILE).get("steps", {})
     steps = {step: value for step, value in stored.items() if f"{name}-{step}.index" in names} | {str(step_of(prefix)): dict(tuned)}
-    with written_whole(run.file(TUNED_FILE)) as file:
-        json.dump({"steps": steps}, file)
+    run._write(TUNED_FILE, {"steps": steps})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +162,11 @@ class RunFolder:
     def _read(self, name: str) -> dict[str, Any]:
         """The values in one of the run's JSON files, {} if it is not there."""
         return read_json(self.file(name), missing={}) if self.path else {}
+
+    def _write(self, name: str, values: Mapping[str, Any], indent: int | None = None) -> None:
+        """Writes one of the run's JSON files."""
+        with written_whole(self.file(name)) as file:
+            json.dump(values, file, indent=indent)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -269,8 +271,7 @@ class RunFolder:
 
     def write_best_record(self, record: Mapping[str, Any]) -> None:
         """Writes metric, value and step of the best checkpoint, once it is whole."""
-        with written_whole(self.best.file(METRIC_FILE)) as file:
-            json.dump(record, file)
+        self.best._write(METRIC_FILE, record)
 
     def answering_folder(self, best: bool | None = None) -> str:
         """Returns the folder of the weights that answer: `best/`, if they have been measured and are asked for, or the run's own.
@@ -299,13 +300,10 @@ class RunFolder:
 
     # Its log, results and origin.
 
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        return read_log(self.file(LOG_FILE)) if self.path else iter(())
-
     def logged_steps(self, kind: str) -> set[int]:
         """Returns the steps of the lines of a kind (train, eval) in the log, since the data changed."""
         steps: set[int] = set()
-        for row in self._rows():
+        for row in read_log(self.file(LOG_FILE)) if self.path else ():
             if "changed_data" in row:
                 steps.clear()
             if any(key.startswith(f"{kind}/") for key in row):
@@ -332,7 +330,7 @@ class RunFolder:
 
         Raises ValueError if results of another file with this stem are there.
         """
-        evaluated = self._evaluated
+        evaluated = self._read(EVALUATIONS_FILE)  # the digests of evaluated files by the names of their results
         own = evaluated.get("", self.origin.get("eval", ""))
         if not digest or digest == own or not exists(self.file(RESULTS_FILE)):
             return ""
@@ -343,11 +341,6 @@ class RunFolder:
             raise ValueError(f"--eval_file={data_file}: {other_results} has the results of another file of this name; "
                              "rename the file")
         return stem
-
-    @property
-    def _evaluated(self) -> dict[str, str]:
-        """The digests of the files of evaluations whose results are here, by their names."""
-        return self._read(EVALUATIONS_FILE)
 
     @property
     def results(self) -> dict[str, float]:
@@ -367,8 +360,7 @@ class RunFolder:
         The results of an `evaluation` with a name of its own are in `eval_results.NAME.txt`.
         """
         if digest:
-            with written_whole(self.file(EVALUATIONS_FILE)) as file:
-                json.dump(self._evaluated | {evaluation: digest}, file)
+            self._write(EVALUATIONS_FILE, self._read(EVALUATIONS_FILE) | {evaluation: digest})
         with written_whole(self.file(_named(RESULTS_FILE, evaluation))) as file:
             file.writelines(f"{name} = {'undefined' if math.isnan(value) else value}\n" for name, value in sorted(metrics.items()))
 
@@ -380,8 +372,7 @@ class RunFolder:
 
     def write_origin(self, origin: Mapping[str, Any]) -> None:
         """Records what the run is made of."""
-        with written_whole(self.file(ORIGIN_FILE)) as file:
-            json.dump(origin, file, indent=1)
+        self._write(ORIGIN_FILE, origin, indent=1)
 
     # Several runs.
 

@@ -18,7 +18,7 @@ def parse_inputs(serialized: tf.Tensor, inputs: Mapping[str, tf.TensorSpec], lon
     parsed = tf.io.parse_example(serialized, {name: _feature(spec) for name, spec in inputs.items()})
     claims = [claim for name, spec in inputs.items() if spec.shape.rank > 1
               for claim in _claims(name, parsed[name].row_lengths(), longest[name], num_choices if spec.shape.rank == 3 else 1)]
-    claims += [in_range(f"{name}: expected numbers from", _flat(parsed[name]), spec.dtype.min, spec.dtype.max)
+    claims += [in_range(f"{name}: expected numbers from", getattr(parsed[name], "values", parsed[name]), spec.dtype.min, spec.dtype.max)
                for name, spec in inputs.items() if spec.dtype.is_integer]  # an Example has int64: a cast would make 2^32 + 7 a 7
     parsed = require(claims, parsed)
     lengths = {name: tf.cast(parsed[name].row_lengths(), tf.int32) for name, spec in inputs.items() if spec.shape.rank > 1}
@@ -29,10 +29,6 @@ def _claims(name: str, lengths: tf.Tensor, most: int, rows: int) -> list[Claim]:
     """Returns what must hold of the lengths [B] of a feature's lists, each `rows` rows of at most `most` numbers or strings."""
     return [in_range(f"{name}: expected lists of", lengths, 0, rows * most, "in an Example"),
             (tf.reduce_all(lengths % rows == 0), f"{name}: expected {rows} rows of equal length in an Example", [lengths])]
-
-
-def _flat(value: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
-    return value.values if isinstance(value, tf.RaggedTensor) else value
 
 
 def _feature(spec: tf.TensorSpec):

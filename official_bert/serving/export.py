@@ -9,7 +9,6 @@ import functools
 import json
 import os
 import tempfile
-import types
 from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
@@ -124,15 +123,16 @@ def _write_assets(served: ServedModel, config: Config, folder: str, precision: P
 def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], weights: Weights, options: ExportOptions) -> str:
     """Writes one SavedModel; returns its inputs, outputs and ops as a line."""
     inputs, answer = form_of(served, form)
-    padded = served.padded_text if form == "text" else served.padded_ids
+    padded, prompts = (served.padded_text, served.prompts) if form == "text" else (served.padded_ids, {})
     if padded:
         assets = [*assets, _write_padded(padded, inputs, os.path.join(os.path.dirname(folder), f"padded-{form}"))]
     with weights.scope():
         served.group = functools.partial(in_groups, few=weights.few)
-        signatures = make_signatures(inputs, answer, served.longest, options.num_choices, served.prompts if form == "text" else {}, padded)
+        signatures = make_signatures(inputs, answer, served.longest, options.num_choices, prompts, padded)
         del served.group
         if any(name in ENGINES for name in options.formats):
-            signatures |= split_signatures(served, _answers(answer, served.prompts if form == "text" else {}), inputs)
+            by_name = checked(answer)
+            signatures |= split_signatures(served, {"serving_default": by_name, **with_prompts(by_name, prompts)}, inputs)
     holder = tf.Module()
     # The variables and not the Keras model: loading then needs no Keras, and nothing of ours is traced a second time.
     holder.weights = weights.variables
@@ -191,32 +191,35 @@ def _counter(counter: str, inputs: Mapping[str, tf.TensorSpec]) -> str:
 
 
 def make_signatures(inputs: Mapping[str, tf.TensorSpec], answer: Callable, longest: Mapping[str, int], num_choices: int,
-                    prompts: Mapping[str, str] | None = None, padded: Mapping[str, str] = types.MappingProxyType({})) -> dict:
+                    prompts: Mapping[str, str] | None = None, padded: Mapping[str, str] | None = None) -> dict:
     """Returns `serving_default` with named tensors, and `examples` with serialized `tf.train.Example`s under `inputs`.
 
     Each of the `prompts` has a signature of its name, which puts it in front of `text`.
 
     Examples of other lengths are padded, so `examples` also gives the lengths of those inputs that `padded` outputs are as wide as.
     """
-    by_name = tf.function(_answers(answer)["serving_default"], autograph=False).get_concrete_function(**inputs)
+    by_name = tf.function(checked(answer), autograph=False).get_concrete_function(**inputs)
+    counted = [name for name in (padded or {}).values() if name in inputs]
 
     @functools.partial(tf.function, input_signature=[tf.TensorSpec([None], tf.string, "inputs")], autograph=False)
     def by_example(serialized):
         tensors, lengths = parse_inputs(serialized, inputs, longest, num_choices)
-        return by_name(**tensors) | {_counter(name, inputs): lengths[name] for name in padded.values() if name in inputs}
+        return by_name(**tensors) | {_counter(name, inputs): lengths[name] for name in counted}
 
-    prompted = {name: tf.function(lambda text, front=prompt: by_name(text=tf.strings.join([front, text])), autograph=False,
-                                  input_signature=[tf.TensorSpec([None], tf.string, "text")]).get_concrete_function()
-                for name, prompt in (prompts or {}).items()}
-    return {"serving_default": by_name, "examples": by_example.get_concrete_function(), **prompted}
+    prompted = {name: tf.function(by_text, autograph=False, input_signature=[tf.TensorSpec([None], tf.string, "text")])
+                for name, by_text in with_prompts(by_name, prompts or {}).items()}
+    return {"serving_default": by_name, **{name: function.get_concrete_function()
+                                           for name, function in {"examples": by_example, **prompted}.items()}}
 
 
-def _answers(answer: Callable, prompts: Mapping[str, str] = types.MappingProxyType({})) -> dict[str, Callable]:
-    """Returns what the signatures of named tensors compute, by their names."""
-    def by_name(**tensors):
-        return answer(require(same_rows(tensors), tensors))
-    return {"serving_default": by_name, **{
-        name: lambda text, front=prompt: by_name(text=tf.strings.join([front, text])) for name, prompt in prompts.items()}}
+def checked(answer: Callable) -> Callable:
+    """Returns a function of named tensors, which answers them once they have been checked to have as many rows."""
+    return lambda **tensors: answer(require(same_rows(tensors), tensors))
+
+
+def with_prompts(by_name: Callable, prompts: Mapping[str, str]) -> dict[str, Callable]:
+    """Returns a function for each of the prompts, which puts it in front of the texts that it gives to `by_name`."""
+    return {name: lambda text, front=prompt: by_name(text=tf.strings.join([front, text])) for name, prompt in prompts.items()}
 
 
 def foreign_ops(function) -> set[str]:

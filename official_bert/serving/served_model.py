@@ -64,13 +64,13 @@ class ServingOptions:
     """Most tokens of a row; 0: as in training."""
     top_k: Count | None = _read_by("fill-mask models and sparse vectors")
     """Words for each blank, or of a text."""
-    pooling: Literal["cls", "mean"] | None = _read_by("embeddings (--head=embeddings)")
+    pooling: Pooling | None = _read_by("embeddings (--head=embeddings)")
     """Vector of a text: the row of [CLS], or the mean."""
     normalize: bool | None = _read_by("embeddings")
     """Vectors of length 1."""
     dimensions: Count | None = _read_by("embeddings")
     """First numbers of a vector that are given alone."""
-    vectors: Literal["float32", "int8", "binary"] | None = _read_by("embeddings")
+    vectors: Vectors | None = _read_by("embeddings")
     """Numbers of a vector."""
     pretokenized: bool | None = _read_by("taggers")
     """Words stand between spaces."""

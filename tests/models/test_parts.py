@@ -54,9 +54,7 @@ def test_the_last_layers_get_their_first_values_back(model):
         np.testing.assert_array_equal(weight.value, before[name] + np.float32(added), err_msg=name)
     assert parts.first_values(model, 0) == {}
     with pytest.raises(ValueError, match="reinitialize_layers: expected at most the 3 layers of the model, got 4"):
-        parts.first_values(model, 4)
-    with pytest.raises(ValueError, match="reinitialize_layers: layer_2 would be made anew and frozen"):
-        parts.first_values(model, 1, "layers 1-2")
+        parts.check_parts((), 4, 1.0, 3)
 
 
 def test_a_frozen_encoder_has_neither_layers_made_anew_nor_a_decay():
@@ -64,11 +62,12 @@ def test_a_frozen_encoder_has_neither_layers_made_anew_nor_a_decay():
     classifier = Classifier.make(THREE_LAYERS)
     parts.freeze(classifier, "embeddings, layers 0-1")
     assert len(parts.first_values(classifier, 1)) == 18  # 16 of a layer, 2 of the pooler
-    for model, count, layer in ((tagger, 1, "layer_2"), (classifier, 2, "layer_1")):
+    for model, frozen, count, layer in ((tagger, "encoder", 1, "layer_2"), (classifier, "embeddings, layers 0-1", 2, "layer_1")):
+        parts.check_parts(frozen, 0, 1.0, 3)
         with pytest.raises(ValueError, match=rf"reinitialize_layers: {layer} would be made anew and frozen \(.*options\.features\)"):
-            parts.first_values(model, count)
+            parts.check_parts(frozen, count, 1.0, 3)
         with pytest.raises(ValueError, match=r"optimizer\.layer_decay: expected 1\.0, .* frozen \(.*options\.features\), got 0\.5"):
-            parts.rate_factors(model, 0.5, 1.0)
+            parts.check_parts(frozen, 0, 0.5, 3)
         assert set(parts.rate_factors(model, 1.0, 3.0)) == ({3.0} if model is tagger else {1.0, 3.0})
 
 

@@ -1,13 +1,12 @@
 """Writes a dense pass as an ONNX file (tf2onnx) or a LiteRT file (TensorFlow's own converter, builtin operations only)."""
 
 import base64
-import dataclasses
 import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,18 +21,6 @@ DIMENSIONS = {"input_ids": ("batch", "length"), "input_mask": ("batch", "length"
               "masked_lm_positions": ("batch", "positions")}
 OF_CHOICES = ("batch", "choices", "length")
 LEAST_BYTES = 1 << 16  # of a constant that is taken out: small ones may say shapes, and belong to operations that are rewritten
-
-
-@dataclasses.dataclass(frozen=True)
-class Format:
-    """A format of another runtime: how a dense pass is written, and what it is judged by.
-
-    Its numbers must be those of the SavedModel within a bound; or its answers to a user's texts, with smaller weights; `either` takes the
-    texts if there are any.
-    """
-
-    convert: Callable[..., bytes]
-    judged_by: Literal["numbers", "answers", "either"] = "numbers"
 
 
 def to_onnx(dense: Dense, where: str, description: Mapping[str, Any], vocab_file: str, opset: int) -> bytes:

@@ -5,24 +5,26 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import tensorflow as tf
 
 from official_bert.config import Config
 from official_bert.runtimes.engines import FILE, engine_of, start
 from official_bert.serving.formats.checking import CheckTexts, check_answers, check_numbers
-from official_bert.serving.formats.converters import Format, to_litert, to_onnx
+from official_bert.serving.formats.converters import to_litert, to_onnx
 from official_bert.serving.formats.dense import dense_pass
 from official_bert.serving.formats.description import describe
 from official_bert.serving.served_model import ServedModel
 
 DEFAULT_OPSET = 17
-FORMATS: Mapping[str, Format] = {
-    "onnx": Format(to_onnx),
-    "litert": Format(to_litert),
-    "litert_float16": Format(functools.partial(to_litert, weights=tf.float16), judged_by="either"),
-    "litert_int8": Format(functools.partial(to_litert, weights=tf.int8), judged_by="answers")}
+FORMATS: Mapping[str, Callable[..., bytes]] = {  # how a dense pass is written
+    "onnx": to_onnx, "litert": to_litert, "litert_float16": functools.partial(to_litert, weights=tf.float16),
+    "litert_int8": functools.partial(to_litert, weights=tf.int8)}
+# Formats with smaller weights are judged by their answers to a user's texts; `either`: if there are any. All others must have the
+# SavedModel's numbers within a bound.
+JUDGED_BY: Mapping[str, Literal["answers", "either"]] = {"litert_float16": "either", "litert_int8": "answers"}
 # Why other runtimes get rows of ids, and no text.
 NO_TEXT: Mapping[str, str] = {
     "onnx_text": "the tokenizer of ONNX Runtime Extensions gives other tokens than 2018's (Greek, Turkish, U+2028)",
@@ -54,8 +56,8 @@ def check_choices(names: Sequence[str], options: FormatOptions, precision: str) 
     """Raises ValueError for choices that do not go with the formats, before any work is done."""
     check_formats(names)
     formats = [name for name in names if name in FORMATS]
-    smaller = [name for name in formats if FORMATS[name].judged_by != "numbers"]
-    by_answers = [name for name in smaller if FORMATS[name].judged_by == "answers"]
+    smaller = [name for name in formats if name in JUDGED_BY]
+    by_answers = [name for name in smaller if JUDGED_BY[name] == "answers"]
     if formats and precision != "float32":
         raise ValueError(f"--precision={precision}: expected --format=saved_model alone beside it, got {formats[0]}, whose products are "
                          "float32; litert_float16 and litert_int8 have smaller weights")
@@ -80,12 +82,12 @@ def write_format(served: ServedModel, config: Config, form: str, folder: str, as
     os.makedirs(folder)
     path = os.path.join(folder, kind.file)
     with open(path, "wb") as file:
-        file.write(FORMATS[form].convert(dense, where, description, served.tokenizer.vocab_file, options.opset))
+        file.write(FORMATS[form](dense, where, description, served.tokenizer.vocab_file, options.opset))
     engine = start(kind, path)
-    if options.texts and FORMATS[form].judged_by != "numbers":
+    if options.texts and form in JUDGED_BY:
         finding = check_answers(served, engine, description, options.texts, where)
     else:
-        finding = check_numbers(served, engine, where, "; --check_file judges it by its answers" * (FORMATS[form].judged_by == "either"))
+        finding = check_numbers(served, engine, where, "; --check_file judges it by its answers" * (form in JUDGED_BY))
     with open(os.path.join(folder, FILE), "w", encoding="utf-8") as file:
         json.dump(description, file, indent=1, ensure_ascii=False)
     shutil.copytree(assets, os.path.join(folder, "assets"))

@@ -106,7 +106,7 @@ def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init
 
 def _initialize(model: keras.Model, config: Config, init_checkpoint: str, task: TaskBase, report: Callable[[str], None]) -> str:
     """Gives the model the weights of a checkpoint, but for layers that are made anew; returns what the checkpoint is."""
-    new_values = parts.first_values(model, config.training.reinitialize_layers, config.training.freeze)
+    new_values = parts.first_values(model, config.training.reinitialize_layers)
     layers = config.training.distillation.layers
     with named_as_teacher(bool(layers)):
         result = checkpoints.initialize_from(model, init_checkpoint, task.classes, layers)
