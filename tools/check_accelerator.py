@@ -32,7 +32,8 @@ from official_bert.config import Config, build, load_config, merge, save_config
 from official_bert.data import records
 from official_bert.data.long_work import interruption, preflight
 from official_bert.files import read_log, written_whole
-from official_bert.models.run_folder import LOG_FILE, VOCAB_FILE
+from official_bert.models.run_folder import LOG_FILE
+from official_bert.text.loading import VOCAB_FILE
 from official_bert.training.running import cluster
 
 FLAGS = flags.FLAGS

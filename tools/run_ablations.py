@@ -33,9 +33,10 @@ from absl import flags
 from official_bert.config import merge
 from official_bert.copies import require_here
 from official_bert.files import absolute, read_json, written_whole
-from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, VOCAB_FILE
+from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE
 from official_bert.tasks.pretraining.ablation_results import best_of, curve_of, printed_metrics, read_rows, remove_weights, values_of
 from official_bert.tasks.pretraining.ablations import COMMON, Plan, TaskEntry, generator_flags, half_of, some_rows, steps_of, usually_masked
+from official_bert.text.loading import VOCAB_FILE
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TELL_EVERY = 60.0  # seconds between lines about a running stage

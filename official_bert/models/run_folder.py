@@ -36,9 +36,8 @@ from official_bert.files import (
     written_whole,
 )
 from official_bert.text import loading
-from official_bert.text.loading import VOCAB_FILE as VOCAB_FILE
 
-CONFIG_FILE = "config.yaml"  # also of an exported model, as is VOCAB_FILE
+CONFIG_FILE = "config.yaml"  # also of an exported model
 LOG_FILE, EVAL_LOG_FILE, BOARD_FOLDER = "log.jsonl", "eval_log.jsonl", "tensorboard"
 WITHOUT_WEIGHTS = "one without weights: no checkpoint found there"
 BEST_FOLDER, METRIC_FILE, TUNED_FILE = "best", "metric.json", "tuned.json"

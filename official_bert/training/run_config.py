@@ -20,8 +20,9 @@ from official_bert.fields import refuse_unused
 from official_bert.files import exists
 from official_bert.models.interchange import casing, classes, formats, generators
 from official_bert.models.interchange.projects import ours
-from official_bert.models.run_folder import VOCAB_FILE, RunFolder
+from official_bert.models.run_folder import RunFolder
 from official_bert.text import loading
+from official_bert.text.loading import VOCAB_FILE
 
 TEACHER = "config.training.teacher"
 # Pairs: a key, and the key that replaces it unless 0.

@@ -64,10 +64,6 @@ class Marginals(NamedTuple):
 
 def marginals(emissions: Any, mask: Any, scores: Scores, begins: Any = None) -> Marginals:
     """Computes the marginals by the forward and the backward algorithm."""
-    def forward_step(carry: Any, row: Any) -> Any:
-        carry = _advance(carry, row, scores, ops.logsumexp)
-        return carry, carry
-
     def anew(emission: Any, after: Any) -> Any:
         """Of ending a chain in each tag and beginning another one here: [...,T]."""
         return scores.end + ops.logsumexp(scores.start + emission + after, axis=-1, keepdims=True)
@@ -78,10 +74,9 @@ def marginals(emissions: Any, mask: Any, scores: Scores, begins: Any = None) -> 
         return ops.where(is_inside, ops.where(opens, anew(emission, after), reached), after), after
 
     rows = _pack(emissions, mask, begins)
-    first = ops.zeros_like(rows[0, :, :-1])
-    last, reached = ops.scan(forward_step, first, rows)                               # [B,T+1], [S,B,T+1]
-    final, any_here = _unpack(last)
-    before, begun = _unpack(ops.concatenate([first[None], reached], axis=0)[:-1])     # [S,B,T], [S,B,1]
+    reached = _forward(rows, scores, ops.logsumexp)                                   # [S+1,B,T+1]
+    final, any_here = _unpack(reached[-1])
+    before, begun = _unpack(reached[:-1])                                             # [S,B,T], [S,B,1]
     emission, is_inside, opens = _unpack(rows, 2)
     opens = ops.logical_or(opens, ops.logical_not(begun))
     _, after = ops.scan(backward_step, ops.zeros_like(final) + scores.end, rows, reverse=True)  # [B,T], [S,B,T]
@@ -89,7 +84,7 @@ def marginals(emissions: Any, mask: Any, scores: Scores, begins: Any = None) -> 
 
     def probability(logarithm: Any, possible: Any) -> Any:
         return ops.exp(ops.where(possible, logarithm, IMPOSSIBLE))
-    tags = probability(reached[:, :, :-1] + after - total[:, None], is_inside)
+    tags = probability(reached[1:, :, :-1] + after - total[:, None], is_inside)
     pairs = before[:, :, :, None] + scores.transitions + (emission + after - total[:, None])[:, :, None, :]  # [S,B,T,T]
     pairs = probability(pairs, ops.logical_and(is_inside, ops.logical_not(opens))[..., None])
     start = ops.where(ops.logical_and(is_inside, opens), tags, 0.0)
@@ -116,15 +111,9 @@ def best_path(emissions: Any, mask: Any, scores: Scores) -> Any:
 
     Of equally good paths, it chooses the one whose last tags have the lowest numbers.
     """
-    def forward_step(carry: Any, row: Any) -> Any:
-        carry = _advance(carry, row, scores, ops.max)
-        return carry, carry
-
     rows = _pack(emissions, mask)
-    first = ops.zeros_like(rows[0, :, :-1])
-    last, reached = ops.scan(forward_step, first, rows)                               # [B,T+1], [S,B,T+1]
-    final, begun = _unpack(last)
-    before = ops.concatenate([first[None], reached], axis=0)[:-1, :, :-1]             # [S,B,T], the scores before each position
+    reached = _forward(rows, scores, ops.max)                                         # [S+1,B,T+1]
+    final, begun = _unpack(reached[-1])
 
     def backward_step(tag: Any, row: Any) -> Any:
         best, is_inside = _unpack(row)
@@ -133,8 +122,17 @@ def best_path(emissions: Any, mask: Any, scores: Scores) -> Any:
         return ops.where(is_inside[:, 0], previous, tag), ops.where(is_inside[:, 0], tag, 0)
 
     tag = ops.cast(ops.argmax(final + scores.end, axis=1), "int32")
-    _, tags = ops.scan(backward_step, tag, ops.concatenate([before, rows[:, :, -2:-1]], axis=2), reverse=True)
+    _, tags = ops.scan(backward_step, tag, ops.concatenate([reached[:-1, :, :-1], rows[:, :, -2:-1]], axis=2), reverse=True)
     return ops.transpose(tags), ops.where(begun[:, 0], ops.max(final + scores.end, axis=1), 0.0)
+
+
+def _forward(rows: Any, scores: Scores, combine: Any) -> Any:
+    """Scores of the tags before the first position and after each: rows [S,B,T+2] -> [S+1,B,T+1], whether a chain has begun behind them."""
+    def step(carry: Any, row: Any) -> Any:
+        carry = _advance(carry, row, scores, combine)
+        return carry, carry
+    first = ops.zeros_like(rows[0, :, :-1])
+    return ops.concatenate([first[None], ops.scan(step, first, rows)[1]], axis=0)
 
 
 def _advance(carry: Any, row: Any, scores: Scores, combine: Any) -> Any:

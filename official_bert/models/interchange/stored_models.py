@@ -12,7 +12,7 @@ import safetensors
 from official_bert.config import ModelConfig, build, read_bert_config
 from official_bert.model_config import BERT_BASE, OF_RELATIVES
 from official_bert.models.interchange.names import NameTable
-from official_bert.models.run_folder import VOCAB_FILE
+from official_bert.text.loading import VOCAB_FILE
 from official_bert.text.subwords import tokenizer_files
 from official_bert.text.vocab import read_entries
 
