@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -53,9 +52,9 @@ def trained_weights(run: RunFolder, init_checkpoint: str = "", best: bool = Fals
     return init_checkpoint
 
 
-def weights_checkpoint(model: keras.Model, **more: Any) -> tf.train.Checkpoint:
-    """Makes a checkpoint of the weights by name, and of everything in `more`."""
-    return tf.train.Checkpoint(weights=named_weights(model), **more)
+def weights_checkpoint(model: keras.Model) -> tf.train.Checkpoint:
+    """Makes a checkpoint of the weights by name."""
+    return tf.train.Checkpoint(weights=named_weights(model))
 
 
 def initialize_from(model: keras.Model, path: str, task: Classes | None = None, layers: Sequence[int] = ()) -> Initialization:
@@ -113,17 +112,16 @@ def _check_size(model: keras.Model, stored: StoredModel, weights: Mapping, wrong
     if wrong and stored.config is None:
         raise ValueError(f"{where}: no configuration beside it says its size, and it is not that of the model, which comes from "
                          f"--bert_config_file, --config or is BERT-base: {'; '.join(misfit.describe() for misfit in wrong[:3])}")
-    if wrong:
-        raise ValueError(f"{where}: a model of another size: {'; '.join(misfit.describe() for misfit in wrong[:3])}")
-    if missing := [stored.table.theirs(name) or name for name in inside if name not in weights]:
-        raise ValueError(f"{where}: a model of another size: {', '.join(missing[:3])} missing in it")
+    missing = [stored.table.theirs(name) or name for name in inside if name not in weights]
     layers = [name for name in stored.weights if name.startswith("layer_") and name not in weights]
-    if layers:
-        raise ValueError(f"{where}: a model of another size: the model has no {', '.join(layers[:3])}")
-    heads = None if stored.config is None else stored.config.num_attention_heads
-    if heads not in (None, encoder.settings["num_attention_heads"]):
-        raise ValueError(f"{where}: a model of another size: num_attention_heads: expected "
-                         f"{encoder.settings['num_attention_heads']}, got {heads}")
+    heads, expected_heads = stored.config and stored.config.num_attention_heads, encoder.settings["num_attention_heads"]
+    differences = [
+        "; ".join(misfit.describe() for misfit in wrong[:3]),
+        f"{', '.join(missing[:3])} missing in it" if missing else "",
+        f"the model has no {', '.join(layers[:3])}" if layers else "",
+        f"num_attention_heads: expected {expected_heads}, got {heads}" if heads not in (None, expected_heads) else ""]
+    if difference := next(filter(None, differences), ""):
+        raise ValueError(f"{where}: a model of another size: {difference}")
 
 
 def _differences(model: keras.Model, stored: StoredModel) -> tuple[config.Difference, ...]:

@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from official_bert.layers.heads import OutputLayer
-from official_bert.models.encoder import BertEncoder, EncoderWithHeads
+from official_bert.models.encoder import INPUTS, BertEncoder, EncoderWithHeads
 
 
 @keras.saving.register_keras_serializable("official_bert")
@@ -51,7 +51,7 @@ class ChoiceClassifier(Classifier):
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         _, choices, length = ops.shape(inputs["input_ids"])
-        rows = {name: ops.reshape(inputs[name], (-1, length)) for name in ("input_ids", "input_mask", "segment_ids")}
+        rows = {name: ops.reshape(inputs[name], (-1, length)) for name in INPUTS}
         logits = ops.reshape(super().call(rows, training=training)["logits"], (-1, choices))
         return {"logits": ops.where(ops.max(inputs["input_mask"], axis=-1) > 0, logits, -1e9)}
 

@@ -8,13 +8,11 @@ import tempfile
 from collections.abc import Iterator
 from typing import IO
 
-LOGGERS = ("tensorflow", "tf2onnx")  # of deprecations within converters, and of each optimisation
-
 
 @contextlib.contextmanager
 def hidden_output() -> Iterator[IO[str]]:
     """Gives a file that gets what is printed, in place of standard output and error."""
-    loggers = {name: logging.getLogger(name).level for name in LOGGERS}
+    before = logging.root.manager.disable
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as file:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -22,12 +20,10 @@ def hidden_output() -> Iterator[IO[str]]:
         try:
             for number in copies:
                 os.dup2(file.fileno(), number)
-            for name in loggers:
-                logging.getLogger(name).setLevel(logging.CRITICAL)
+            logging.disable()  # in notebooks, Python's standard error is another: deprecations within converters, each optimisation
             yield file
         finally:
-            for name, level in loggers.items():
-                logging.getLogger(name).setLevel(level)
+            logging.disable(before)
             for number, copy in copies.items():
                 os.dup2(copy, number)
                 os.close(copy)

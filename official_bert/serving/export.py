@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import json
 import os
+import pathlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
@@ -79,7 +80,7 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
     weights = weights_in(options.precision, served.model, has_constants(served, options))
     with tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(options.output) else options.output) as temporary:
         folder = os.path.join(temporary, "assets")
-        assets = _write_assets(served, config, folder, options.precision)
+        assets = _write_assets(served, config, pathlib.Path(folder), options.precision)
         lines = [f"{targets[form]}: " + (
             _write(served, form, os.path.join(temporary, form), assets, weights, options) if form in FORMS else
             write_format(served, config, form, os.path.join(temporary, form), folder, version=version, options=options.other_formats))
@@ -102,22 +103,17 @@ def next_version(output: str) -> int:
     return max((version for form in (*FORMS, *FORMATS) for version in list_versions(os.path.join(output, form))), default=0) + 1
 
 
-def _write_assets(served: ServedModel, config: Config, folder: str, precision: Precision) -> list[str]:
+def _write_assets(served: ServedModel, config: Config, folder: pathlib.Path, precision: Precision) -> list[str]:
     """Writes the files that travel with the model (vocabulary, labels, configuration, precision) and returns their paths."""
-    os.makedirs(folder)
+    folder.mkdir()
     vocabulary = loading.stored_name(served.tokenizer.vocab_file)
-    paths = [os.path.join(folder, name) for name in (vocabulary, CONFIG_FILE, PRECISION_FILE)]
-    with open(paths[0], "wb") as asset:
-        asset.write(loading.content_of(served.tokenizer.vocab_file))
+    (folder / vocabulary).write_bytes(loading.content_of(served.tokenizer.vocab_file))
     save_config(dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=vocabulary)),
-                paths[1])
-    with open(paths[2], "w", encoding="utf-8") as file:
-        file.write(f"{precision}\n")
+                str(folder / CONFIG_FILE))
+    (folder / PRECISION_FILE).write_text(f"{precision}\n", encoding="utf-8")
     if served.labels:
-        paths.append(os.path.join(folder, "labels.txt"))
-        with open(paths[-1], "w", encoding="utf-8") as file:
-            file.writelines(f"{label}\n" for label in served.labels)
-    return paths
+        (folder / "labels.txt").write_text("".join(f"{label}\n" for label in served.labels), encoding="utf-8")
+    return sorted(map(str, folder.iterdir()))
 
 
 def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], weights: Weights, options: ExportOptions) -> str:
@@ -125,7 +121,7 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], w
     inputs, answer = form_of(served, form)
     padded, prompts = (served.padded_text, served.prompts) if form == "text" else (served.padded_ids, {})
     if padded:
-        assets = [*assets, _write_padded(padded, inputs, os.path.join(os.path.dirname(folder), f"padded-{form}"))]
+        assets = [*assets, _write_padded(padded, inputs, pathlib.Path(folder).with_name(f"padded-{form}"))]
     with weights.scope():
         served.group = functools.partial(in_groups, few=weights.few)
         signatures = make_signatures(inputs, answer, served.longest, options.num_choices, prompts, padded)
@@ -144,8 +140,7 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], w
         requests = warmup.write_requests(folder, os.path.basename(normal(options.output)), inputs,
                                          options.batch_sizes, options.num_choices, served.max_seq_length)
     if batches := batching_parameters(inputs, options.batch_sizes or WARMED_SIZES):
-        with open(os.path.join(folder, BATCHING_FILE), "w", encoding="utf-8") as file:
-            file.write(batches)
+        pathlib.Path(folder, BATCHING_FILE).write_text(batches, encoding="utf-8")
     foreign = sorted({op for signature in signatures.values() for op in foreign_ops(signature)})
     outputs = ", ".join(signatures["serving_default"].structured_outputs)
     precision = "" if options.precision == "float32" else f"{options.precision}; "
@@ -172,17 +167,16 @@ def form_of(served: ServedModel, form: str) -> tuple[Mapping[str, tf.TensorSpec]
     return (served.text_inputs, served.answer_text) if form == "text" else (served.ids_inputs, served.answer_ids)
 
 
-def _write_padded(padded: Mapping[str, str], inputs: Mapping[str, tf.TensorSpec], folder: str) -> str:
+def _write_padded(padded: Mapping[str, str], inputs: Mapping[str, tf.TensorSpec], folder: pathlib.Path) -> str:
     """Writes `padded_outputs.json` and returns its path: for each signature its padded outputs, with the output that counts a row's own
     values (`counted_by`) or the input that is as wide (`as_wide_as`). Of Examples, an output counts what an input has.
     """
     by_name = {output: {"as_wide_as" if counter in inputs else "counted_by": counter} for output, counter in padded.items()}
     examples = {output: {"counted_by": _counter(counter, inputs)} for output, counter in padded.items()}
-    os.makedirs(folder)
-    path = os.path.join(folder, PADDED_FILE)
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({"serving_default": by_name, "examples": examples}, file, indent=1)
-    return path
+    folder.mkdir()
+    path = folder / PADDED_FILE
+    path.write_text(json.dumps({"serving_default": by_name, "examples": examples}, indent=1), encoding="utf-8")
+    return str(path)
 
 
 def _counter(counter: str, inputs: Mapping[str, tf.TensorSpec]) -> str:

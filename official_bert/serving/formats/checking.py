@@ -58,12 +58,11 @@ def random_rows(served: ServedModel, rows: int, length: int) -> dict[str, np.nda
     shape = (rows, 2, length) if served.ids_inputs["input_ids"].shape.rank == 3 else (rows, length)
     mask = np.ones(shape, np.int32)
     mask[1:, ..., (length + 1) // 2:] = 0
-    values: dict[str, np.ndarray] = {
-        "input_ids": rng.integers(0, sizes["vocab_size"], shape), "segment_ids": rng.integers(0, max(sizes["type_vocab_size"], 1), shape),
-        "masked_lm_positions": rng.integers(0, (length + 1) // 2, (rows, 2))}
-    padding = {"input_ids": served.special["PAD"], "segment_ids": 0}
-    values = {name: (np.where(mask, value, padding[name]) if name in padding else value).astype(np.int32) for name, value in values.items()}
-    return {name: {**values, "input_mask": mask}[name] for name in served.ids_inputs}
+    values = {
+        "input_ids": np.where(mask, rng.integers(0, sizes["vocab_size"], shape), served.special["PAD"]),
+        "segment_ids": mask * rng.integers(0, max(sizes["type_vocab_size"], 1), shape),
+        "masked_lm_positions": rng.integers(0, (length + 1) // 2, (rows, 2)), "input_mask": mask}
+    return {name: values[name].astype(np.int32) for name in served.ids_inputs}
 
 
 def _compared(served: ServedModel, name: str, inputs: Arrays, outputs: Arrays) -> Any:

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import pathlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
@@ -80,16 +81,14 @@ def write_format(served: ServedModel, config: Config, form: str, folder: str, as
     description = describe(served, config, dense, form=form, version=version)
     kind = engine_of(form)
     os.makedirs(folder)
-    path = os.path.join(folder, kind.file)
-    with open(path, "wb") as file:
-        file.write(FORMATS[form](dense, where, description, served.tokenizer.vocab_file, options.opset))
-    engine = start(kind, path)
+    path = pathlib.Path(folder, kind.file)
+    path.write_bytes(FORMATS[form](dense, where, description, served.tokenizer.vocab_file, options.opset))
+    engine = start(kind, str(path))
     if options.texts and form in JUDGED_BY:
         finding = check_answers(served, engine, description, options.texts, where)
     else:
         finding = check_numbers(served, engine, where, "; --check_file judges it by its answers" * (form in JUDGED_BY))
-    with open(os.path.join(folder, FILE), "w", encoding="utf-8") as file:
-        json.dump(description, file, indent=1, ensure_ascii=False)
+    path.with_name(FILE).write_text(json.dumps(description, indent=1, ensure_ascii=False), encoding="utf-8")
     shutil.copytree(assets, os.path.join(folder, "assets"))
     opset = f"opset {options.opset}; " if form == "onnx" else ""
-    return f"{', '.join(dense.inputs)} -> {', '.join(dense.outputs)}; {opset}{os.path.getsize(path)} bytes; {finding}"
+    return f"{', '.join(dense.inputs)} -> {', '.join(dense.outputs)}; {opset}{path.stat().st_size} bytes; {finding}"
