@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from absl import logging
 
@@ -220,9 +220,7 @@ class RunFolder:
     def require_config(self) -> Config:
         """Returns the configuration for use without training. Raises ValueError if no run has begun."""
         self.require(self.path)
-        config = self.config()
-        assert config is not None
-        return config
+        return cast(Config, self.config())
 
     @property
     def vocab_file(self) -> str:

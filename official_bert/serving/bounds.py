@@ -42,8 +42,8 @@ def require(claims: Sequence[Claim], then: Any) -> Any:
 
 def broken_claim(error: tf.errors.InvalidArgumentError) -> str | None:
     """Returns the claim of `require` that an error tells, as `EXPECTED, got VALUE`; None for another error."""
-    found = re.search(r"assertion failed: \[(.*)\]", error.message)
-    return found[1].replace("] [", " ") if found else None
+    match = re.search(r"assertion failed: \[(.*)\]", error.message)
+    return match[1].replace("] [", " ") if match else None
 
 
 def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: tf.Tensor, tokens_at_once: int,
@@ -79,8 +79,8 @@ def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: 
     def at_once() -> list[tf.Tensor]:
         tokens = total * ordered[0]
         are_few = (tokens > 0) & (tokens <= MOST_FEW)
-        found = tf.cond(are_few, lambda: compute_few(order), lambda: compute(order)) if few else compute(order)
-        return [found[name] for name in results]
+        computed = tf.cond(are_few, lambda: compute_few(order), lambda: compute(order)) if few else compute(order)
+        return [computed[name] for name in results]
     values = tf.cond(_group_size(ordered, tokens_at_once) >= total, at_once, in_turn)
     return dict(zip(results, values)), order
 

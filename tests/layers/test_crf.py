@@ -28,8 +28,7 @@ def test_the_worked_example_scores_6_1_and_is_the_best_path():
     path = [TAGS.index(tag) for tag in ("B-PER", "O", "O", "B-LOC")]
     mask = np.ones((1, 4), bool)
     assert float(crf.path_score(emissions, np.array([path]), mask, scores)[0]) == pytest.approx(6.1)
-    tags, best = crf.best_path(emissions, mask, scores)
-    assert np.asarray(tags)[0].tolist() == path and float(best[0]) == pytest.approx(6.1)
+    assert np.asarray(crf.best_path(emissions, mask, scores)).tolist() == [path]
 
 
 def made(seed, batch=4, size=6, tags=3):
@@ -58,7 +57,8 @@ def paths(emissions, mask, scores):
 def test_likelihood_and_best_path_equal_every_path_counted_out(seed):
     emissions, tags, mask, scores = made(seed)
     likelihood = np.asarray(crf.log_likelihood(emissions, tags, mask, scores))
-    best, best_scores = (np.asarray(part) for part in crf.best_path(emissions, mask, scores))
+    best = np.asarray(crf.best_path(emissions, mask, scores))
+    best_scores = np.asarray(crf.path_score(emissions, best, mask, scores))
     for row in range(len(emissions)):
         every = paths(emissions[row], mask[row], scores)
         chain = tuple(tags[row][mask[row]].tolist())
@@ -115,11 +115,11 @@ def _exact(emissions, tags, mask, scores):
 def test_lengths_that_the_graph_does_not_know_give_the_same():
     emissions, tags, mask, scores = made(2)
     unknown = [tf.TensorSpec((None, None, 3)), tf.TensorSpec((None, None), tf.int64), tf.TensorSpec((None, None), tf.bool)]
-    graph = tf.function(lambda *row: (crf.log_likelihood(*row, scores), crf.best_path(row[0], row[2], scores)[0]),
+    graph = tf.function(lambda *row: (crf.log_likelihood(*row, scores), crf.best_path(row[0], row[2], scores)),
                         input_signature=unknown)
     likelihood, best = graph(emissions, tags, mask)
     np.testing.assert_allclose(likelihood, crf.log_likelihood(emissions, tags, mask, scores), atol=1e-5)
-    np.testing.assert_array_equal(best, crf.best_path(emissions, mask, scores)[0])
+    np.testing.assert_array_equal(best, crf.best_path(emissions, mask, scores))
 
 
 def test_what_stands_outside_the_chain_counts_for_nothing():
@@ -127,7 +127,7 @@ def test_what_stands_outside_the_chain_counts_for_nothing():
     other = np.where(mask[:, :, None], emissions, 1e3).astype("float32")
     np.testing.assert_allclose(crf.log_likelihood(other, tags, mask, scores),
                                crf.log_likelihood(emissions, tags, mask, scores), atol=1e-4)
-    np.testing.assert_array_equal(crf.best_path(other, mask, scores)[0], crf.best_path(emissions, mask, scores)[0])
+    np.testing.assert_array_equal(crf.best_path(other, mask, scores), crf.best_path(emissions, mask, scores))
 
 
 @pytest.mark.parametrize("boundary", [True, False])
@@ -199,7 +199,7 @@ def test_constrained_paths_are_legal_even_without_learned_scores():
     rng = np.random.default_rng(0)
     emissions, mask = rng.normal(size=(20, 9, 5)).astype("float32"), np.ones((20, 9), bool)
     scores = crf.constrain(crf.no_scores(5), legal_transitions(labels, "iob2"))
-    free, legal = (np.asarray(crf.best_path(emissions, mask, part)[0]) for part in (crf.no_scores(5), scores))
+    free, legal = (np.asarray(crf.best_path(emissions, mask, part)) for part in (crf.no_scores(5), scores))
     np.testing.assert_array_equal(free, emissions.argmax(-1))
     for row in legal:
         tags = [labels[tag] for tag in row]

@@ -107,13 +107,13 @@ def log_partition(emissions: Any, mask: Any, scores: Scores, begins: Any = None)
 
 
 def best_path(emissions: Any, mask: Any, scores: Scores) -> Any:
-    """Highest-scoring tags of one chain a row by the Viterbi algorithm: -> int32 [B,S] (0 outside the chain), scores [B].
+    """Highest-scoring tags of one chain a row by the Viterbi algorithm: -> int32 [B,S], 0 outside the chain.
 
     Of equally good paths, it chooses the one whose last tags have the lowest numbers.
     """
     rows = _pack(emissions, mask)
     reached = _forward(rows, scores, ops.max)                                         # [S+1,B,T+1]
-    final, begun = _unpack(reached[-1])
+    final, _ = _unpack(reached[-1])
 
     def backward_step(tag: Any, row: Any) -> Any:
         best, is_inside = _unpack(row)
@@ -123,7 +123,7 @@ def best_path(emissions: Any, mask: Any, scores: Scores) -> Any:
 
     tag = ops.cast(ops.argmax(final + scores.end, axis=1), "int32")
     _, tags = ops.scan(backward_step, tag, ops.concatenate([reached[:-1, :, :-1], rows[:, :, -2:-1]], axis=2), reverse=True)
-    return ops.transpose(tags), ops.where(begun[:, 0], ops.max(final + scores.end, axis=1), 0.0)
+    return ops.transpose(tags)
 
 
 def _forward(rows: Any, scores: Scores, combine: Any) -> Any:

@@ -37,7 +37,7 @@ class Dense:
         tf.saved_model.save(tf.Module(), folder, signatures={"serving_default": by_name.get_concrete_function(**self.inputs)})
 
 
-def dense_pass(served: ServedModel, where: str = "--format") -> Dense:
+def dense_pass(served: ServedModel, where: str) -> Dense:
     """Returns the dense pass of a served model: the numbers of its `ids` SavedModel, and the model's own that they are made of.
 
     Raises ValueError, naming `where`, for a model whose answer is no dense pass, and for more weights than such a file may hold.

@@ -305,7 +305,7 @@ def decoder(task: TaskBase, model: keras.Model) -> Decode | None:
 
     def decode(logits, real):
         chain = zip(CHAIN, model.crf.scores()) if task.options.crf else ()
-        return crf.best_path(logits, real, task.scores({"logits": logits, **dict(chain)}))[0]
+        return crf.best_path(logits, real, task.scores({"logits": logits, **dict(chain)}))
     return decode
 
 

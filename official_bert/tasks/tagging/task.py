@@ -210,7 +210,7 @@ class Task(FileTask):
             longest = max(1, max(len(logits[number]) for number in part))
             emissions = np.stack([np.pad(logits[number], [(0, longest - len(logits[number])), (0, 0)]) for number in part])
             mask = np.arange(longest) < np.array([[len(logits[number])] for number in part])
-            paths = np.asarray(crf.best_path(emissions, mask, scores)[0])
+            paths = np.asarray(crf.best_path(emissions, mask, scores))
             for number, path in zip(part, paths):
                 best_paths[number] = path[:len(logits[number])]
         return best_paths

@@ -157,7 +157,7 @@ def test_a_crf_finds_the_best_path_of_each_text_inside_the_graph(plain, model, g
     transitions, start, end = rng.normal(size=(5, 5)) * 3, rng.normal(size=5), rng.normal(size=5)
     scores = Scores(*(tf.constant(part, tf.float32) for part in (transitions, start, end)))
     tagger = make_tagger(model, graph_tokenizer, pretokenized=True,
-                         decode=lambda logits, real: best_path(logits, real, scores)[0])
+                         decode=lambda logits, real: best_path(logits, real, scores))
     texts = ["a price in Brno", "", "nobody", "the surveyor asked Señora"]
     answer = tf.function(tagger.answer_text, input_signature=[dict(tagger.text_inputs)])
     found = answer({"text": tf.constant(texts)})

@@ -122,7 +122,7 @@ def test_tags_of_a_long_text_are_the_best_path_of_all_of_it(golden, tmp_path):
         rows.append({"logits": logits, "transitions": chain.transitions, "start_scores": chain.start, "end_scores": chain.end})
     (tags,) = part.tags(rows)
     legal = chunk_tags.legal_transitions(task.options.labels, "iob2")
-    wanted = crf.best_path(emissions[None], np.ones((1, 80), bool), crf.constrain(chain, legal))[0][0]
+    wanted = crf.best_path(emissions[None], np.ones((1, 80), bool), crf.constrain(chain, legal))[0]
     assert [task.options.labels.index(tag) for tag in tags] == np.asarray(wanted).tolist()
     assert chunk_tags.convert_tags(tags, "iob2") == tags
 
@@ -159,7 +159,7 @@ def test_chains_and_entities_end_at_the_sentences_of_a_document_in_training_eval
     ends = np.cumsum(part.sizes[0])
     assert len(part.features) > 3 and len(part.texts) == 1 and len(found) == 12
     for tags, first, last in zip(found, [0, *ends], ends):
-        wanted = crf.best_path(logits[0][None, first:last], np.ones((1, last - first), bool), scores)[0][0]
+        wanted = crf.best_path(logits[0][None, first:last], np.ones((1, last - first), bool), scores)[0]
         assert [task.options.labels.index(tag) for tag in tags] == np.asarray(wanted).tolist()
     starts = sum(int(row["sentence_starts"].sum()) for row in data.train.examples)
     assert starts == 12 and "sentence_starts" in task.batch_spec(2)
