@@ -172,9 +172,12 @@ class ServedModel(tf.Module, abc.ABC):
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the outputs of the `ids` SavedModel for inputs that have been checked, or that were packed here."""
 
-    @abc.abstractmethod
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the outputs of the `text` SavedModel for inputs of `text_inputs`."""
+        """Returns the outputs of the `text` SavedModel for inputs of `text_inputs`: the answers to rows of one text or two, and `truncated`
+        [B].
+        """
+        features, truncated = self.pack(*(self.tokenizer.tokenize(inputs[name]) for name in self.text_inputs))
+        return {**self.answer_rows(features), "truncated": truncated}
 
     def claims(self, inputs: Tensors) -> list[Claim]:
         """Returns what must hold of the inputs of `ids_inputs`, as `bounds.require` takes it."""
@@ -298,7 +301,7 @@ class ServedEmbeddings(ServedModel):
         super().__init__(model, tokenizer, max_seq_length)
         width = self.encoder.settings["hidden_size"]
         self.pooling, self.normalize, self.vectors, self.dimensions = pooling, normalize, vectors, dimensions or width
-        self.prompts = {name: prompt for name, prompt in (prompts or {}).items() if prompt}
+        self.prompts = prompts or {}
         self.ranges: np.ndarray | None = None  # of each number, lowest and highest [2,D]
         if vectors != "float32":
             self.why_not_dense = f"which step a number at the border of two has depends on the runtime (--vectors={vectors})"
@@ -359,8 +362,7 @@ def vector_settings(task: TaskBase) -> dict[str, Any]:
     if task.head != "embeddings":
         return {}
     options = task.options
-    return {"pooling": options.pooling, "normalize": options.normalize,
-            "prompts": {"query": options.query_prompt, "passage": options.passage_prompt}}
+    return {"pooling": options.pooling, "normalize": options.normalize, "prompts": options.prompts}
 
 
 def make_served_model(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:

@@ -27,11 +27,6 @@ class ServedReranker(ServedModel):
         logits = self.model({name: tf.expand_dims(inputs[name], 1) for name in ID_INPUTS}, training=False)["logits"]
         return {"score": tf.reshape(logits, [-1])}
 
-    def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the same for texts, and `truncated` [B]."""
-        features, truncated = self.pack(self.tokenizer.tokenize(inputs["text"]), self.tokenizer.tokenize(inputs["text_pair"]))
-        return {**self.answer_rows(features), "truncated": truncated}
-
     @staticmethod
     def describe(row, answer):
         """Returns the score."""

@@ -115,6 +115,11 @@ class Options(SplitOptions, TableOptions):
         return self.loss or ("cosine" if self.train_on == "scores" else "contrastive")
 
     @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts that there are, by the names of their signatures."""
+        return {name: prompt for name, prompt in (("query", self.query_prompt), ("passage", self.passage_prompt)) if prompt}
+
+    @property
     def in_groups(self) -> bool:
         """Whether batches must consist of whole groups."""
         return self.loss_name in OF_GROUPS

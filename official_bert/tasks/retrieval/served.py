@@ -26,7 +26,7 @@ class ServedSparse(ServedModel):
     def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, top_k: int = 256,
                  prompts: Mapping[str, str] | None = None):
         super().__init__(model, tokenizer, max_seq_length)
-        self.prompts = {name: prompt for name, prompt in (prompts or {}).items() if prompt}
+        self.prompts = prompts or {}
         self.top_k = min(top_k, self.encoder.settings["vocab_size"])
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
@@ -45,11 +45,6 @@ class ServedSparse(ServedModel):
     def _heaviest(self, every: tf.Tensor) -> dict[str, tf.Tensor]:
         weights, ids = tf.math.top_k(every, self.top_k)
         return {"ids": tf.where(weights > 0.0, ids, 0), "weights": weights}
-
-    def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the same for texts, and `truncated` [B]."""
-        features, truncated = self.pack(self.tokenizer.tokenize(inputs["text"]))
-        return {**self.answer_rows(features), "truncated": truncated}
 
     @staticmethod
     def unpadded(answer):

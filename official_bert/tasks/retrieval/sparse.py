@@ -142,8 +142,7 @@ class Task(retrieval.Task):
         return Searched(collection, super()._collection(collection, files).source)
 
     def served(self, model, options):
-        prompts = {"query": self.options.query_prompt, "passage": self.options.passage_prompt}
-        return ServedSparse.make(self, model, options, prompts=prompts)
+        return ServedSparse.make(self, model, options, prompts=self.options.prompts)
 
 
 class Searched(HeldOutCollection):
