@@ -9,6 +9,7 @@ import numpy as np
 from official_bert.models.encoder import encoder_within, weights_by_name
 
 WHERE = "config.training.freeze"
+ANEW = "config.training.reinitialize_layers"
 FROZEN_BY = "training.freeze or options.features"
 LAYERS = re.compile(r"layers? +(\d+)(?: *- *(\d+))?")
 LAYER = re.compile(r"layer_(\d+)/")
@@ -75,19 +76,19 @@ def freeze(model: keras.Model, parts: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_parts(freeze: str | Sequence[str], count: int, layer_decay: float, layers: int) -> None:
-    """Refuses, before there is a model of so many layers, parts that can neither be frozen nor made anew nor learn at rates of their own.
+    """Refuses parts that a model of so many layers cannot freeze, make anew, or train at rates of their own.
 
-    Raises ValueError as `frozen_parts` does, for more layers to make anew than there are, for such that are frozen, and for a decay if all
-    layers below the last are frozen.
+    Raises ValueError as `frozen_parts` does, for more layers to make anew than there are, for frozen ones among them, and
+    for a decay if all layers below the last are frozen.
     """
     frozen = frozen_parts(freeze, layers)
     if count > layers:
-        raise ValueError(f"config.training.reinitialize_layers: expected at most the {layers} layers of the model, got {count}")
+        raise ValueError(f"{ANEW}: expected at most the {layers} layers of the model, got {count}")
     if both := sorted(_parts_anew(count, layers) & frozen):
-        raise ValueError(f"config.training.reinitialize_layers: {both[0]} would be made anew and frozen ({FROZEN_BY}), and never learn")
+        raise ValueError(f"{ANEW}: {both[0]} would be made anew and frozen ({FROZEN_BY}), and never learn")
     if layer_decay != 1.0 and {"embeddings", *(f"layer_{number}" for number in range(layers - 1))} <= frozen:
-        raise ValueError(f"config.optimizer.layer_decay: expected 1.0, embeddings and layers below the last are frozen ({FROZEN_BY}), "
-                         f"got {layer_decay}")
+        raise ValueError("config.optimizer.layer_decay: expected 1.0, embeddings and layers below the last are frozen "
+                         f"({FROZEN_BY}), got {layer_decay}")
 
 
 def _parts_anew(count: int, layers: int) -> set[str]:
@@ -96,7 +97,7 @@ def _parts_anew(count: int, layers: int) -> set[str]:
 
 
 def first_values(model: keras.Model, count: int) -> Mapping[str, np.ndarray]:
-    """Returns the weights of the last `count` layers and of the pooler, by name, to put back after a checkpoint is taken."""
+    """Returns the weights of the last `count` layers and of the pooler, by name, for `put_back` after a checkpoint."""
     anew = _parts_anew(count, layers_of(model)) if count else ()
     return {name: np.array(weight.value) for name, weight in weights_by_name(model).items() if part_of(name) in anew}
 

@@ -20,7 +20,7 @@ def hidden_output() -> Iterator[IO[str]]:
         try:
             for number in copies:
                 os.dup2(file.fileno(), number)
-            logging.disable()  # in notebooks, Python's standard error is another: deprecations within converters, each optimisation
+            logging.disable()  # in notebooks, Python's standard error is another: deprecations, each optimisation
             yield file
         finally:
             logging.disable(before)

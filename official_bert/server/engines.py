@@ -61,7 +61,7 @@ class EngineRun:
 
 
 def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0) -> str:
-    """Lets an engine compute a version's split signatures, once their answers are those of the SavedModel; returns what was measured.
+    """Lets an engine compute a version's split signatures, once its answers are the SavedModel's; returns the difference.
 
     `folder` is the version's, models/NAME/text/VERSION, beside which models/NAME/ENGINE/VERSION is.
 

@@ -128,7 +128,8 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], w
         del served.group
         if any(name in ENGINES for name in options.formats):
             by_name = checked(answer)
-            signatures |= split_signatures(served, {"serving_default": by_name, **with_prompts(by_name, prompts)}, inputs)
+            answers = {"serving_default": by_name, **with_prompts(by_name, prompts)}
+            signatures |= split_signatures(served, answers, inputs)
     holder = tf.Module()
     # The variables and not the Keras model: loading then needs no Keras, and nothing of ours is traced a second time.
     holder.weights = weights.variables
@@ -213,7 +214,8 @@ def checked(answer: Callable) -> Callable:
 
 def with_prompts(by_name: Callable, prompts: Mapping[str, str]) -> dict[str, Callable]:
     """Returns a function for each of the prompts, which puts it in front of the texts that it gives to `by_name`."""
-    return {name: lambda text, front=prompt: by_name(text=tf.strings.join([front, text])) for name, prompt in prompts.items()}
+    return {name: lambda text, front=prompt: by_name(text=tf.strings.join([front, text]))
+            for name, prompt in prompts.items()}
 
 
 def foreign_ops(function) -> set[str]:

@@ -173,8 +173,9 @@ class ServedModel(tf.Module, abc.ABC):
         """Returns the outputs of the `ids` SavedModel for inputs that have been checked, or that were packed here."""
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the outputs of the `text` SavedModel for inputs of `text_inputs`: the answers to rows of one text or two, and `truncated`
-        [B].
+        """Returns the outputs of the `text` SavedModel for inputs of `text_inputs`.
+
+        Here the answers to rows of one text or two, and `truncated` [B].
         """
         features, truncated = self.pack(*(self.tokenizer.tokenize(inputs[name]) for name in self.text_inputs))
         return {**self.answer_rows(features), "truncated": truncated}

@@ -1,4 +1,4 @@
-"""Splits the signatures of a SavedModel in two around the model, so that another runtime can compute that: `serve --engine`.
+"""Splits the signatures of a SavedModel in two around the model, which another runtime then computes: `serve --engine`.
 
 `prepare` makes the model's rows of a request, `finish` the answer of the model's outputs for them. Both are cut out of the graph that
 a SavedModel has anyway, whatever its head does before and after the model, so their composition is its answer.
@@ -41,12 +41,14 @@ class _Engine:
 
 def split_signatures(served: ServedModel, answers: Mapping[str, Callable[..., Tensors]],
                      inputs: Mapping[str, tf.TensorSpec]) -> dict[str, ConcreteFunction]:
-    """Returns both parts of a served model's signatures by their names; `answers` are what these compute, of the same `inputs`."""
-    model = tf.function(lambda **rows: served.call_dense(rows), autograph=False).get_concrete_function(**served.ids_inputs)
+    """Returns both parts of a served model's signatures by name; `answers` are what these compute, of the same `inputs`."""
+    model = tf.function(lambda **rows: served.call_dense(rows), autograph=False)
+    model = model.get_concrete_function(**served.ids_inputs)
     outputs = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in model.structured_outputs.items()}
     signatures: dict[str, ConcreteFunction] = {}
     for name, answer in answers.items():
-        signatures[part_name(PREPARE, name)], signatures[part_name(FINISH, name)] = _split(served, answer, inputs, outputs)
+        parts = _split(served, answer, inputs, outputs)
+        signatures |= {part_name(part, name): function for part, function in zip((PREPARE, FINISH), parts)}
     return signatures
 
 
@@ -71,7 +73,8 @@ def _split(served: ServedModel, answer: Callable[..., Tensors], inputs: Mapping[
     state = {f"{STATE}{number}": value for number, value in enumerate(crossing.values())}
     rows = {(ROWS if name in ID_INPUTS else WHOLE) + name: value for name, value in engine.rows.items()}
     computed = {OUTPUT + name: value for name, value in engine.outputs.items()}
-    return _part(whole, request, {**rows, **engine.groups, **state}), _part(whole, {**state, **computed}, answers, checks=False)
+    prepare = _part(whole, request, {**rows, **engine.groups, **state})
+    return prepare, _part(whole, {**state, **computed}, answers, checks=False)
 
 
 def _part(whole: Any, inputs: Tensors, outputs: Tensors, checks: bool = True) -> ConcreteFunction:
@@ -94,8 +97,9 @@ def _part(whole: Any, inputs: Tensors, outputs: Tensors, checks: bool = True) ->
         graph = tf.compat.v1.get_default_graph()
         feeds = {tensor: values[names[tensor]] for tensor in taken}
         feeds |= {inner.name: graph.capture(outer) for outer, inner in whole.graph.captures if inner.op.name in nodes}
-        results = tf.graph_util.import_graph_def(definition, feeds, [value.name for value in computed.values()], name="")
-        return {**dict(zip(computed, results)), **{name: tf.identity(values[key]) for name, key in passed.items()}}
+        tensors = [value.name for value in computed.values()]
+        results = dict(zip(computed, tf.graph_util.import_graph_def(definition, feeds, tensors, name="")))
+        return {**results, **{name: tf.identity(values[key]) for name, key in passed.items()}}
     needed = {names[tensor] for tensor in taken} | {*passed.values()}
     specs = {name: tf.TensorSpec(value.shape, value.dtype, name) for name, value in inputs.items() if name in needed}
     return tf.function(run, autograph=False).get_concrete_function(**specs)
@@ -103,9 +107,9 @@ def _part(whole: Any, inputs: Tensors, outputs: Tensors, checks: bool = True) ->
 
 def _sources(tensors: Iterable[tf.Tensor], is_border: Callable[[tf.Tensor], bool],
              checks: bool = False) -> tuple[dict[str, tf.Tensor], set[str]]:
-    """Walks from tensors to what they are computed of, as far as a border: returns its tensors, and the names of the operations on the way.
+    """Walks from tensors to what they are computed of: returns those at a border, and the names of the operations on the way.
 
-    With `checks`, those that an operation waits for are among them.
+    With `checks`, operations that another one waits for are among them.
     """
     border, nodes, waiting = dict[str, tf.Tensor](), set[str](), list(tensors)
     while waiting:

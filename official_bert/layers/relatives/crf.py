@@ -122,12 +122,16 @@ def best_path(emissions: Any, mask: Any, scores: Scores) -> Any:
         return ops.where(is_inside[:, 0], previous, tag), ops.where(is_inside[:, 0], tag, 0)
 
     tag = ops.cast(ops.argmax(final + scores.end, axis=1), "int32")
-    _, tags = ops.scan(backward_step, tag, ops.concatenate([reached[:-1, :, :-1], rows[:, :, -2:-1]], axis=2), reverse=True)
+    before = ops.concatenate([reached[:-1, :, :-1], rows[:, :, -2:-1]], axis=2)       # [S,B,T+1], scores before each position
+    _, tags = ops.scan(backward_step, tag, before, reverse=True)
     return ops.transpose(tags)
 
 
 def _forward(rows: Any, scores: Scores, combine: Any) -> Any:
-    """Scores of the tags before the first position and after each: rows [S,B,T+2] -> [S+1,B,T+1], whether a chain has begun behind them."""
+    """Scores of the tags before the first position and after each, then whether a chain has begun.
+
+    rows [S,B,T+2] -> [S+1,B,T+1].
+    """
     def step(carry: Any, row: Any) -> Any:
         carry = _advance(carry, row, scores, combine)
         return carry, carry

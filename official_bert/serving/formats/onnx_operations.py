@@ -13,11 +13,12 @@ import numpy as np
 LAYER_NORM_OPSET = 17
 BY_NUMBER = ("Add", "Sub", "Mul", "Div", "Pow", "Erf", "Tanh", "Relu", "Sigmoid")  # operations on each number by itself
 MEANS = ("ReduceMean", "GlobalAveragePool")  # over the last axis of three
-# Patterns: an operation (`Mean` for any of `MEANS`) and patterns of its inputs, a constant number, or a name for any tensor.
+# An operation (`Mean` for any of `MEANS`) and the patterns of its inputs, a constant number, or a name for any tensor.
 Pattern = tuple | float | str
 CENTERED = ("Sub", "x", ("Mean", "x"))
 VARIANCE = ("Mean", ("Mul", CENTERED, CENTERED))
-LAYER_NORM = ("Add", ("Mul", CENTERED, ("Mul", ("Reciprocal", ("Sqrt", ("Add", VARIANCE, "epsilon"))), "gamma")), "beta")
+INVERSE_DEVIATION = ("Reciprocal", ("Sqrt", ("Add", VARIANCE, "epsilon")))
+LAYER_NORM = ("Add", ("Mul", CENTERED, ("Mul", INVERSE_DEVIATION, "gamma")), "beta")
 GELU = ("Mul", ("Mul", "x", 0.5), ("Add", ("Erf", ("Mul", "x", math.sqrt(0.5))), 1.0))
 
 
@@ -36,20 +37,21 @@ class _Graph:
         node = self.maker.get(name)
         if node is None or node.op_type not in (MEANS if kind == "Mean" else (kind,)):
             return []
-        is_other_mean = kind == "Mean" and any(attribute.name == "axes" and list(attribute.ints) != [2] for attribute in node.attribute)
-        return [] if is_other_mean else list(node.input)
+        axes = [list(attribute.ints) for attribute in node.attribute if attribute.name == "axes"]
+        return [] if kind == "Mean" and axes not in ([], [[2]]) else list(node.input)
 
     def constant(self, name: str) -> np.ndarray | None:
         """Returns the value of a constant."""
         return self._numpy.to_array(self._constants[name]) if name in self._constants else None
 
     def match(self, tensor: str, pattern: Pattern, named: dict[str, str]) -> dict[str, str] | None:
-        """Returns the tensors that the names in a pattern stand for, `named` ones included, if a tensor is computed as it says."""
+        """Returns the tensors of the names in a pattern and of those that are `named`; None if a tensor is not computed so."""
         if isinstance(pattern, str):
             return named | {pattern: tensor} if named.get(pattern, tensor) == tensor else None
         if isinstance(pattern, float):
             value = self.constant(tensor)
-            return named if value is not None and value.size == 1 and math.isclose(value.item(), pattern, rel_tol=1e-6) else None
+            is_number = value is not None and value.size == 1 and math.isclose(value.item(), pattern, rel_tol=1e-6)
+            return named if is_number else None
         kind, *parts = pattern
         inputs = self.inputs(tensor, kind)
         for order in itertools.permutations(inputs) if kind in ("Add", "Mul") else [inputs]:
@@ -142,14 +144,15 @@ def _keep_rows(graph: _Graph, start: Any, are_rows: bool) -> None:
 
 
 def _takers_of_matrix(graph: _Graph, matrix: str) -> tuple[list[Any], list[Any]] | None:
-    """Returns the reshapes to [B,S,...] at which a matrix [B*S,D] and what is computed of it end, and the splits on the way to them.
+    """Returns the reshapes to [B,S,...] at which a matrix [B*S,D] and what is computed of it end, and the splits before them.
 
     None if anything there needs a matrix.
     """
     matrices, done, ends, splits = {matrix}, set[str](), list[Any](), list[Any]()
     while takers := [node for name in matrices for node in graph.takers(name) if node.output[0] not in done]:
-        if not (ready := [node for node in takers if all(name in matrices or graph.constant(name) is not None or node.op_type == "Reshape"
-                                                         for name in node.input)]):
+        ready = [node for node in takers if node.op_type == "Reshape" or all(
+            name in matrices or graph.constant(name) is not None for name in node.input)]
+        if not ready:
             return None
         for node in ready:
             done.add(node.output[0])

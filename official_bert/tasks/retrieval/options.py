@@ -117,7 +117,8 @@ class Options(SplitOptions, TableOptions):
     @property
     def prompts(self) -> dict[str, str]:
         """The prompts that there are, by the names of their signatures."""
-        return {name: prompt for name, prompt in (("query", self.query_prompt), ("passage", self.passage_prompt)) if prompt}
+        prompts = {"query": self.query_prompt, "passage": self.passage_prompt}
+        return {name: prompt for name, prompt in prompts.items() if prompt}
 
     @property
     def in_groups(self) -> bool:

@@ -43,8 +43,8 @@ class ServedClassifier(ServedWindows):
     def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `label` [B], `probabilities`, `logits` [B,C] of `logits` [B,C]."""
         logits = outputs["logits"]
-        best = tf.argmax(logits, axis=-1)
-        return {"label": tf.gather(tf.constant(list(self.labels)), best), "probabilities": tf.nn.softmax(logits), "logits": logits}
+        label = tf.gather(tf.constant(list(self.labels)), tf.argmax(logits, axis=-1))
+        return {"label": label, "probabilities": tf.nn.softmax(logits), "logits": logits}
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the answers to rows [B,S], as `finish_rows` does."""
