@@ -19,7 +19,7 @@ ORDER = ["archives", "stores", "files", "copies", "fields", "typed_values", "mod
          "runtimes", "reports", "text", "data", "layers", "models", "training", "serving", "tasks", "interface", "main"]
 APART = {"server": ("config", "files", "copies", "command_line", "runtimes", "server")}  # imports nothing else, and only mains import it
 TENSORFLOW_PLACES = ("stores", "text/graph", "data/records", "data/sources", "data/pretraining/dynamic_masking",
-                     "data/pretraining/graph_reader", "data/pretraining/packing", "data/pretraining/record_lengths",
+                     "data/pretraining/graph_reader", "data/pretraining/packing",
                      "layers/speed/fused", "layers/speed/long_rows",
                      "models/checkpoints", "models/interchange/", "training/", "serving/", "tasks/", "interface/", "server/")
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *ROOT.glob("tools/*.py")])

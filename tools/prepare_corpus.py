@@ -27,7 +27,7 @@ from official_bert.data.long_work.journal import Journal
 from official_bert.data.long_work.work_folder import JOURNAL, WorkFolder, flush_to_disk, work_path
 from official_bert.data.long_work.worker_processes import in_order, worker_pool
 from official_bert.data.pretraining.yield_report import YieldReport, present
-from official_bert.data.raw_text import cleaned_documents, containers, deduplication, documents, language_filter, languages, mixing, quality
+from official_bert.data.raw_text import cleaned_documents, containers, deduplication, documents, languages, mixing, quality
 from official_bert.data.raw_text.cleaned_documents import Cleaned
 from official_bert.data.raw_text.disk_space import check_disk_of_corpus
 from official_bert.files import DISK_FULL, folder_of, modified, shard_names, size_of
@@ -257,7 +257,7 @@ def write_corpus(pieces: Iterable, writer: Writer, seen: deduplication.Deduplica
 
 def print_report(report: YieldReport, duplicate_lines: int, shares: dict[str, dict[str, float]], report_file: str) -> None:
     """Prints the account of the text, and writes it as JSON if a file is given."""
-    counts = {name: report.kept.get(name, 0) for name in ("documents", "sentences", "words", "characters")}
+    counts = {name: report.kept[name] for name in ("documents", "sentences", "words", "characters")}
     present(report, report_file, **counts, documents_dropped=report.balance("documents")["dropped"],
             duplicate_lines=duplicate_lines, languages=shares)
     print(f"{duplicate_lines:,} lines had occurred before")
@@ -381,7 +381,7 @@ def input_files(input_file: str, language: str, same_language: bool) -> dict[str
     for code in files:
         languages.splitting_rule(code)
         if same_language:
-            language_filter.accepted_labels(code)
+            quality.accepted_labels(code)
     return {code: containers.without_dataset_files(paths) for code, paths in files.items()}
 
 

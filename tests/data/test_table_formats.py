@@ -5,8 +5,8 @@ import gzip
 import json
 import lzma
 
+import pyarrow
 import pytest
-import zstandard
 
 from official_bert.data import tables
 from official_bert.data.tables import TableOptions
@@ -28,7 +28,7 @@ def write(tmp_path, name, content):
 @pytest.mark.parametrize(("name", "content"), [
     ("a.csv.gz", gzip.compress(CSV.encode(), mtime=0)), ("a.csv.bz2", bz2.compress(CSV.encode())),
     ("A.CSV.XZ", lzma.compress(CSV.encode())),
-    ("a.csv.zst", zstandard.compress(b"\xef\xbb\xbf" + CSV.encode())), ("a.csv", gzip.compress(CSV.encode(), mtime=0)),
+    ("a.csv.zst", pyarrow.compress(b"\xef\xbb\xbf" + CSV.encode(), "zstd", asbytes=True)), ("a.csv", gzip.compress(CSV.encode(), mtime=0)),
     ("train.txt", '{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n'),
     ("train.csv", '[{"text": "so good", "label": "pos"},\n{"text": "bad, bad", "label": "neg"}]'),
     ("train", '{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n'),

@@ -25,7 +25,6 @@ from official_bert.data.pretraining import token_store
 from official_bert.data.pretraining.generator import Counts, Generator, Scratch, poverty
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import VocabularyFacts
-from official_bert.data.pretraining.record_writing import RowEncoder
 from official_bert.data.pretraining.token_store import TokenStore
 from official_bert.data.raw_text.documents import HEAD, check_prepared
 from official_bert.files import BadText, find_files, is_remote, shard_names
@@ -115,7 +114,7 @@ class WriteShard(beam.DoFn):
             store, order = gather(documents, self.facts, scratch)
             store.description[provenance.CASING] = self.do_lower_case
             generator = Generator(store, self.config, self.facts, self.seed, scratch)
-            counts = generator.write_shard(order, shard, path, RowEncoder(self.config, self.facts), self.compress)
+            counts = generator.write_shard(order, shard, path, self.compress)
             publish(path, self.output_files[shard])
             origin = f"{path}{provenance.SUFFIX}"
             with open(origin, "w", encoding="utf-8") as file:

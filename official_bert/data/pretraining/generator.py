@@ -1,7 +1,7 @@
 """Makes pre-training data on one machine: documents to instances to record files, in 2018's order or shard by shard.
 
 2018's order is one random stream over the whole corpus, with a shuffle of all instances at the end. Here the instances are
-rows of fixed width in a scratch file and are read back in the shuffled order (`external_shuffle`). In the sharded order each
+rows of fixed width in a scratch file and are read back in the shuffled order (`record_writing.ShuffledRows`). In the sharded order each
 output file has its own documents, random stream and shuffle.
 """
 
@@ -13,7 +13,7 @@ import itertools
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal
 
 import numpy as np
 
@@ -21,17 +21,14 @@ from official_bert.data import provenance, records
 from official_bert.data.long_work import interruption
 from official_bert.data.long_work.work_folder import WorkFolder, flush_to_disk, work_path
 from official_bert.data.pretraining import kernels
-from official_bert.data.pretraining.equal_documents import texts_of_documents
-from official_bert.data.pretraining.external_shuffle import shuffled
-from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler
+from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler, texts_of_documents
 from official_bert.data.pretraining.masking import VocabularyFacts
-from official_bert.data.pretraining.record_writing import RowEncoder, rows_together, write_rows
+from official_bert.data.pretraining.record_writing import Progress, RowEncoder, ShuffledRows, no_progress, write_rows
 from official_bert.data.pretraining.token_store import TokenStore
 
 ROWS_AT_A_TIME = 4096
 SAMPLING_SHARE = 0.6  # of a shard's time, for the progress bar; the rest is writing
 Order = Literal["2018", "sharded"]
-Progress = Callable[[float], Any]
 POOR = {  # corpora that are unfit for next-sentence prediction, and the effect on the labels
     "one document": "is one document (a blank line ends a document): 'random' next segments are drawn from that document "
                     "itself, and labelled 1 (random) even if they follow",
@@ -59,15 +56,6 @@ class Counts:
         for name in ("truncated_examples", "unpaired_examples"):
             sums[name] = sums[name][:kernels.MOST_EXAMPLES]
         return Counts(**sums)
-
-
-class Instances(NamedTuple):
-    """Sampled instances: a file of rows (see `data/kernels`) and the order in which they are written."""
-
-    file: IO[bytes]
-    row: np.dtype  # of one row, its width as shape
-    order: np.ndarray  # [instances] int64
-    counts: Counts
 
 
 def shard_seed(seed: int, shard: int) -> int:
@@ -172,6 +160,11 @@ class Generator:
             return self.scratch.keep(np.arange(store.num_documents))
         return self.scratch.keep(texts_of_documents(store.tokens, store.sentence_starts, store.document_starts))
 
+    @functools.cached_property
+    def encoder(self) -> RowEncoder:
+        """Turns rows into records."""
+        return RowEncoder(self.config, self.facts)
+
     @property
     def copies(self) -> int:
         """The number of documents that are kept apart from an earlier one of the same text."""
@@ -184,12 +177,11 @@ class Generator:
         The bytes are a function of the store, the configuration, the seed, the order and the number of files. Files are
         written in the folder `work`, by default one beside the first output; complete shards found there are not made again.
         """
-        encoder = RowEncoder(self.config, self.facts)
-        assert len(self.texts) == self.store.num_documents  # computed once, before threads use it
+        assert len(self.texts) == self.store.num_documents and self.encoder  # computed once, before threads use them
         with contextlib.ExitStack() as stack:
             folder = work or stack.enter_context(WorkFolder(work_path(output_files[0]), {}, discard=True))
             write = self._write_shards if order == "sharded" else self._write_in_one_order
-            counts = write(folder, output_files, encoder, compress, num_workers)
+            counts = write(folder, output_files, compress, num_workers)
             if not counts.instances:
                 raise ValueError("expected documents that make instances, but every document has only one token")
             for number, path in enumerate(output_files):
@@ -203,22 +195,18 @@ class Generator:
         casing = {key: self.store.description[key] for key in [provenance.CASING] if key in self.store.description}
         return {**dataclasses.asdict(self.config), "random_seed": self.seed, provenance.VOCABULARY: self.facts.digest, **casing}
 
-    def _write_in_one_order(self, work: WorkFolder, output_files: Sequence[str], encoder: RowEncoder, compress: bool,
-                            num_workers: int) -> Counts:
+    def _write_in_one_order(self, work: WorkFolder, output_files: Sequence[str], compress: bool, num_workers: int) -> Counts:
         """Writes 2018's order: all instances in one shuffled order, over the files in turn."""
         documents = self.scratch.keep(np.arange(self.store.num_documents))
-        instances = self.sample(documents, self.seed, lambda share: self.progress("sampling", share))
+        instances, counts = self.sample(documents, self.seed, functools.partial(self.progress, "sampling"))
         paths = [work.path_of(_part(number)) for number in range(len(output_files))]
-        together = rows_together(encoder, len(paths), instances.row)
-        buckets = shuffled(instances.file, instances.row, instances.order, self.scratch.open, together * len(paths),
-                           lambda share: self.progress("shuffling", share))
-        write_rows(buckets, instances.counts.instances, paths, encoder, compress, num_workers,
-                   lambda share: self.progress("writing", share), together)
+        write_rows(instances, paths, self.encoder, compress, num_workers, self.scratch.open,
+                   functools.partial(self.progress, "writing"), functools.partial(self.progress, "shuffling"))
         for path in paths:
             flush_to_disk(path)
-        return instances.counts
+        return counts
 
-    def _write_shards(self, work: WorkFolder, output_files: Sequence[str], encoder: RowEncoder, compress: bool, num_workers: int) -> Counts:
+    def _write_shards(self, work: WorkFolder, output_files: Sequence[str], compress: bool, num_workers: int) -> Counts:
         """Writes each file from its own documents, several files at the same time."""
         shares, lock, failed = [0.0] * len(output_files), threading.Lock(), threading.Event()
 
@@ -235,7 +223,7 @@ class Generator:
             if facts is None:
                 tell(shard, 0)
                 documents = shard_documents(self.store.file_starts, shard, len(output_files))
-                counts = self.write_shard(documents, shard, work.path_of(_part(shard)), encoder, compress, lambda share: tell(shard, share))
+                counts = self.write_shard(documents, shard, work.path_of(_part(shard)), compress, functools.partial(tell, shard))
                 work.finish(_part(shard), facts := dataclasses.asdict(counts))
             tell(shard, 1)
             return Counts(**facts)
@@ -254,17 +242,15 @@ class Generator:
         self.progress("sampling and writing", 1)
         return sum(counts, Counts())
 
-    def write_shard(self, documents: np.ndarray, shard: int, path: str, encoder: RowEncoder, compress: bool,
-                    progress: Progress = lambda share: None) -> Counts:
+    def write_shard(self, documents: np.ndarray, shard: int, path: str, compress: bool,
+                    progress: Progress = no_progress) -> Counts:
         """Writes one shard of the sharded order; returns the counts."""
-        instances = self.sample(documents, shard_seed(self.seed, shard), lambda share: progress(SAMPLING_SHARE * share))
-        together = rows_together(encoder, 1, instances.row)
-        buckets = shuffled(instances.file, instances.row, instances.order, self.scratch.open, together)
-        write_rows(buckets, instances.counts.instances, [path], encoder, compress, 1,
-                   lambda share: progress(SAMPLING_SHARE + (1 - SAMPLING_SHARE) * share), together)
-        return instances.counts
+        instances, counts = self.sample(documents, shard_seed(self.seed, shard), lambda share: progress(SAMPLING_SHARE * share))
+        write_rows(instances, [path], self.encoder, compress, 1, self.scratch.open,
+                   lambda share: progress(SAMPLING_SHARE + (1 - SAMPLING_SHARE) * share))
+        return counts
 
-    def sample(self, documents: np.ndarray, seed: int, progress: Progress = lambda share: None) -> Instances:
+    def sample(self, documents: np.ndarray, seed: int, progress: Progress = no_progress) -> tuple[ShuffledRows, Counts]:
         """Samples instances from the documents with these numbers; shuffles `documents` in place."""
         progress(0)
         store = self.store
@@ -286,7 +272,7 @@ class Generator:
         order = np.arange(count)
         sampler.shuffle(order)
         row = np.dtype((self.facts.token_type, (sampler.row_width,)))
-        return Instances(file, row, self.scratch.keep(order), self._count(sampler, count, second_labels, tokens))
+        return ShuffledRows(file, row, self.scratch.keep(order)), self._count(sampler, count, second_labels, tokens)
 
     def _count(self, sampler: InstanceSampler, instances: int, second_labels: int, tokens: int) -> Counts:
         state = sampler.position.tolist()

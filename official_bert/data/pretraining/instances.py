@@ -5,17 +5,20 @@ each other. `none` (RoBERTa, full sentences) packs sentences that follow each ot
 """
 
 import dataclasses
+import random
 from collections.abc import Iterator
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+from numba import njit
 
 from official_bert.data.pretraining import kernels
 from official_bert.data.pretraining.masking import MASKING_STRATEGIES, MaskingConfig, VocabularyFacts
-from official_bert.data.pretraining.random_stream import RandomStream
 from official_bert.fields import Constraint, Count, Probability, check_fields
-from official_bert.text.compiling import read_only
+from official_bert.text.compiling import compiled, read_only
 
+STATE = 624  # numbers of the generator's state, and of one step of it
+FIRST_WORDS = 256 * STATE  # fit a second-level cache
 DEFAULT_PREDICTIONS = 20  # 2018's; short instances use fewer
 SENTENCE_TASKS = {"nsp": kernels.NSP, "sop": kernels.SOP, "none": kernels.SINGLE}
 
@@ -27,7 +30,7 @@ class Corpus(NamedTuple):
     sentence_starts: np.ndarray  # [sentences + 1] int64, in tokens
     document_starts: np.ndarray  # [documents + 1] int64, in sentences
     order: np.ndarray  # [documents] int64: the document at each place
-    texts: np.ndarray  # [documents] int64: equal for documents of the same text (see `equal_documents`)
+    texts: np.ndarray  # [documents] int64: equal for documents of the same text (see `texts_of_documents`)
 
 
 class Plan(NamedTuple):
@@ -99,6 +102,62 @@ class InstanceConfig:
                               facts.continues_word, facts.replacements, np.cumsum(masking.span_distribution()))
 
 
+class RandomStream:
+    """The 32-bit numbers of `random.Random(seed)`, in order.
+
+    Kernels take `words` (uint32): the count of used numbers, the numbers, and a 0. A kernel that needs more numbers reads the 0
+    and goes on counting; it must then undo what it did with the 0, and `refill` must be called.
+    """
+
+    def __init__(self, seed: int):
+        _, state, _ = random.Random(seed).getstate()
+        self._key = np.array(state[:STATE], np.uint32)  # a fresh generator has used up its first state
+        self._room = FIRST_WORDS
+        self.words = np.zeros(2, np.uint32)
+        self.refill()
+
+    def shuffle(self, items: np.ndarray) -> None:
+        """`random.shuffle`, in place."""
+        left = len(items)
+        while (left := kernels.shuffle(self.words, items, left)) > 1:
+            self.refill()
+
+    def refill(self) -> None:
+        """Makes more numbers available; many more if none was used since the last call."""
+        unread_words = self.words[1 + int(self.words[0]):-1]
+        if len(unread_words) and not self.words[0]:
+            self._room *= 2
+        steps = (self._room - len(unread_words)) // STATE
+        words = np.empty(1 + len(unread_words) + steps * STATE + 1, np.uint32)
+        words[0], words[-1] = 0, 0
+        words[1:1 + len(unread_words)] = unread_words
+        fill_words(self._key, words[1 + len(unread_words):-1])
+        self.words = words
+
+
+@compiled(nogil=True)
+def fill_words(key, words):
+    """Fills `words` (a multiple of 624 numbers) and updates `key` (Matsumoto and Nishimura's `genrand_int32`)."""
+    for start in range(0, len(words), STATE):
+        for i in range(STATE - 397):
+            key[i] = _twist(key[i], key[i + 1], key[i + 397])
+        for i in range(STATE - 397, STATE - 1):
+            key[i] = _twist(key[i], key[i + 1], key[i - (STATE - 397)])
+        key[STATE - 1] = _twist(key[STATE - 1], key[0], key[396])
+        for i in range(STATE):
+            word = key[i]
+            word ^= word >> np.uint32(11)
+            word ^= (word << np.uint32(7)) & np.uint32(0x9D2C5680)
+            word ^= (word << np.uint32(15)) & np.uint32(0xEFC60000)
+            words[start + i] = word ^ (word >> np.uint32(18))
+
+
+@njit(forceinline=True)
+def _twist(word, following, distant):
+    bits = (word & np.uint32(0x80000000)) | (following & np.uint32(0x7FFFFFFF))
+    return distant ^ (bits >> np.uint32(1)) ^ (np.uint32(0x9908B0DF) * (bits & np.uint32(1)))
+
+
 class InstanceSampler:
     """Draws the instances of one corpus, in 2018's order of draws: shuffle documents, sample, shuffle instances."""
 
@@ -141,3 +200,45 @@ class InstanceSampler:
     def shuffle(self, indices: np.ndarray) -> None:
         """Shuffles `indices` in place, with the random numbers that follow those of the last instance."""
         self._stream.shuffle(indices)
+
+
+def texts_of_documents(tokens: np.ndarray, sentence_starts: np.ndarray, document_starts: np.ndarray) -> np.ndarray:
+    """Returns, for each document, the number of the first document with the same tokens, [documents] int64.
+
+    It is a document's own number unless it is a copy of an earlier one. How the tokens are split into sentences does not matter.
+    """
+    tokens, ends = read_only(tokens), sentence_starts[document_starts]
+    hashes = _hash_documents(tokens, ends)
+    order = np.argsort(hashes, kind="stable")  # documents with equal hashes keep their order
+    begins = np.append(True, hashes[order[1:]] != hashes[order[:-1]])[:len(order)]
+    firsts = np.empty(len(order), np.int64)
+    firsts[order] = order[begins][np.cumsum(begins) - 1]
+    _compare(tokens, ends, firsts)
+    return firsts
+
+
+@compiled(nogil=True)
+def _hash_documents(tokens, ends):
+    """Returns 64 bits of hash of the tokens between neighbouring `ends`."""
+    hashes = np.empty(len(ends) - 1, np.uint64)
+    for document in range(len(hashes)):
+        value = np.uint64(ends[document + 1] - ends[document])
+        for place in range(ends[document], ends[document + 1]):
+            value = (value ^ np.uint64(tokens[place])) * np.uint64(0x9E3779B97F4A7C15)
+            value ^= value >> np.uint64(32)
+        hashes[document] = value
+    return hashes
+
+
+@compiled(nogil=True)
+def _compare(tokens, ends, firsts):
+    """Resets a document to its own number if it has the hash, but not the text, of another."""
+    for document in range(len(firsts)):
+        first, size = ends[firsts[document]], ends[document + 1] - ends[document]
+        same = ends[firsts[document] + 1] - first == size
+        place = 0
+        while same and place < size:
+            same = tokens[first + place] == tokens[ends[document] + place]
+            place += 1
+        if not same:
+            firsts[document] = document

@@ -6,7 +6,7 @@ it, and an instance is a row of fixed width:
 
     [length, start of segment B, label, number of predictions, ids * S, positions * P, original ids * P]
 
-They draw from `words` (`random_stream`); `plan` and `tables` are those of `instances`. If the numbers run out, the unfinished
+They draw from `words` (`instances.RandomStream`); `plan` and `tables` are those of `instances`. If the numbers run out, the unfinished
 instance is taken back.
 
 For speed, only functions that Python calls are cached and take arrays in tuples. The functions below them are inlined and

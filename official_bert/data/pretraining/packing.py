@@ -10,19 +10,26 @@ In a row, positions begin anew with each instance, `instance_ids` are 1, 2, ... 
 only. So the losses are those of the same instances in rows of their own.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
-from official_bert.data import records
-from official_bert.data.indexed_records import IndexedRecords
-from official_bert.data.pretraining.record_lengths import record_lengths
+from official_bert.data import record_index, records
+from official_bert.data.indexed_records import BrokenRecordError, IndexedRecords
+from official_bert.data.long_work.progress import Reporter
+from official_bert.data.record_index import RecordIndex
 from official_bert.data.sources import RowGroups
 from official_bert.text.compiling import compiled
 
 AT_ONCE = 8192  # records that are packed together
+SUFFIX = ".record_lengths"
+MEASURED_AT_ONCE = 2048  # records
+SHOWN_FROM = 200_000  # records: fewer take about a second
+ROW = np.dtype("<i4")
 Batch = dict[str, tf.Tensor]
 
 
@@ -172,3 +179,64 @@ def pack(sizes, room, most):
             newest[room_left] = row
             most_left = max(most_left, room_left)
     return rows
+
+
+def record_lengths(indexed: IndexedRecords, features: tuple[records.Feature, ...]) -> np.ndarray:
+    """Returns tokens and predictions of each record, all files one after another: int32 [records,2].
+
+    `features` is the table that the records follow; without masks there are 0 predictions. Raises ValueError for broken records.
+    """
+    measured = tuple(feature for feature in features if feature.name in ("input_mask", "masked_lm_weights"))
+    lengths_of_files = {number: lengths for number, index in enumerate(indexed.indices)
+                        if (lengths := _known(index)) is not None}
+    missing = [number for number in range(len(indexed.counts)) if number not in lengths_of_files]
+    total, done = sum(indexed.counts[number] for number in missing), 0
+    with contextlib.ExitStack() as stack:
+        show = stack.enter_context(Reporter()).show if total >= SHOWN_FROM else lambda *_: None
+        for number in missing:
+            counted = [np.zeros((0, 2), ROW)]
+            for part in _count(indexed, number, measured):
+                counted.append(part)
+                done += len(part)
+                show("measuring records", done / total)
+            lengths_of_files[number] = np.concatenate(counted)
+            _keep(indexed.indices[number], lengths_of_files[number])
+    return np.concatenate([lengths_of_files[number] for number in range(len(indexed.counts))])
+
+
+def _path(index: RecordIndex) -> str:
+    return index.index_path.removesuffix(record_index.SUFFIX) + SUFFIX
+
+
+def _known(index: RecordIndex) -> np.ndarray | None:
+    """Reads the lengths beside an index; None if there are none that fit."""
+    try:
+        count = record_index.read_facts(_path(index), index.key, 2 * ROW.itemsize)
+        return np.fromfile(_path(index), ROW, 2 * count, offset=record_index.HEADER_BYTES).reshape(-1, 2)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        logging.warning("%s: %s; its records are measured again", index.path, error)
+        return None
+
+
+def _keep(index: RecordIndex, lengths: np.ndarray) -> None:
+    """Writes the lengths beside an index, if that can be written."""
+    with contextlib.suppress(OSError):
+        record_index.write_facts(_path(index), index.key, [lengths.astype(ROW)])
+
+
+def _count(indexed: IndexedRecords, file: int, features: tuple[records.Feature, ...]) -> Iterator[np.ndarray]:
+    """Yields the lengths of a file's records, part by part."""
+    first, stop = sum(indexed.counts[:file]), sum(indexed.counts[:file + 1])
+    for start in range(first, stop, MEASURED_AT_ONCE):
+        numbers = np.arange(start, min(start + MEASURED_AT_ONCE, stop))
+        try:
+            values = records.parse_examples(tf.constant(indexed.read(numbers, indexed.places(numbers))), features)
+        except BrokenRecordError as error:
+            raise ValueError(f"{indexed.locate(error.number)} {error.reason}") from None
+        except tf.errors.InvalidArgumentError as error:
+            raise ValueError(f"{indexed.locate(start)} or one of the {len(numbers) - 1} after it: {error.message}") from None
+        tokens = tf.reduce_sum(values["input_mask"], axis=1)
+        predictions = tf.math.count_nonzero(values["masked_lm_weights"], axis=1) if len(features) > 1 else tf.zeros_like(tokens)
+        yield np.stack([tokens.numpy(), predictions.numpy()], axis=1).astype(ROW)

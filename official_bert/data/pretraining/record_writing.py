@@ -4,25 +4,31 @@ import contextlib
 import itertools
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from official_bert.data import records
 from official_bert.data.pretraining import kernels
-from official_bert.data.pretraining.external_shuffle import BUCKET_BYTES, Bucket
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.parallel import in_order
 from official_bert.text.compiling import compiled, read_only
 
+BUCKET_BYTES = 1 << 27  # mapped into memory at a time
+CHUNK_BYTES = 1 << 24  # held in memory twice while rows are put into buckets
 VALUES_AT_A_TIME = 1 << 18
 GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # without name and time: the same bytes each time
 GZIP_LEVEL = 6
 LAST_BLOCK = b"\x03\x00"  # of a deflate stream: empty, and the last
 COLUMNS = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights",
            "next_sentence_labels", "word_starts", "schema_version")  # in the order of `expand_rows`
+Progress = Callable[[float], Any]  # is called with the share done
+
+
+def no_progress(share: float) -> None:
+    """Shows nothing."""
 
 
 def features_of(config: InstanceConfig) -> tuple[records.Feature, ...]:
@@ -138,29 +144,89 @@ class OutputFile:
             raise OSError(error.errno, os.strerror(error.errno or 0), self._path) from None
 
 
-def rows_together(encoder: RowEncoder, files: int, row: np.dtype) -> int:
-    """Returns how many rows of a file are encoded and compressed at a time: the encoder's block, or fewer for very many files.
+class Bucket(NamedTuple):
+    """Rows that are neighbours in the order: `rows[numbers]` have the places `start`, start + 1, ..."""
 
-    A bucket of the shuffle then holds such a part of each file (see `external_shuffle`).
+    start: int
+    rows: np.ndarray  # [n, width]
+    numbers: np.ndarray  # [n] int64
+
+
+class ShuffledRows(NamedTuple):
+    """Rows in a file, and the order in which they are read, with mostly sequential reads and writes of the disk.
+
+    The order is cut into buckets of neighbouring places. A first pass copies each row into its bucket's part of a second file.
+    Then one bucket after another is mapped into memory, because single rows are cheap to pick there. A file that fits one bucket
+    is mapped directly.
     """
-    return min(encoder.block, max(1, BUCKET_BYTES // (row.itemsize * files)))
+
+    file: IO[bytes]  # of rows (see `kernels`)
+    row: np.dtype  # of one row, its width as shape
+    order: np.ndarray  # [rows] int64
+
+    def buckets(self, open_scratch: Callable[[], IO[bytes]], multiple: int = 1, progress: Progress = no_progress) -> Iterator[Bucket]:
+        """Yields `rows[order]` bucket by bucket; the file is empty afterwards.
+
+        Buckets hold a multiple of `multiple` rows. With several buckets, the file shrinks while the file of buckets grows, so both
+        together need hardly more disk. Memory: 2 bytes a row and 32 MB. `progress` is called with the share of the rows in buckets.
+        """
+        file, row, order = self
+        size = max(1, BUCKET_BYTES // (row.itemsize * multiple)) * multiple
+        chunk = max(1, CHUNK_BYTES // row.itemsize)
+        if len(order) > size:
+            file = self._put_in_buckets(size, chunk, open_scratch(), progress)
+        for start in range(0, len(order), size):
+            numbers = np.asarray(order[start:start + size])
+            rows = np.memmap(file, row.base, "r", start * row.itemsize, (len(numbers), *row.shape))
+            rows[:, 0].max()  # reads the bucket in sequence, if it is not in the system's cache
+            if len(order) > size:  # a bucket has its rows in the order of the file's chunks, the last chunk first
+                places = np.empty(len(numbers), np.int64)
+                places[np.argsort(numbers % chunk - numbers // chunk * chunk)] = np.arange(len(numbers))
+                numbers = places
+            yield Bucket(start, rows, numbers)
+
+    def _put_in_buckets(self, size: int, chunk: int, buckets: IO[bytes], progress: Progress) -> IO[bytes]:
+        """Groups rows by bucket of `size` places in the file `buckets`; truncates `file` behind the part that is still to be read."""
+        file, row, order = self
+        ends = np.arange(0, len(order), size)  # the row up to which each bucket's part is filled
+        bucket_of = np.empty(len(order), np.min_scalar_type(len(ends)))
+        for number, start in enumerate(ends.tolist()):
+            bucket_of[order[start:start + size]] = number
+        for first in reversed(range(0, len(order), chunk)):
+            numbers = bucket_of[first:first + chunk]
+            file.seek(first * row.itemsize)
+            rows = np.fromfile(file, row, len(numbers))[np.argsort(numbers, kind="stable")]
+            lengths = np.bincount(numbers, minlength=len(ends))
+            begin = 0
+            for number in np.flatnonzero(lengths).tolist():
+                buckets.seek(int(ends[number]) * row.itemsize)
+                buckets.write(rows[begin:begin + lengths[number]].data)
+                begin += lengths[number]
+            ends += lengths
+            os.truncate(file.fileno(), first * row.itemsize)
+            progress(1 - first / len(order))
+        buckets.flush()
+        return buckets
 
 
-def write_rows(buckets: Iterable[Bucket], count: int, paths: Sequence[str], encoder: RowEncoder, compress: bool,
-               num_workers: int, progress: Callable[[float], Any], together: int) -> None:
-    """Writes `count` rows to the files in turn, as 2018 does: row i of the order goes to file i mod files.
+def write_rows(rows: ShuffledRows, paths: Sequence[str], encoder: RowEncoder, compress: bool, num_workers: int,
+               open_scratch: Callable[[], IO[bytes]], writing: Progress, shuffling: Progress = no_progress) -> None:
+    """Writes the rows to the files in turn, as 2018 does: row i of the order goes to file i mod files.
 
-    Buckets begin at multiples of `together` * files; `together` rows of a file are encoded at a time.
+    The encoder's block of rows of a file is encoded and compressed at a time, fewer for very many files: a bucket of the shuffle holds
+    such a part of each file. `writing` and `shuffling` are called with the shares done.
     """
+    together = min(encoder.block, max(1, BUCKET_BYTES // (rows.row.itemsize * len(paths))))
+
     def make_jobs() -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        for bucket in buckets:
+        for bucket in rows.buckets(open_scratch, together * len(paths), shuffling):
             shares = [bucket.numbers[number::len(paths)] for number in range(len(paths))]
             for start, number in itertools.product(range(0, len(shares[0]), together), range(len(paths))):
                 yield number, bucket.rows, shares[number][start:start + together]
 
     def make_part(job: tuple[int, np.ndarray, np.ndarray]) -> FilePart:
-        _, rows, numbers = job
-        return make_file_part(encoder.encode(rows, numbers), compress)
+        _, bucket_rows, numbers = job
+        return make_file_part(encoder.encode(bucket_rows, numbers), compress)
 
     done = 0
     with contextlib.ExitStack() as stack:
@@ -168,4 +234,4 @@ def write_rows(buckets: Iterable[Bucket], count: int, paths: Sequence[str], enco
         for (number, _, numbers), part in in_order(make_part, make_jobs(), num_workers):
             files[number].write(part)
             done += len(numbers)
-            progress(done / count)
+            writing(done / len(rows.order))

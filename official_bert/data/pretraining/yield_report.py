@@ -6,9 +6,9 @@ a tool may use any units. The input is kept + dropped - repeated, so the account
 
 import dataclasses
 import json
-import math
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import rich.console
 import rich.markup
@@ -20,6 +20,7 @@ EXAMPLES = 3  # shown of each reason
 EXAMPLE_LENGTH = 240  # characters of an example, the rest is cut
 SCREEN_WIDTH = 160  # if the output is not a terminal
 MOST_LOST = 0.05  # a larger share lost of any unit of `WARNED_UNITS` is a warning
+REASONS = ("dropped", "repeated", "notes")  # fields of a report
 WARNED_UNITS = ("characters", "tokens")
 
 
@@ -30,34 +31,31 @@ class Reason:
     A drop is `expected` if the text was not running text (headings, lists) or if the user asked to remove it (duplicates,
     filters); text lost for other reasons counts towards the warning.
     """
-    amounts: dict[str, int] = dataclasses.field(default_factory=dict)
+    amounts: Counter[str] = dataclasses.field(default_factory=Counter)  # by unit
     examples: list[str] = dataclasses.field(default_factory=list)
     expected: bool = False
 
-    def add(self, amounts: dict[str, int], examples: Iterable[str]) -> None:
+    def add(self, amounts: Mapping[str, int], examples: Iterable[str]) -> None:
         """Adds amounts to those of the same unit and keeps the first examples."""
-        for unit, amount in amounts.items():
-            self.amounts[unit] = self.amounts.get(unit, 0) + amount
+        self.amounts.update(amounts)
         if len(self.examples) < EXAMPLES:
-            squeezed = (" ".join(example[:4 * EXAMPLE_LENGTH].split()) for example in examples)
-            cut = (text if len(text) <= EXAMPLE_LENGTH else text[:EXAMPLE_LENGTH - 1] + "…"
-                   for text in squeezed if text)
+            squeezed = filter(None, (" ".join(example[:4 * EXAMPLE_LENGTH].split()) for example in examples))
+            cut = (text if len(text) <= EXAMPLE_LENGTH else text[:EXAMPLE_LENGTH - 1] + "…" for text in squeezed)
             self.examples = list(dict.fromkeys([*self.examples, *cut]))[:EXAMPLES]
 
 
+@dataclasses.dataclass
 class YieldReport:
     """Counts kept, dropped and repeated text by unit and reason. Reports of parts, added in order, give the report of the whole."""
 
-    def __init__(self) -> None:
-        self.kept: dict[str, int] = {}
-        self.dropped: dict[str, Reason] = {}
-        self.repeated: dict[str, Reason] = {}
-        self.notes: dict[str, Reason] = {}
+    kept: Counter[str] = dataclasses.field(default_factory=Counter)
+    dropped: dict[str, Reason] = dataclasses.field(default_factory=dict)
+    repeated: dict[str, Reason] = dataclasses.field(default_factory=dict)
+    notes: dict[str, Reason] = dataclasses.field(default_factory=dict)
 
     def keep(self, **amounts: int) -> None:
         """Counts text that went out."""
-        for unit, amount in amounts.items():
-            self.kept[unit] = self.kept.get(unit, 0) + amount
+        self.kept.update(amounts)
 
     def drop(self, reason: str, example: str = "", *, expected: bool = False, **amounts: int) -> None:
         """Counts input text that is not in the output; `expected` as in `Reason`."""
@@ -73,10 +71,10 @@ class YieldReport:
 
     def add(self, other: "YieldReport") -> None:
         """Adds the account of the next part of the text."""
-        self.keep(**other.kept)
-        for mine, theirs in zip((self.dropped, self.repeated, self.notes), (other.dropped, other.repeated, other.notes)):
-            for name, reason in theirs.items():
-                mine.setdefault(name, Reason(expected=reason.expected)).add(reason.amounts, reason.examples)
+        self.kept.update(other.kept)
+        for name in REASONS:
+            for key, reason in getattr(other, name).items():
+                getattr(self, name).setdefault(key, Reason(expected=reason.expected)).add(reason.amounts, reason.examples)
 
     def units(self) -> list[str]:
         """Returns the units counted, in the order in which they were first kept or dropped."""
@@ -84,14 +82,17 @@ class YieldReport:
 
     def balance(self, unit: str) -> dict[str, int]:
         """Returns `in`, `repeated`, `out` and `dropped` of a unit; in + repeated = out + dropped."""
-        out, dropped, repeated = (self.kept.get(unit, 0), *(sum(reason.amounts.get(unit, 0) for reason in reasons.values())
-                                                            for reasons in (self.dropped, self.repeated)))
-        return {"in": out + dropped - repeated, "repeated": repeated, "out": out, "dropped": dropped}
+        dropped, repeated = (sum(reason.amounts[unit] for reason in reasons.values()) for reasons in (self.dropped, self.repeated))
+        return {"in": self.kept[unit] + dropped - repeated, "repeated": repeated, "out": self.kept[unit], "dropped": dropped}
+
+    def _losses(self, unit: str) -> dict[str, int]:
+        """Returns the amounts of the unexpected drops in a unit, by reason."""
+        return {name: reason.amounts[unit] for name, reason in self.dropped.items() if not reason.expected and reason.amounts[unit]}
 
     def lost_share(self, unit: str) -> float:
         """Returns the share of unexpected drops in a unit, without the expected drops."""
-        lost = sum(reason.amounts.get(unit, 0) for reason in self.dropped.values() if not reason.expected)
-        return lost / max(1, lost + self.kept.get(unit, 0))
+        lost = sum(self._losses(unit).values())
+        return lost / max(1, lost + self.kept[unit])
 
     def warnings(self) -> list[str]:
         """Returns a line for each unit of `WARNED_UNITS` that lost more than MOST_LOST, with the main reasons."""
@@ -99,32 +100,25 @@ class YieldReport:
 
     def _warning(self, unit: str) -> str:
         total = self.balance(unit)["in"] + self.balance(unit)["repeated"]
-        lost = {name: reason.amounts[unit] / total for name, reason in self.dropped.items()
-                if not reason.expected and reason.amounts.get(unit)}
-        worst = sorted(lost, key=lambda name: -lost[name])[:EXAMPLES]
+        worst = Counter(self._losses(unit)).most_common(EXAMPLES)
         return (f"{self.lost_share(unit):.1%} of the {unit} of running text were dropped: "
-                + ", ".join(f"{name} {lost[name]:.1%}" for name in worst))
+                + ", ".join(f"{name} {lost / total:.1%}" for name, lost in worst))
 
     def shares(self, unit: str) -> dict[str, float]:
         """Returns the percentages of `out` and of each reason for dropping, in hundredths that add up to 100."""
-        amounts = {"out": self.kept.get(unit, 0)} | {name: reason.amounts[unit] for name, reason in self.dropped.items()
-                                                  if reason.amounts.get(unit)}
-        total = sum(amounts.values())
-        if not total:
-            return dict.fromkeys(amounts, 0.0)
-        exact = {name: 10_000 * count / total for name, count in amounts.items()}
-        hundredths = {name: math.floor(value) for name, value in exact.items()}
-        short = 10_000 - sum(hundredths.values())  # the largest remainders are rounded up
-        for name in sorted(exact, key=lambda name: hundredths[name] - exact[name])[:short]:
+        amounts = {"out": self.kept[unit]} | {name: reason.amounts[unit] for name, reason in self.dropped.items() if reason.amounts[unit]}
+        total = max(1, sum(amounts.values()))
+        hundredths = {name: 10_000 * amount // total for name, amount in amounts.items()}
+        short = 10_000 * sum(amounts.values()) // total - sum(hundredths.values())  # the largest remainders are rounded up
+        for name in sorted(amounts, key=lambda name: -(10_000 * amounts[name] % total))[:short]:
             hundredths[name] += 1
         return {name: value / 100 for name, value in hundredths.items()}
 
     def as_dict(self) -> dict:
         """Returns the report for JSON: `units` with counts and percentages, then reasons with amounts and examples."""
-        return {"units": {unit: self.balance(unit) | {"percent": self.shares(unit)} for unit in self.units()}} | {
-            name: {key: dataclasses.asdict(reason) for key, reason in reasons.items()} for name, reasons in (
-                ("dropped", self.dropped), ("repeated", self.repeated), ("notes", self.notes))} | {
-            "warnings": self.warnings()}
+        return {"units": {unit: self.balance(unit) | {"percent": self.shares(unit)} for unit in self.units()},
+                **{name: {key: vars(reason) for key, reason in getattr(self, name).items()} for name in REASONS},
+                "warnings": self.warnings()}
 
     def table(self) -> rich.table.Table:
         """Returns the report for a terminal: a column for each unit; rows for input, output and each reason."""
@@ -134,18 +128,18 @@ class YieldReport:
             column.justify = "right"
         shares = {unit: self.shares(unit) for unit in units}
 
-        def add_row(name: str, amounts: dict[str, int], column: str | None, examples: Iterable[str] = ()) -> None:
-            cells = [_cell(amounts.get(unit, 0), shares[unit].get(column) if column else None) for unit in units]
+        def add_row(name: str, amounts: Mapping[str, int], column: str = "", examples: Iterable[str] = ()) -> None:
+            cells = [_cell(amounts.get(unit, 0), shares[unit].get(column)) for unit in units]
             table.add_row(rich.markup.escape(name), *cells, rich.markup.escape("\n".join(examples)))
-        add_row("in", {unit: self.balance(unit)["in"] for unit in units}, None)
+        add_row("in", {unit: self.balance(unit)["in"] for unit in units})
         for name, reason in self.repeated.items():
-            add_row(f"+ {name}", reason.amounts, None, reason.examples)
+            add_row(f"+ {name}", reason.amounts, examples=reason.examples)
         add_row("out", self.kept, "out")
         for name, reason in self.dropped.items():
             add_row(f"- {name}", reason.amounts, name, reason.examples)
         for name, reason in self.notes.items():
             others = "".join(f", {amount:,} {unit}" for unit, amount in reason.amounts.items() if unit not in units)
-            add_row(f"({name}{others})", reason.amounts, None, reason.examples)
+            add_row(f"({name}{others})", reason.amounts, examples=reason.examples)
         return table
 
 

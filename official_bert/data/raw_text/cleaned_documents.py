@@ -1,15 +1,15 @@
 """Cleaned documents, and their form as JSON values, in which a stopped run finds them again (`data/long_work/journal`)."""
 
 import dataclasses
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
-from official_bert.data.pretraining.yield_report import Reason, YieldReport
+from official_bert.data.pretraining.yield_report import REASONS, Reason, YieldReport
 from official_bert.data.raw_text.deduplication import PERMUTATIONS, Fingerprint
 
 UNITS = ("sentences", "characters", "words")
-REASONS = ("dropped", "repeated", "notes")  # of a YieldReport
 
 
 @dataclasses.dataclass
@@ -29,24 +29,16 @@ CleanedPiece = tuple[list[Cleaned], YieldReport, int]  # documents, the account 
 # The forms of JSON values: a type, a list of one form, a mapping to one form, or a list of a form for each place.
 AMOUNTS = {"": int}
 DOCUMENT_FORM = (str, [[str]], [AMOUNTS], [int], int, [int])
-REASON_FORM = (AMOUNTS, [str], bool)
-PIECE_FORM = ([DOCUMENT_FORM], (AMOUNTS, *[{"": REASON_FORM}] * len(REASONS)), int)
+PIECE_FORM = ([DOCUMENT_FORM], (AMOUNTS, *[{"": (AMOUNTS, [str], bool)}] * len(REASONS)), int)
 
 
 def to_data(piece: CleanedPiece) -> list[Any]:
     """Returns a piece as JSON values."""
     documents, report, read = piece
-    reasons = [{reason: [facts.amounts, facts.examples, facts.expected] for reason, facts in getattr(report, name).items()}
-               for name in REASONS]
-    return [list(map(_values_of, documents)), [report.kept, *reasons], read]
-
-
-def _values_of(document: Cleaned) -> list[Any]:
-    """Returns a document as JSON values."""
-    fingerprint = document.fingerprint
-    signature = [] if fingerprint.signature is None else fingerprint.signature.tolist()
-    return [document.language, document.paragraphs, document.amounts, fingerprint.paragraphs.tolist(), fingerprint.document,
-            signature]
+    reasons = [{name: [*vars(reason).values()] for name, reason in getattr(report, kind).items()} for kind in REASONS]
+    return [[[document.language, document.paragraphs, document.amounts, document.fingerprint.paragraphs.tolist(),
+              document.fingerprint.document, document.fingerprint.signature.tolist()] for document in documents],
+            [report.kept, *reasons], read]
 
 
 def from_data(values: Any) -> CleanedPiece:
@@ -54,10 +46,8 @@ def from_data(values: Any) -> CleanedPiece:
     if not _fits(values, PIECE_FORM):
         raise ValueError("these are no cleaned documents")
     documents, (kept, *reasons), read = values
-    report = YieldReport()
-    report.kept = kept
-    for name, facts in zip(REASONS, reasons):
-        getattr(report, name).update({reason: Reason(*fields) for reason, fields in facts.items()})
+    report = YieldReport(Counter(kept), *({name: Reason(Counter(amounts), *facts) for name, (amounts, *facts) in kind.items()}
+                                          for kind in reasons))
     return [_document(*document) for document in documents], report, read
 
 
@@ -77,8 +67,8 @@ def _document(language: str, paragraphs: list[list[str]], amounts: list[dict[str
     same = len(paragraphs) == len(amounts) == len(hashes) and len(signature) in (0, PERMUTATIONS)
     if not (paragraphs and all(paragraphs) and same and all({*UNITS} <= {*units} for units in amounts)):
         raise ValueError("these are no cleaned documents")
-    return Cleaned(language, paragraphs, amounts, Fingerprint(
-        _array(hashes, np.uint64), hash_of_all, _array(signature, np.uint32) if signature else None))
+    return Cleaned(language, paragraphs, amounts,
+                   Fingerprint(_array(hashes, np.uint64), hash_of_all, _array(signature, np.uint32)))
 
 
 def _array(numbers: list[int], kind: type[np.unsignedinteger]) -> np.ndarray:

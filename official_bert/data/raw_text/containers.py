@@ -82,7 +82,7 @@ def open_bytes(path: str, bad: BadText) -> Iterator[BinaryIO]:
     """Opens a file, decompressed if its first bytes say that it is compressed; `-` is standard input.
 
     While it is open, `bad.bytes_read` tells how many bytes were read, compressed ones if it is.
-    Raises ValueError for archives, and for `zstd` if the package zstandard is not installed.
+    Raises ValueError for archives.
     """
     with contextlib.ExitStack() as stack:
         file: Any
@@ -99,62 +99,18 @@ def open_bytes(path: str, bad: BadText) -> Iterator[BinaryIO]:
 
 
 def _open_zstd(raw: BinaryIO) -> io.BufferedReader:
-    """Opens a zstd file of one or several frames."""
-    try:
-        import zstandard
-    except ImportError:
-        raise ValueError("a zstd file needs the package zstandard (pip install zstandard)") from None
-    return io.BufferedReader(_ZstdReader(raw, zstandard), 1 << 20)
-
-
-class _ZstdReader(io.RawIOBase):
-    """Decompresses zstd frames; unlike the package's own reader it raises EOFError if the last frame is cut off."""
-
-    def __init__(self, raw: BinaryIO, zstandard: Any):
-        self._raw, self._package, self._frame, self._ready = raw, zstandard, None, b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready:
-            data = self._raw.read(1 << 17)
-            if not data:
-                if self._frame is not None:
-                    raise EOFError("Compressed file ended before the end-of-stream marker was reached")
-                return 0
-            self._ready = b"".join(self._decompressed(data))
-        size = min(len(buffer), len(self._ready))
-        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
-        return size
-
-    def _decompressed(self, data: bytes) -> Iterator[bytes]:
-        """Gives the decompressed content of `data`, over one frame or several."""
-        while data:
-            if self._frame is None:
-                self._frame = self._package.ZstdDecompressor().decompressobj()
-            yield self._frame.decompress(data)
-            data = b""
-            if self._frame.eof:
-                data, self._frame = self._frame.unused_data, None
+    """Opens a zstd file of one or several frames; one that is cut off raises OSError."""
+    import pyarrow
+    return io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"))
 
 
 _OPENERS: dict[str, Callable[..., Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open, "zstd": _open_zstd}
-
-
-def damage() -> tuple[type[Exception], ...]:
-    """Returns the exceptions that decompressors raise for damaged files."""
-    damaged = (EOFError, zlib.error, lzma.LZMAError, OSError)  # gzip.BadGzipFile is an OSError
-    try:
-        import zstandard
-        return (*damaged, zstandard.ZstdError)
-    except ImportError:
-        return damaged
+DAMAGE = (EOFError, zlib.error, lzma.LZMAError, OSError)  # what decompressors raise for damaged files
 
 
 def read_head(path: str, size: int) -> bytes:
     """Returns the first bytes of a file, decompressed; none if it is damaged there, which the reader of its lines tells."""
-    with open_bytes(path, BadText()) as file, contextlib.suppress(*damage()):
+    with open_bytes(path, BadText()) as file, contextlib.suppress(*DAMAGE):
         return file.read(size)
     return b""
 
@@ -171,7 +127,7 @@ def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
         while True:
             try:
                 line = file.readline(LONGEST_LINE + 1) if is_bounded else file.readline()
-            except damage() as error:
+            except DAMAGE as error:
                 bad.skip(f"{path}:{number + 1}", f"the compressed file is damaged or cut off here ({error})", files=1)
                 return
             if not line:

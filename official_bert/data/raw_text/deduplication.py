@@ -11,7 +11,7 @@ import itertools
 import math
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from official_bert.data.raw_text import scripts
 
 PERMUTATIONS = 64
 ROWS_OF_BAND = 4  # two documents are compared if four numbers of their signatures, in the same place, are equal
-BANDS = PERMUTATIONS // ROWS_OF_BAND
 RECENT = 1 << 16  # entries in a Python dict before they become a sorted array
 KINDS = ("paragraphs", "documents", "near")
 HASH_PARTS, HASHES_AT_ONCE = 64, 1 << 16  # of lines
@@ -30,7 +29,7 @@ class Fingerprint:
     """A document's data for the search for duplicates: hashes of its paragraphs and of its text, and its signature."""
     paragraphs: np.ndarray
     document: int
-    signature: np.ndarray | None
+    signature: np.ndarray  # empty unless near duplicates are wanted
 
 
 def hash_text(text: str) -> int:
@@ -49,7 +48,7 @@ class Fingerprinter:
         texts = [" ".join(sentences) for sentences in paragraphs]
         whole = "\n".join(texts)
         return Fingerprint(np.array([hash_text(text) for text in texts], np.uint64), hash_text(whole),
-                           self.signature(whole) if self._near else None)
+                           self.signature(whole) if self._near else np.array([], np.uint32))
 
     def signature(self, text: str) -> np.ndarray:
         """Returns the MinHash signature of a text: `PERMUTATIONS` numbers of 32 bits."""
@@ -77,17 +76,18 @@ class Index:
     def find(self, keys: np.ndarray) -> set[int]:
         """Returns the entries that were added for some of `keys`."""
         candidates = {self._recent[key] for key in keys.tolist() if key in self._recent}
-        for level_keys, entries in self._levels:
-            places = np.minimum(np.searchsorted(level_keys, keys), len(level_keys) - 1)
-            candidates.update(entries[places[level_keys[places] == keys]].tolist())
-        return candidates
+        return candidates.union(*(entries[is_known].tolist() for is_known, entries in self._found(keys)))
 
     def contains(self, keys: np.ndarray) -> np.ndarray:
         """Returns, for each of `keys`, whether it was added."""
         is_known = np.fromiter((key in self._recent for key in keys.tolist()), bool, len(keys))
-        for level, _ in self._levels:
-            is_known |= level[np.minimum(np.searchsorted(level, keys), len(level) - 1)] == keys
-        return is_known
+        return np.any([is_known, *(level for level, _ in self._found(keys))], axis=0)
+
+    def _found(self, keys: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields for each level which of `keys` it holds, and an entry for each key."""
+        for level, entries in self._levels:
+            places = np.minimum(np.searchsorted(level, keys), len(level) - 1)
+            yield level[places] == keys, entries[places]
 
     def add(self, keys: np.ndarray, entry: int = 0) -> None:
         """Adds `keys` for an entry; a known key keeps its first entry."""
@@ -147,8 +147,9 @@ class Deduplicator:
             if self._documents.find(key):
                 return "exact"
             self._documents.add(key)
-        if "near" in self.kinds and document.signature is not None:
-            keys = self._band_keys(document.signature)
+        if "near" in self.kinds:
+            keys = np.array([hash_text(f"{band}:{numbers.tobytes().hex()}") for band, numbers
+                             in enumerate(document.signature.reshape(-1, ROWS_OF_BAND))], np.uint64)
             if any(np.count_nonzero(self._signature(entry) == document.signature) >= self._least_equal
                    for entry in sorted(self._bands.find(keys))):
                 return "near"
@@ -157,11 +158,6 @@ class Deduplicator:
             self._bands.add(keys, self._count)
             self._count += 1
         return ""
-
-    def _band_keys(self, values: np.ndarray) -> np.ndarray:
-        """Returns a number for each band of a signature."""
-        return np.array([hash_text(f"{band}:{values[band * ROWS_OF_BAND:(band + 1) * ROWS_OF_BAND].tobytes().hex()}")
-                         for band in range(BANDS)], np.uint64)
 
     def _signature(self, entry: int) -> np.ndarray:
         """Returns the signature of an earlier document."""

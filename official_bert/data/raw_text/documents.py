@@ -11,11 +11,9 @@ from typing import Literal, get_args
 
 from official_bert.data.pretraining.yield_report import YieldReport
 from official_bert.data.raw_text import containers, running_text
-from official_bert.data.raw_text.gutenberg import without_licence
 from official_bert.data.raw_text.quality import QualityLimits
 from official_bert.data.raw_text.scripts import WordCounter
 from official_bert.data.raw_text.sentence_splitting import split_sentences
-from official_bert.data.raw_text.wiki_markup import without_markup
 from official_bert.files import open_bytes
 
 Format = Literal["auto", "wikiextractor", "jsonl", "table", "text", "book", "documents"]
@@ -29,6 +27,21 @@ FORMATS = get_args(Format)
 SAMPLE_LINES = 400  # read to detect the format of a file
 MOST_CHARACTERS = 1 << 24  # of one document: a file of any size is read in bounded memory
 TITLES, UNENDED = "titles of articles", "an article without its end (</doc>)"
+_LICENCE_MARK = re.compile(r"\s*\*\*\*\s*(START|END) OF (?:THE|THIS) PROJECT GUTENBERG E(?:BOOK|TEXT)\b", re.IGNORECASE)
+_LINES_OF_A_MARK = 5  # a long title is wrapped; *** ends it
+_PREFACE = 400  # lines in which the first mark is looked for
+LICENCE = "Project Gutenberg's licence"
+# With a semicolon: html.unescape alone would read "&copy=" in an address as a sign too.
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]\w{1,31});")
+_NAMES = ("abbr|bdi|bdo|big|blockquote|caption|categorytree|ce|cite|center|chem|code|dd|del|dfn|dl|dt|em|font|gallery|graph|h[1-6]|hiero|"
+          "imagemap|includeonly|indicator|inputbox|ins|kbd|mapframe|maplink|math|noinclude|nowiki|ol|onlyinclude|phonos|poem|pre|rb|ref|"
+          "references|rp|rt|rtc|ruby|samp|score|section|small|source|span|strike|strong|sub|sup|syntaxhighlight|templatedata|"
+          "templatestyles|timeline|tt|ul|var|wbr")
+_BREAKS = "br|div|hr|li|p|table|td|th|tr"  # words on both sides of these are two
+# Names of one letter only without attributes: "x <b and b> c" is mathematics. A comment may hold anything.
+_TAG = re.compile(rf"<!--.*?-->|</?(?:{_NAMES})(?:\s[^<>]*)?/?>|</?[abiqsu]\s*/?>", re.IGNORECASE)
+_BREAK = re.compile(rf"</?(?:{_BREAKS})(?:\s[^<>]*)?/?>", re.IGNORECASE)
+ENTITIES, TAGS = "entities of HTML replaced by their characters", "left-over tags removed"
 
 
 @dataclasses.dataclass
@@ -187,6 +200,42 @@ def _text_of_row(line: str, text_key: str, report: YieldReport) -> tuple[str, st
 def _without_surrogates(text: str) -> str:
     """Returns `text` with U+FFFD in place of surrogates."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def without_licence(lines: Iterable[str], report: YieldReport) -> Iterator[str]:
+    """Gives the lines between the marks START and END of each book, all lines if there are no marks; the report counts the others.
+
+    Of a file with one mark alone, what lies before START or behind END is left out.
+    """
+    lines = iter(lines)
+    preface = list(itertools.islice(lines, _PREFACE))
+    first = next((first_mark[1].upper() for line in preface if (first_mark := _LICENCE_MARK.match(line))), "END")
+    inside, left_of_mark = first == "END", 0
+    for line in itertools.chain(preface, lines):
+        mark = _LICENCE_MARK.match(line)
+        if mark:
+            inside, left_of_mark = mark[1].upper() == "START", _LINES_OF_A_MARK
+        if mark or left_of_mark or not inside:
+            report.drop(LICENCE, "" if mark else line, expected=True, characters=len("".join(line.split())))
+            ended = not line.strip() or line.rstrip().endswith("***")
+            left_of_mark = 0 if ended else max(0, left_of_mark - 1)
+        else:
+            yield line
+
+
+def without_markup(line: str, report: YieldReport) -> str:
+    """Returns a line of an article as its reader sees it: entities replaced once, then tags removed; the report counts both."""
+    text = line
+    if "&" in line and (entities := sum(html.unescape(entity) != entity for entity in _ENTITY.findall(line))):
+        report.note(ENTITIES, line, entities=entities)
+        text = _ENTITY.sub(lambda entity: html.unescape(entity.group()), line)
+    if "<" not in text:
+        return text
+    cleaned, tags = _TAG.subn("", text)
+    cleaned, breaks = _BREAK.subn(" ", cleaned)
+    if tags or breaks:
+        report.note(TAGS, text, tags=tags + breaks)
+    return cleaned
 
 
 def _read_blocks(lines: Iterable[str]) -> Iterator[list[str]]:

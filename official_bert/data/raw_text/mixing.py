@@ -1,7 +1,7 @@
 """Mixes corpora of several languages (or sources) in the asked shares, by leaving out and repeating documents.
 
 The choice depends only on a document's place in the input. A document's copies go to different output files. The generator
-ensures that no copy serves as the random next sentence of another (`pretraining/equal_documents`).
+ensures that no copy serves as the random next sentence of another (`pretraining/instances.texts_of_documents`).
 """
 
 import collections

@@ -2,9 +2,8 @@
 
 import collections
 import dataclasses
+import functools
 import unicodedata
-
-from official_bert.data.raw_text import language_filter
 
 # The script of each language without Latin letters, as the first word of its characters' Unicode names.
 _SCRIPTS = {
@@ -21,6 +20,11 @@ _SCRIPTS = {
     "TAI": "tdd", "THAANA": "dv", "TIFINAGH": "zgh", "YI": "ii",
 }
 _JAPANESE = ("CJK", "HIRAGANA", "KATAKANA")
+CHARACTERS = 4000  # of a document are looked at, from its beginning
+# Codes of Wikipedia that mean a language of the model, and languages that it takes for each other because they are written alike.
+_ALIASES = {"simple": "en", "als": "de", "sh": "sr", "be-tarask": "be", "be-x-old": "be", "zh-classical": "zh", "zh-yue": "zh", "yue": "zh",
+            "wuu": "zh", "lzh": "zh", "gan": "zh"}
+_ALIKE = ({"no", "nb", "nn"}, {"bs", "hr", "sr"}, {"id", "ms"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +49,7 @@ class QualityLimits:
                 return f"documents with fewer than {self.min_letters:.0%} letters"
             if sum(letters[script] for script in scripts_of(language)) < self.min_script * total:
                 return f"documents with fewer than {self.min_script:.0%} letters of their language's script"
-        if self.same_language and not language_filter.is_in_language(" ".join(sentences), language):
+        if self.same_language and not is_in_language(" ".join(sentences), language):
             return "documents in another language"
         return ""
 
@@ -67,3 +71,23 @@ def _letters_by_script(text: str) -> tuple[collections.Counter, int]:
         elif not char.isspace():
             other_letters += count
     return letters, other_letters
+
+
+@functools.cache
+def accepted_labels(language: str) -> frozenset[str]:
+    """Returns the labels of the model that mean `language`, the code of a Wikipedia.
+
+    Raises ValueError for a language that the model does not know.
+    """
+    import py3langid
+    label = _ALIASES.get(language, language)
+    languages = {name for name, _ in py3langid.rank("")}
+    if label not in languages:
+        raise ValueError(f"--same_language: expected languages that can be told apart ({' '.join(sorted(languages))}), got {language!r}")
+    return frozenset(next((group for group in _ALIKE if label in group), {label}))
+
+
+def is_in_language(text: str, language: str) -> bool:
+    """Tells whether the most probable language of a text is `language`. Raises what `accepted_labels` raises."""
+    import py3langid
+    return py3langid.classify(text[:CHARACTERS])[0] in accepted_labels(language)

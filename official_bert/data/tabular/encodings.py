@@ -46,7 +46,7 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
     except UnicodeError as error:
         hint = "" if encoding else _other_encoding(path)
         raise ValueError(f"{path}:{number + 1}: not valid {encoding or 'UTF-8'}: {error}{hint}") from None
-    except containers.damage() as error:
+    except containers.DAMAGE as error:
         raise ValueError(f"{path}:{number + 1}: the compressed file is damaged or cut off here ({error})") from None
 
 

@@ -9,7 +9,7 @@ import tempfile
 import numpy as np
 import pytest
 
-from official_bert.data.pretraining import external_shuffle
+from official_bert.data.pretraining import record_writing
 
 
 def scratch(folder):
@@ -26,12 +26,12 @@ def put(folder, rows):
 @pytest.mark.parametrize("count", [0, 1, 7, 64, 65, 1000])
 @pytest.mark.parametrize("bucket, chunk, multiple", [(64, 24, 1), (160, 8, 6), (160, 10_000, 4), (100_000, 80, 5), (1, 1, 3)])
 def test_rows_come_in_the_order_asked_for(tmp_path, monkeypatch, count, bucket, chunk, multiple):
-    monkeypatch.setattr(external_shuffle, "BUCKET_BYTES", bucket)
-    monkeypatch.setattr(external_shuffle, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(record_writing, "BUCKET_BYTES", bucket)
+    monkeypatch.setattr(record_writing, "CHUNK_BYTES", chunk)
     rows = np.arange(4 * count, dtype=np.uint16).reshape(count, 4)
     order = np.random.default_rng(count).permutation(count)
     row, found, shares = np.dtype((np.uint16, (4,))), [], []
-    for part in external_shuffle.shuffled(put(tmp_path, rows), row, order, lambda: scratch(tmp_path), multiple, shares.append):
+    for part in record_writing.ShuffledRows(put(tmp_path, rows), row, order).buckets(lambda: scratch(tmp_path), multiple, shares.append):
         assert part.start == sum(map(len, found)) and part.start % multiple == 0
         found.append(part.rows[part.numbers])
     np.testing.assert_array_equal(np.concatenate([rows[:0], *found]), rows[order])
@@ -40,8 +40,8 @@ def test_rows_come_in_the_order_asked_for(tmp_path, monkeypatch, count, bucket, 
 
 
 def test_the_files_together_take_hardly_more_than_the_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(external_shuffle, "BUCKET_BYTES", 1 << 20)
-    monkeypatch.setattr(external_shuffle, "CHUNK_BYTES", 1 << 18)
+    monkeypatch.setattr(record_writing, "BUCKET_BYTES", 1 << 20)
+    monkeypatch.setattr(record_writing, "CHUNK_BYTES", 1 << 18)
     rows = np.zeros((16_384, 512), np.uint16)  # 16 MB
     file, most = put(tmp_path, rows), 0
     files = [file]
@@ -54,14 +54,14 @@ def test_the_files_together_take_hardly_more_than_the_rows(tmp_path, monkeypatch
         files.append(scratch(tmp_path))
         return files[-1]
     order = np.random.default_rng(0).permutation(len(rows))
-    list(external_shuffle.shuffled(file, np.dtype((np.uint16, (512,))), order, open_scratch, 1, measure))
+    list(record_writing.ShuffledRows(file, np.dtype((np.uint16, (512,))), order).buckets(open_scratch, 1, measure))
     assert len(files) == 2 and 16e6 < most < 18.5e6
 
 
 READING = """
 import os, re, sys, numpy as np
-from official_bert.data.pretraining import external_shuffle
-external_shuffle.BUCKET_BYTES, external_shuffle.CHUNK_BYTES = 1 << 25, 1 << 24
+from official_bert.data.pretraining import record_writing
+record_writing.BUCKET_BYTES, record_writing.CHUNK_BYTES = 1 << 25, 1 << 24
 folder, count, width = sys.argv[1], 800_000, 172
 opened = []
 def open_scratch():
@@ -81,7 +81,7 @@ for start in range(0, count, 100_000):
 drop(file)
 order = np.random.default_rng(0).permutation(count)
 before, memory, seen = io(), anonymous(), 0
-for bucket in external_shuffle.shuffled(file, np.dtype((np.uint16, (width,))), order, open_scratch, 1,
+for bucket in record_writing.ShuffledRows(file, np.dtype((np.uint16, (width,))), order).buckets(open_scratch, 1,
                                         lambda share: drop(opened[-1]) if share == 1 else None):
     numbers = bucket.rows[bucket.numbers, :2].copy().view(np.uint32)[:, 0]
     assert (numbers == order[bucket.start:bucket.start + len(numbers)]).all()

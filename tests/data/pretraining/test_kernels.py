@@ -5,10 +5,9 @@ import random
 import numpy as np
 import pytest
 
-from official_bert.data.pretraining import kernels, random_stream
-from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler
+from official_bert.data.pretraining import instances, kernels
+from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler, RandomStream
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
-from official_bert.data.pretraining.random_stream import RandomStream
 
 SEEDS = [0, 1, 12345, 2**40 + 3, -7]
 
@@ -54,5 +53,5 @@ def test_instances_do_not_depend_on_how_many_numbers_or_rows_there_are_at_a_time
                             masking=MaskingConfig(strategy=strategy) if strategy else None)
     wanted = all_rows(config, 10_000)
     assert len(wanted) > 200
-    monkeypatch.setattr(random_stream, "FIRST_WORDS", random_stream.STATE)  # a few instances, or not even one
+    monkeypatch.setattr(instances, "FIRST_WORDS", instances.STATE)  # a few instances, or not even one
     np.testing.assert_array_equal(all_rows(config), wanted)

@@ -11,7 +11,7 @@ from made_pretraining import S, V, data_files, make_config, resolve, weights_aft
 from oracles.records import encode_example, write_tfrecords
 
 from official_bert.data import records
-from official_bert.data.pretraining import record_lengths
+from official_bert.data.pretraining import packing
 from official_bert.data.pretraining.packing import Packing, pack, unpack
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop
@@ -162,11 +162,11 @@ def test_lengths_are_counted_once_and_again_if_they_are_damaged(path, monkeypatc
     def rows():
         return instances_of(resolved(path, True).train, 2)
     wanted = rows()
-    file = pathlib.Path(path).parent / f".{pathlib.Path(path).name}{record_lengths.SUFFIX}"
+    file = pathlib.Path(path).parent / f".{pathlib.Path(path).name}{packing.SUFFIX}"
     assert file.stat().st_size == 512 + 150 * 8
     counted = []
-    count = record_lengths._count
-    monkeypatch.setattr(record_lengths, "_count", lambda *arguments: counted.append(1) or count(*arguments))
+    count = packing._count
+    monkeypatch.setattr(packing, "_count", lambda *arguments: counted.append(1) or count(*arguments))
     assert rows() == wanted and not counted
     data = bytearray(file.read_bytes())
     data[600] ^= 1

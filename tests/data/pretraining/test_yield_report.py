@@ -1,5 +1,6 @@
 import io
 import json
+from collections import Counter
 
 import pytest
 import rich.console
@@ -58,9 +59,9 @@ def test_parts_in_order_give_the_report_of_the_whole_with_the_first_three_exampl
 def from_dict(values):
     """Returns the report that `as_dict` gave these values."""
     report = YieldReport()
-    report.kept = {unit: counts["out"] for unit, counts in values["units"].items()}
+    report.kept = Counter({unit: counts["out"] for unit, counts in values["units"].items()})
     for name, reasons in (("dropped", report.dropped), ("repeated", report.repeated), ("notes", report.notes)):
-        reasons.update({key: Reason(**reason) for key, reason in values[name].items()})
+        reasons.update({key: Reason(**reason | {"amounts": Counter(reason["amounts"])}) for key, reason in values[name].items()})
     return report
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from official_bert.data.raw_text import language_filter, mixing
+from official_bert.data.raw_text import mixing, quality
 from official_bert.data.raw_text.quality import QualityLimits, scripts_of
 
 
@@ -76,4 +76,4 @@ def test_scripts_of_languages():
 
 def test_a_language_that_cannot_be_told_is_refused():
     with pytest.raises(ValueError, match="--same_language: expected languages that can be told apart .*, got 'nah'"):
-        language_filter.accepted_labels("nah")
+        quality.accepted_labels("nah")
