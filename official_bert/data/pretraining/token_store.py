@@ -11,7 +11,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -77,9 +77,8 @@ class TokenStore:
 def describe(input_files: Sequence[str], vocab_file: str, do_lower_case: bool, on_bad_text: BadText,
              files_end_documents: bool, units: TextUnits | None = None) -> dict:
     """Returns everything that a store depends on; a kept store with an equal description can be used again."""
-    vocab_hash = loading.digest(vocab_file)
     files = [{"path": absolute(path), "bytes": size_of(path), "modified": modified(path)} for path in input_files]
-    return {"format": FORMAT, "vocab_sha256": vocab_hash, "do_lower_case": do_lower_case, "on_bad_text": on_bad_text,
+    return {"format": FORMAT, "vocab_sha256": loading.digest(vocab_file), "do_lower_case": do_lower_case, "on_bad_text": on_bad_text,
             "files_end_documents": files_end_documents, "files": files, "units": units.described if units else ""}
 
 
@@ -115,8 +114,6 @@ def check_store_folder(folder: str) -> None:
     require_here(folder, "token_store", "its files are mapped into memory")
     if os.path.isdir(folder) and os.listdir(folder) and not os.path.exists(os.path.join(folder, "store.json")):
         raise ValueError(f"{folder}: expected a token store or an empty folder, got one with other files")
-    if os.path.lexists(folder) and not os.path.isdir(folder):
-        raise ValueError(f"{folder}: expected a folder for the token store, got a file")
     check_folder(os.path.dirname(os.path.abspath(folder)))
 
 
@@ -149,27 +146,19 @@ def build_store(folder: str, description: dict, tokenizer: AnyTokenizer, num_wor
             chunks = (chunk for path in paths for chunk in split_file(path))
             for chunk in itertools.islice(chunks, writer.chunks):
                 progress(chunk.stop - chunk.start)
-            for chunk, encoded in encode_chunks(chunks, tokenizer, replace, num_workers):
+            for chunk, encoded in in_order(lambda chunk: _encode_chunk(tokenizer, chunk, replace), chunks, num_workers):
                 writer.add(chunk, encoded)
                 progress(chunk.stop - chunk.start)
-            if not writer.num_tokens and not may_be_empty:
+            if not writer.lengths["tokens"] and not may_be_empty:
                 raise no_text(paths)
         os.rename(work.path_of(STORE), folder)
-    store = open_store(folder, description)
-    assert store is not None
-    return store
+    return open_store(folder, description)  # type: ignore[return-value]
 
 
 def no_text(paths: Sequence[str]) -> ValueError:
     """Returns the error for files without a token."""
     more = f" and {len(paths) - 3} more files" if len(paths) > 3 else ""
     return ValueError(f"expected text, found not one token in {', '.join(paths[:3])}{more}")
-
-
-def encode_chunks(chunks: Iterable[Chunk], tokenizer: AnyTokenizer, replace: bool,
-                  num_workers: int) -> Iterator[tuple[Chunk, EncodedLines]]:
-    """Gives the chunks of files with their ids, in order, for any number of workers."""
-    return in_order(lambda chunk: _encode_chunk(tokenizer, chunk, replace), chunks, num_workers)
 
 
 def split_file(path: str) -> Iterator[Chunk]:
@@ -186,15 +175,13 @@ def split_file(path: str) -> Iterator[Chunk]:
 
 def _find_end(file: IO[bytes], start: int, size: int) -> tuple[int, bool]:
     """Returns the end of a chunk that begins at `start`, and whether its last line continues."""
-    last_space = -1
-    position = start + CHUNK_BYTES
+    last_space, position = -1, start + CHUNK_BYTES
     file.seek(position)
     while position < size:
         block = file.read(1 << 16)
         if (newline := block.find(b"\n")) >= 0:
             return position + newline + 1, False
-        space = block.rfind(b" ")
-        if space >= 0:
+        if (space := block.rfind(b" ")) >= 0:
             last_space = position + space + 1
         position += len(block)
         if position - start > LONGEST_LINE and last_space >= 0:
@@ -229,18 +216,18 @@ class StoreWriter:
     def __init__(self, work: WorkFolder, token_type: type, description: dict):
         self._work, self._folder, self.description = work, work.path_of(STORE), description
         self._types: dict[str, np.dtype] = {name: np.dtype(token_type if name == "tokens" else np.int64) for name in ARRAYS}
-        self._lengths, self._checksums = dict.fromkeys(ARRAYS, 0), dict.fromkeys(ARRAYS, 0)
-        self.chunks = 0  # added so far
+        self.lengths, self._checksums = dict.fromkeys(ARRAYS, 0), dict.fromkeys(ARRAYS, 0)
+        self.chunks = 0  # added so far, as are the lengths
         self._file_starts: list[int] = []
         self._ended = True  # the next sentence begins a document
         self._open = (0, True)  # tokens of the unfinished line, and whether it is blank so far
         if saved := work.finished(STORE, self._is_as_saved):
-            self.chunks, self._lengths, self._checksums = saved["chunks"], saved["lengths"], saved["checksums"]
+            self.chunks, self.lengths, self._checksums = saved["chunks"], saved["lengths"], saved["checksums"]
             self._file_starts, self._ended, self._open = saved["file_starts"], saved["ended"], tuple(saved["open"])
         os.makedirs(self._folder, exist_ok=True)
         self._files = {name: open(self._path(name), "ab") for name in ARRAYS}  # noqa: SIM115  (closed when the writer is left)
         for name, file in self._files.items():
-            file.truncate(self._lengths[name] * self._types[name].itemsize)
+            file.truncate(self.lengths[name] * self._types[name].itemsize)
         self._at_chunk = self._state()
         self._saved = time.monotonic()
 
@@ -274,29 +261,27 @@ class StoreWriter:
 
     def _state(self) -> dict:
         """Returns the writer's state."""
-        return {"chunks": self.chunks, "lengths": dict(self._lengths), "checksums": dict(self._checksums),
+        return {"chunks": self.chunks, "lengths": dict(self.lengths), "checksums": dict(self._checksums),
                 "file_starts": list(self._file_starts), "ended": self._ended, "open": self._open}
 
     def _save(self) -> None:
         """Flushes the files to the disk, then writes down the state after the last chunk."""
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
+        self._flush()
         self._work.finish(STORE, self._at_chunk)
         self._saved = time.monotonic()
 
-    @property
-    def num_tokens(self) -> int:
-        """Tokens so far."""
-        return self._lengths["tokens"]
+    def _flush(self) -> None:
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
 
     def add(self, chunk: Chunk, encoded: EncodedLines) -> None:
         """Appends a chunk; chunks come in the order of the text."""
         if chunk.start == 0:  # a new file, which may be the same path again
-            self._file_starts.append(self._lengths["documents"])
+            self._file_starts.append(self.lengths["documents"])
             self._ended |= self.description["files_end_documents"]
         lengths, blank = encoded.lengths.astype(np.int64), encoded.blank.copy()
-        first = self._lengths["tokens"] - self._open[0]
+        first = self.lengths["tokens"] - self._open[0]
         if len(lengths):
             lengths[0] += self._open[0]
             blank[0] &= self._open[1]
@@ -318,7 +303,7 @@ class StoreWriter:
         sentences = np.flatnonzero(lengths)
         if len(sentences):
             begins = np.diff(breaks[sentences], prepend=0) > 0
-            self._append("documents", self._lengths["sentences"] + np.flatnonzero(begins))
+            self._append("documents", self.lengths["sentences"] + np.flatnonzero(begins))
             self._append("sentences", starts[sentences])
             self._ended = bool(blank[sentences[-1]:].any())
         else:
@@ -328,16 +313,14 @@ class StoreWriter:
         data = values.astype(self._types[name]).data
         self._files[name].write(data)
         self._checksums[name] = zlib.crc32(data, self._checksums[name])
-        self._lengths[name] += len(values)
+        self.lengths[name] += len(values)
 
     def _finish(self) -> None:
         """Closes the last sentence and document, and writes the store's description."""
-        starts = self._file_starts + [self._lengths["documents"]]
-        self._append("documents", np.array([self._lengths["sentences"]]))
-        self._append("sentences", np.array([self._lengths["tokens"]]))
-        meta = {name: {"dtype": dtype.name, "length": self._lengths[name]} for name, dtype in self._types.items()}
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
+        starts = self._file_starts + [self.lengths["documents"]]
+        self._append("documents", np.array([self.lengths["sentences"]]))
+        self._append("sentences", np.array([self.lengths["tokens"]]))
+        meta = {name: {"dtype": dtype.name, "length": self.lengths[name]} for name, dtype in self._types.items()}
+        self._flush()
         write_json(os.path.join(self._folder, "store.json"),
                    meta | {"file_starts": starts, "made_of": self.description})

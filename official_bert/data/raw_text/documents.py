@@ -117,13 +117,9 @@ def read_documents(path: str, form: Format = "auto", text_key: str = "text", bad
     elif form == "jsonl":
         yield from map(Document, _read_json_lines(lines, path, text_key, bad))
     else:
-        yield from map(Document, _read_plain_text(without_licence(lines, bad.report), form))
-
-
-def _read_plain_text(lines: Iterable[str], form: Format) -> Iterator[list[str]]:
-    if form == "documents":
-        return _read_blocks(lines)
-    return _in_pieces(map(" ".join, _read_blocks(lines)) if form == "book" else lines)
+        text = without_licence(lines, bad.report)
+        blocks = _read_blocks(text) if form in ("documents", "book") else ()
+        yield from map(Document, blocks if form == "documents" else _in_pieces(map(" ".join, blocks) if form == "book" else text))
 
 
 def _lines_of(text: str, bad: containers.BadText) -> list[str]:
@@ -240,15 +236,9 @@ def without_markup(line: str, report: YieldReport) -> str:
 
 def _read_blocks(lines: Iterable[str]) -> Iterator[list[str]]:
     """Gives the lines between blank lines: a hard-wrapped paragraph, or a document."""
-    block: list[str] = []
-    for line in lines:
-        if line.strip():
-            block.append(line.strip())
-        elif block:
-            yield block
-            block = []
-    if block:
-        yield block
+    for has_text, block in itertools.groupby(map(str.strip, lines), bool):
+        if has_text:
+            yield list(block)
 
 
 def _in_pieces(paragraphs: Iterable[str]) -> Iterator[list[str]]:

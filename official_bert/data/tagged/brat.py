@@ -3,6 +3,7 @@
 A row is a line of the text, or several that an entity joins; its places count from the row's beginning.
 """
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -110,15 +111,9 @@ def write_documents(path: str, documents: Sequence[Document]) -> None:
     files = files_written(path)
     if files and len(documents) > 1:
         raise ValueError(f"{path}: expected the name of a new folder for {len(documents)} documents of brat")
-    if files:
-        with written_together(files) as (text, annotations):
-            text.write(documents[0].text)
-            annotations.writelines(_lines_of(documents[0]))
-        return
-    with written_folder(path.rstrip("/")) as folder:
+    with contextlib.nullcontext() if files else written_folder(path.rstrip("/")) as folder:
         for document in documents:
-            stem = os.path.join(folder, document.name)
-            with written_together([stem + TEXT, stem + ANNOTATIONS]) as (text, annotations):
+            with written_together(files or files_written(os.path.join(folder, document.name + ANNOTATIONS))) as (text, annotations):
                 text.write(document.text)
                 annotations.writelines(_lines_of(document))
 
