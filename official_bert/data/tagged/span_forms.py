@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from official_bert.data.tables import Rows, Source, collected, format_of_objects, json_values, place
 from official_bert.data.tabular.companions import annotations_of
@@ -50,49 +50,59 @@ class Form:
         try:
             if (form := form_of(whole)) and form.read(whole) == (text, list(spans)):
                 return whole
-        except (KeyError, TypeError, ValueError, StopIteration):
+        except (LookupError, TypeError, ValueError, StopIteration):
             pass
         return self.write({key: value for key, value in row.items() if isinstance(value, (str, int, float)) and key not in OF_FORMS},
                           text, spans)
 
 
-def _triples(values: Any) -> list[Span]:
-    return [Span(start, end, kind) for start, end, kind, *_ in values]
+class Entities(NamedTuple):
+    """Where the values of a list have start, end and type of an entity: keys of objects, or places in lists."""
+
+    start: Any
+    end: Any
+    kind: Any
+
+    def fit(self, values: Any) -> bool:
+        """Whether values are a list of such entities; there may be none."""
+        if self == TRIPLES:
+            return isinstance(values, list) and all(isinstance(value, (list, tuple)) and len(value) >= 3 and isinstance(value[2], str)
+                                                    for value in values)
+        return isinstance(values, list) and all(isinstance(value, Mapping) and {*self} <= {*value} for value in values)
+
+    def read(self, values: Iterable[Any]) -> list[Span]:
+        """Reads entities; those of Label Studio may have several types each."""
+        if self == LABEL_STUDIO:
+            return [Span(value["start"], value["end"], kind, str(value.get("text") or "")) for value in values for kind in value["labels"]]
+        return [Span(value[self.start], value[self.end], value[self.kind]) for value in values]
+
+    def write(self, text: str, spans: Iterable[Span]) -> list[Any]:
+        """Writes entities of a text."""
+        if self == LABEL_STUDIO:
+            return [{"start": span.start, "end": span.end, "text": span.words or text[span.start:span.end], "labels": [span.kind]}
+                    for span in spans]
+        values = [[span.start, span.end, span.kind] for span in spans]
+        return values if self == TRIPLES else [dict(zip(self, value)) for value in values]
 
 
-def _listed(spans: Iterable[Span]) -> list[list[Any]]:
-    return [[span.start, span.end, span.kind] for span in spans]
+TRIPLES, OBJECTS, LABEL_STUDIO = Entities(0, 1, 2), Entities("start", "end", "label"), Entities("start", "end", "labels")
+RELATED = Entities("start_offset", "end_offset", "label")  # doccano's, with relations
 
 
-def _are_triples(values: Any) -> bool:
-    """Whether values are lists of start, end and type, as in doccano; there may be none."""
-    return isinstance(values, list) and all(isinstance(value, (list, tuple)) and len(value) >= 3 and isinstance(value[2], str)
-                                            for value in values)
+def _is_text_row(row: Any, *keys: str, text_key: str = "text") -> bool:
+    return isinstance(row, Mapping) and isinstance(row.get(text_key), str) and all(key in row for key in keys)
 
 
-def _is_text_row(row: Any, *keys: str) -> bool:
-    return isinstance(row, Mapping) and isinstance(row.get("text"), str) and all(key in row for key in keys)
+def _text_form(name: str, tool: str, fits: Callable[[Any], bool], entities: Entities, keys: Sequence[str] = (), text_key: str = "text",
+               left_out: Sequence[str] = ()) -> Form:
+    """A form of objects with a text and a list of entities: under the first of `keys` (none: of any) that has such a list."""
+    def key_of(row: Mapping[str, Any]) -> str:
+        return keys[0] if len(keys) == 1 else next((key for key in keys or row if entities.fit(row.get(key))), "label")
 
-
-def _are_objects(values: Any, *keys: str) -> bool:
-    return isinstance(values, list) and all(isinstance(value, Mapping) and {*keys} <= {*value} for value in values)
-
-
-def _doccano_key(row: Mapping[str, Any]) -> str:
-    return next((key for key in ("label", "labels", "entities") if key in row and _are_triples(row[key])), "label")
-
-
-def _of_objects(values: Iterable[Mapping[str, Any]], start: str, end: str, kind: str) -> list[Span]:
-    return [Span(value[start], value[end], value[kind]) for value in values]
-
-
-def _as_objects(spans: Iterable[Span], start: str, end: str, kind: str) -> list[dict[str, Any]]:
-    return [{start: span.start, end: span.end, kind: span.kind} for span in spans]
-
-
-def _labelled(values: Iterable[Mapping[str, Any]]) -> list[Span]:
-    """Reads entities of Label Studio, each of which may have several types."""
-    return [Span(value["start"], value["end"], label, str(value.get("text") or "")) for value in values for label in value["labels"]]
+    def write(row: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
+        kept = {key: value for key, value in row.items() if key not in left_out}
+        return kept | {text_key: text, key_of(row): entities.write(text, spans)}
+    return Form(name, tool, fits, lambda row: (row[text_key], entities.read(row[key_of(row)])), write)
 
 
 def _read_label_studio(task: Mapping[str, Any]) -> Record | None:
@@ -102,31 +112,19 @@ def _read_label_studio(task: Mapping[str, Any]) -> Record | None:
         return None  # a person skipped it
     results = (annotations or task.get("predictions") or [{}])[0].get("result", [])
     values = [result["value"] for result in results if result.get("type", "labels") == "labels"]
-    return _label_studio_text(task), _labelled(values)
+    return task["data"][_label_studio_key(task["data"])], LABEL_STUDIO.read(values)
 
 
-def _label_studio_text(task: Mapping[str, Any]) -> str:
-    data = task["data"]
-    return data["text"] if "text" in data else next(value for value in data.values() if isinstance(value, str))
+def _label_studio_key(data: Mapping[str, Any]) -> str:
+    return "text" if "text" in data else next(key for key, value in data.items() if isinstance(value, str))
 
 
 def _write_label_studio(task: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
     data = stored_data if isinstance(stored_data := task.get("data"), Mapping) and stored_data else {"text": text}
-    key = "text" if "text" in data else next(key for key, value in data.items() if isinstance(value, str))
-    results = [{"id": f"e{number}", "from_name": "label", "to_name": key, "type": "labels", "value": {
-        "start": span.start, "end": span.end, "text": span.words or text[span.start:span.end], "labels": [span.kind]}}
-        for number, span in enumerate(spans)]
+    results = [{"id": f"e{number}", "from_name": "label", "to_name": _label_studio_key(data), "type": "labels", "value": value}
+               for number, value in enumerate(LABEL_STUDIO.write(text, spans))]
     kept = {key: value for key, value in task.items() if key not in ("annotations", "completions", "predictions")}
     return kept | {"data": data, "predictions": [{"result": results}]}
-
-
-def _min_key(row: Mapping[str, Any]) -> str:
-    return next((key for key, value in row.items() if _are_objects(value, "start", "end", "labels")), "label")
-
-
-def _write_min(row: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
-    return {**row, "text": text, _min_key(row): [{"start": span.start, "end": span.end, "text": span.words or text[span.start:span.end],
-                                                  "labels": [span.kind]} for span in spans]}
 
 
 def _read_cluener(row: Mapping[str, Any]) -> Record:
@@ -145,42 +143,31 @@ def _is_pair(row: Any) -> bool:
     return isinstance(row, (list, tuple)) and len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], Mapping)
 
 
-def _prodigy(row: Mapping[str, Any]) -> Record | None:
-    return None if row.get("answer", "accept") != "accept" else (row["text"], _of_objects(row["spans"], "start", "end", "label"))
-
-
+PRODIGY = _text_form("prodigy", "Prodigy", lambda row: _is_text_row(row, "spans"), OBJECTS, ["spans"], left_out=["answer", "tokens"])
+DOCCANO_KEYS = ("label", "labels", "entities")
 # The form of rows is the first that fits all of them: one without entities may be in several, of which doccano stands before Label Studio.
 # The name is a value of --output_format.
 FORMS: Sequence[Form] = (
     Form("spacy", "spaCy's (text, {\"entities\": ...}), in JSON lists", _is_pair,
-         lambda row: (row[0], _triples(row[1].get("entities", []))),
-         lambda row, text, spans: [text, {**(row[1] if _is_pair(row) else {}), "entities": _listed(spans)}]),
-    Form("spacy_docs", "spaCy's Doc.to_json", lambda row: _is_text_row(row, "ents"),
-         lambda row: (row["text"], _of_objects(row["ents"], "start", "end", "label")),
-         lambda row, text, spans: {**{key: value for key, value in row.items() if key != "tokens"}, "text": text,
-                                   "ents": _as_objects(spans, "start", "end", "label")}),
+         lambda row: (row[0], TRIPLES.read(row[1].get("entities", []))),
+         lambda row, text, spans: [text, {**(row[1] if _is_pair(row) else {}), "entities": TRIPLES.write(text, spans)}]),
+    _text_form("spacy_docs", "spaCy's Doc.to_json", lambda row: _is_text_row(row, "ents"), OBJECTS, ["ents"], left_out=["tokens"]),
     Form("label_studio", "Label Studio's JSON", lambda row: isinstance(row, Mapping) and isinstance(row.get("data"), Mapping)
          and any(isinstance(value, str) for value in row["data"].values()), _read_label_studio, _write_label_studio),
-    Form("prodigy", "Prodigy", lambda row: _is_text_row(row, "spans"), _prodigy,
-         lambda row, text, spans: {**{key: value for key, value in row.items() if key not in ("answer", "tokens")}, "text": text,
-                                   "spans": _as_objects(spans, "start", "end", "label")}),
+    dataclasses.replace(PRODIGY, read=lambda row: PRODIGY.read(row) if row.get("answer", "accept") == "accept" else None),
     Form("cluener", "CLUENER", lambda row: _is_text_row(row, "label") and isinstance(row["label"], Mapping) and all(
         isinstance(names, Mapping) and all(isinstance(places, list) for places in names.values()) for names in row["label"].values()),
          _read_cluener, _write_cluener),
-    Form("doccano", "doccano", lambda row: _is_text_row(row) and any(
-        _are_triples(row.get(key)) and (row[key] or "relations" not in row) for key in ("label", "labels", "entities")),
-         lambda row: (row["text"], _triples(row[_doccano_key(row)])),
-         lambda row, text, spans: {**row, "text": text, _doccano_key(row): _listed(spans)}),
-    Form("doccano_relations", "doccano, with relations", lambda row: _is_text_row(row) and _are_objects(
-        row.get("entities"), "label", "start_offset", "end_offset"),
-         lambda row: (row["text"], _of_objects(row["entities"], "start_offset", "end_offset", "label")),
+    _text_form("doccano", "doccano", lambda row: _is_text_row(row) and any(
+        TRIPLES.fit(row.get(key)) and (row[key] or "relations" not in row) for key in DOCCANO_KEYS), TRIPLES, DOCCANO_KEYS),
+    Form("doccano_relations", "doccano, with relations", lambda row: _is_text_row(row) and RELATED.fit(row.get("entities")),
+         lambda row: (row["text"], RELATED.read(row["entities"])),
          lambda row, text, spans: {**row, "text": text, "relations": [], "entities": [
-             {"id": number, **one} for number, one in enumerate(_as_objects(spans, "start_offset", "end_offset", "label"))]}),
-    Form("label_studio_min", "Label Studio's JSON_MIN", lambda row: _is_text_row(row) and any(
-        _are_objects(value, "start", "end", "labels") for value in row.values()),
-         lambda row: (row["text"], _labelled(row[_min_key(row)])), _write_min),
-    Form("flair", "flair", lambda row: isinstance(row, Mapping) and isinstance(row.get("data"), str) and _are_triples(row.get("label")),
-         lambda row: (row["data"], _triples(row["label"])), lambda row, text, spans: {**row, "data": text, "label": _listed(spans)}),
+             {"id": number, **entity} for number, entity in enumerate(RELATED.write(text, spans))]}),
+    _text_form("label_studio_min", "Label Studio's JSON_MIN",
+               lambda row: _is_text_row(row) and any(map(LABEL_STUDIO.fit, row.values())), LABEL_STUDIO),
+    _text_form("flair", "flair", lambda row: _is_text_row(row, text_key="data") and TRIPLES.fit(row.get("label")),
+               TRIPLES, ["label"], "data"),
 )
 BY_NAME: Mapping[str, Form] = {form.name: form for form in FORMS}
 LISTS = ("spacy", "label_studio", "label_studio_min")  # written as one JSON list; the others are JSON lines
@@ -256,7 +243,7 @@ def records(rows: Rows) -> Iterator[tuple[int, Record | None]]:
     for number, row in enumerate(rows.values):
         try:
             yield number, form.read(row)
-        except (KeyError, TypeError, ValueError, StopIteration) as error:
+        except (LookupError, TypeError, ValueError, StopIteration) as error:
             raise ValueError(f"{place(rows, number)}: not in the form of {form.tool}: {error!r:.80}") from None
 
 
