@@ -82,12 +82,9 @@ def poverty(documents: int, sentences: int) -> str:
 def poor_shards(store: TokenStore, num_shards: int) -> dict[int, str]:
     """Returns {shard: key of POOR} for the poor shards."""
     sentences = np.diff(store.document_starts)
-    shares = {}
-    for shard in range(num_shards):
-        documents = shard_documents(store.file_starts, shard, num_shards)
-        if kind := poverty(len(documents), int(sentences[documents].sum())):
-            shares[shard] = kind
-    return shares
+    documents = (shard_documents(store.file_starts, shard, num_shards) for shard in range(num_shards))
+    kinds = (poverty(len(numbers), int(sentences[numbers].sum())) for numbers in documents)
+    return {shard: kind for shard, kind in enumerate(kinds) if kind}
 
 
 def label_warnings(config: InstanceConfig, poor: Mapping[int, str], num_shards: int) -> list[str]:

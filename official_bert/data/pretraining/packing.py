@@ -12,6 +12,7 @@ only. So the losses are those of the same instances in rows of their own.
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -66,19 +67,16 @@ class Packing:
         shares = -(-predictions.astype(np.int64) * self.max_seq_length // self.predictions_per_row)
         sizes = np.clip(np.maximum(tokens, shares), 1, self.max_seq_length)
         counts, lengths, members = [], [], []
-        first = 0
-        for count in indexed.counts:
-            rows = 0
-            for start in range(first, first + count, AT_ONCE):
-                part = pack(sizes[start:min(start + AT_ONCE, first + count)], self.max_seq_length, self.max_instances_per_row)
+        for first, end in itertools.pairwise(itertools.accumulate(indexed.counts, initial=0)):
+            counts.append(0)
+            for start in range(first, end, AT_ONCE):
+                part = pack(sizes[start:min(start + AT_ONCE, end)], self.max_seq_length, self.max_instances_per_row)
                 in_row = np.bincount(part)
                 # Rows are made longest instance first: neighbours would be alike.
                 place = np.random.default_rng(start).permutation(len(in_row))
                 members.append(start + np.argsort(place[part], kind="stable"))
                 lengths.append(in_row[np.argsort(place)])
-                rows += len(in_row)
-            counts.append(rows)
-            first += count
+                counts[-1] += len(in_row)
         return RowGroups(counts, np.cumsum(np.concatenate([[0], *lengths])), np.concatenate(members))
 
     def arrange(self, batch: Batch, row: tf.Tensor, rows: int) -> Batch:
@@ -187,21 +185,21 @@ def record_lengths(indexed: IndexedRecords, features: tuple[records.Feature, ...
     `features` is the table that the records follow; without masks there are 0 predictions. Raises ValueError for broken records.
     """
     measured = tuple(feature for feature in features if feature.name in ("input_mask", "masked_lm_weights"))
-    lengths_of_files = {number: lengths for number, index in enumerate(indexed.indices)
-                        if (lengths := _known(index)) is not None}
-    missing = [number for number in range(len(indexed.counts)) if number not in lengths_of_files]
-    total, done = sum(indexed.counts[number] for number in missing), 0
+    lengths = [_known(index) for index in indexed.indices]
+    total, done = sum(count for count, known in zip(indexed.counts, lengths) if known is None), 0
     with contextlib.ExitStack() as stack:
         show = stack.enter_context(Reporter()).show if total >= SHOWN_FROM else lambda *_: None
-        for number in missing:
-            counted = [np.zeros((0, 2), ROW)]
-            for part in _count(indexed, number, measured):
-                counted.append(part)
-                done += len(part)
-                show("measuring records", done / total)
-            lengths_of_files[number] = np.concatenate(counted)
-            _keep(indexed.indices[number], lengths_of_files[number])
-    return np.concatenate([lengths_of_files[number] for number in range(len(indexed.counts))])
+        for number, index in enumerate(indexed.indices):
+            if lengths[number] is None:
+                parts = [np.zeros((0, 2), ROW)]
+                for part in _count(indexed, number, measured):
+                    parts.append(part)
+                    done += len(part)
+                    show("measuring records", done / total)
+                lengths[number] = np.concatenate(parts)
+                with contextlib.suppress(OSError):  # it is measured again next time
+                    record_index.write_facts(_path(index), index.key, [lengths[number]])
+    return np.concatenate(lengths)
 
 
 def _path(index: RecordIndex) -> str:
@@ -218,12 +216,6 @@ def _known(index: RecordIndex) -> np.ndarray | None:
     except (OSError, ValueError) as error:
         logging.warning("%s: %s; its records are measured again", index.path, error)
         return None
-
-
-def _keep(index: RecordIndex, lengths: np.ndarray) -> None:
-    """Writes the lengths beside an index, if that can be written."""
-    with contextlib.suppress(OSError):
-        record_index.write_facts(_path(index), index.key, [lengths.astype(ROW)])
 
 
 def _count(indexed: IndexedRecords, file: int, features: tuple[records.Feature, ...]) -> Iterator[np.ndarray]:

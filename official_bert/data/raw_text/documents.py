@@ -281,27 +281,19 @@ class Cleaner:
         if not paragraphs:
             report.drop("documents without running text", document.title or next(iter(document.paragraphs), ""), documents=1)
             return []
-        reason = self.reason_to_drop(paragraphs)
+        sentences = list(itertools.chain.from_iterable(paragraphs))
+        if is_short := len(sentences) < self.shortest:
+            reason = f"documents of fewer than {self.shortest} sentences"
+        else:
+            words = sum(map(self._count_words, sentences)) if self.limits.min_words else 0
+            reason = self.limits.reason_to_drop(sentences, words, self.language)
         if reason:
-            short = reason == self._too_short
-            report.drop(reason, paragraphs[0][0], expected=not short, **self.amounts(paragraphs))
+            report.drop(reason, sentences[0], expected=not is_short, **self.amounts(paragraphs))
         return [] if reason else paragraphs
-
-    @property
-    def _too_short(self) -> str:
-        return f"documents of fewer than {self.shortest} sentences"
-
-    def reason_to_drop(self, paragraphs: list[list[str]]) -> str:
-        """Returns the reason to drop a document with these sentences, "" to keep it."""
-        sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
-        if len(sentences) < self.shortest:
-            return self._too_short
-        words = sum(map(self._count_words, sentences)) if self.limits.min_words else 0
-        return self.limits.reason_to_drop(sentences, words, self.language)
 
     def amounts(self, paragraphs: list[list[str]]) -> dict[str, int]:
         """Returns the amounts of a document, or of paragraphs of one, for the report."""
-        sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
+        sentences = list(itertools.chain.from_iterable(paragraphs))
         text = " ".join(sentences)  # the only white space in it are these spaces and those within the sentences
         return {"documents": 1, "sentences": len(sentences), "characters": len(text) - text.count(" "),
                 "words": self._count_words(text)}
