@@ -4,7 +4,6 @@ Each text file is one piece of work, and so is each shard (a file of records). W
 The token ids are memory-mapped from there, so only one document of a shard is in memory at a time.
 """
 
-import contextlib
 import dataclasses
 import os
 import shutil
@@ -52,14 +51,6 @@ class Text(NamedTuple):
     do_lower_case: bool
     on_bad_text: BadText
 
-    @contextlib.contextmanager
-    def vocab_file(self) -> Iterator[str]:
-        """Writes the vocabulary to a temporary file on the worker."""
-        with tempfile.NamedTemporaryFile(suffix=self.name) as file:
-            file.write(self.vocab)
-            file.flush()
-            yield file.name
-
 
 class ReadDocuments(beam.DoFn):
     """Turns (number of a file, its path) into (shard, document) for each document in the file."""
@@ -69,8 +60,12 @@ class ReadDocuments(beam.DoFn):
 
     def setup(self) -> None:
         """Builds the tokenizer, once per worker."""
-        with self.text.vocab_file() as path:
-            self.tokenizer = loading.load_lines(path, self.text.do_lower_case)
+        text = self.text
+        with tempfile.NamedTemporaryFile(suffix=text.name) as file:
+            file.write(text.vocab)
+            file.flush()
+            self.tokenizer = loading.load_lines(file.name, text.do_lower_case)
+            self.description = token_store.describe([], file.name, text.do_lower_case, text.on_bad_text, files_end_documents=True)
 
     def process(self, numbered: tuple[int, str]) -> Iterator[tuple[int, TokenizedDocument]]:
         """Tokenizes one file."""
@@ -90,10 +85,9 @@ class ReadDocuments(beam.DoFn):
             shutil.copyfileobj(source, file, 1 << 20)
             file.seek(0)
             check_prepared(path, file.read(HEAD))
-        with self.text.vocab_file() as vocab_file:
-            description = token_store.describe([copy], vocab_file, self.text.do_lower_case, self.text.on_bad_text, True)
         try:
-            return token_store.build_store(os.path.join(folder, "store"), description, self.tokenizer, may_be_empty=True)
+            return token_store.build_store(os.path.join(folder, "store"), self.description | {"files": [{"path": copy}]}, self.tokenizer,
+                                           may_be_empty=True)
         except ValueError as error:
             raise ValueError(str(error).replace(copy, path)) from None
 

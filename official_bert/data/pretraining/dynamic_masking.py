@@ -60,14 +60,18 @@ class DynamicMasking:
             selection, draws = self._choose_tokens(rows, candidates, budgets)
         else:
             selection, draws = self._choose_words(rows, batch, candidates, budgets)
-        return copied | {"input_ids": self._corrupt(rows, ids, selection, draws)} | self._predictions(ids, selection)
+        corrupted = self._replacements_of(rows, draws, tf.range(self.max_seq_length), self.facts.mask_id, ids)
+        # In ascending order of their positions.
+        S = self.max_seq_length
+        places = tf.sort(tf.where(selection, tf.range(S)[None], S), axis=1)[:, :self.max_predictions_per_seq]  # [B,P]
+        return copied | {"input_ids": tf.where(selection, corrupted, ids)} | _predictions(ids, places, places < S)
 
     def _choose_tokens(self, rows, candidates, budgets):
-        """Returns (chosen [B,S], the number of the draw that decides each token's replacement [B,S])."""
+        """Returns (chosen [B,S], the number of the draw that decides each token's replacement [S] or [B,S])."""
         places = tf.range(self.max_seq_length)
         scores = tf.where(candidates, _uniform(rows, ORDER, places), 2.0)
         ranks = tf.argsort(tf.argsort(scores, axis=1), axis=1)
-        return candidates & (ranks < budgets[:, None]), places[None] + tf.zeros_like(ranks)
+        return candidates & (ranks < budgets[:, None]), places
 
     def _draw_tokens(self, rows, ids, candidates, budgets) -> Batch:
         """Draws places with replacement, and returns the corrupted row and its predictions, in the order of the draws.
@@ -80,20 +84,21 @@ class DynamicMasking:
         first = tf.argsort(tf.where(candidates, 0, 1), axis=1, stable=True)                # the places of candidates, in order
         ranks = tf.cast(_uniform(rows, PLACE, draws) * tf.cast(number, tf.float64)[:, None], tf.int32)
         places = tf.where(used, tf.gather(first, ranks, batch_dims=1), 0)
-        original_ids = tf.gather(ids, places, batch_dims=1)
         # The larger of two replacements wins: [MASK] is above all words here, and "stays" below them.
-        random_ids = self._random_ids(rows, draws)
-        words = tf.where(_uniform(rows, MASK, draws) < self.config.mask_rate, self.facts.size,
-                         tf.where(_uniform(rows, KEEP, draws) < self.config.keep_share, -1, random_ids))
+        words = self._replacements_of(rows, draws, draws, self.facts.size, -1)
         cells = tf.stack([tf.range(count)[:, None] + tf.zeros_like(places), places], axis=-1)
         decided = tf.tensor_scatter_nd_max(tf.fill([count, length], -1), cells, tf.where(used, words, -1))
         corrupted = tf.where(decided < 0, ids, tf.where(decided == self.facts.size, self.facts.mask_id, decided))
-        return {"input_ids": corrupted, "masked_lm_positions": places, "masked_lm_ids": tf.where(used, original_ids, 0),
-                "masked_lm_weights": tf.cast(used, tf.float32)}
+        return {"input_ids": corrupted} | _predictions(ids, places, used)
 
-    def _random_ids(self, rows, numbers):
-        """Draws a word for each number: [B,N]."""
-        return tf.gather(self._replacements, tf.cast(_uniform(rows, REPLACEMENT, numbers) * len(self._replacements), tf.int32))
+    def _replacements_of(self, rows, draws, numbers, masked, kept):
+        """Draws what a token becomes: `masked`, `kept` or a random word. Tokens of one draw get the same of these.
+
+        `draws`, and the `numbers` of the random words, are [N] or [B,N]; the result is [B,N].
+        """
+        random_ids = tf.gather(self._replacements, tf.cast(_uniform(rows, REPLACEMENT, numbers) * len(self._replacements), tf.int32))
+        return tf.where(_uniform(rows, MASK, draws) < self.config.mask_rate, masked,
+                        tf.where(_uniform(rows, KEEP, draws) < self.config.keep_share, kept, random_ids))
 
     def _choose_words(self, rows, batch, candidates, budgets):
         """Does the same as `_choose_tokens` for whole words, and for spans and n-grams of words."""
@@ -101,7 +106,7 @@ class DynamicMasking:
         words = tf.cumsum(tf.where(candidates, batch["word_starts"], 0), axis=1)           # [B,S], 0 to S
         sizes = tf.math.bincount(words, weights=tf.cast(candidates, tf.int32), axis=-1,
                                  minlength=self.max_seq_length + 1, maxlength=self.max_seq_length + 1)  # [B,W]
-        draws = tf.range(self.max_seq_length)[None] + tf.zeros_like(words)  # each token has a replacement of its own
+        draws = tf.range(self.max_seq_length)  # each token has a replacement of its own
         if self.config.strategy == "whole_word":
             selection = self._choose_whole_words(rows, sizes, budgets)
         else:
@@ -159,23 +164,12 @@ class DynamicMasking:
         selection, numbers, _, _, _ = tf.while_loop(is_open, choose, state)
         return selection, numbers
 
-    def _corrupt(self, rows, ids, selection, draws):
-        """Replaces each chosen token by [MASK], by itself or by a random token; tokens drawn together get the same kind of replacement."""
-        becomes_mask = _uniform(rows, MASK, draws) < self.config.mask_rate
-        stays = _uniform(rows, KEEP, draws) < self.config.keep_share
-        random_ids = self._random_ids(rows, tf.range(self.max_seq_length))
-        corrupted = tf.where(becomes_mask, self.facts.mask_id, tf.where(stays, ids, random_ids))
-        return tf.where(selection, corrupted, ids)
 
-    def _predictions(self, ids, selection) -> Batch:
-        """Returns the features of the predictions, in ascending order of their positions."""
-        S, P = self.max_seq_length, self.max_predictions_per_seq
-        places = tf.sort(tf.where(selection, tf.range(S)[None], S), axis=1)[:, :P]            # [B,P]
-        used = places < S
-        places = tf.where(used, places, 0)
-        return {"masked_lm_positions": places,
-                "masked_lm_ids": tf.where(used, tf.gather(ids, places, batch_dims=1), 0),
-                "masked_lm_weights": tf.cast(used, tf.float32)}
+def _predictions(ids: tf.Tensor, places: tf.Tensor, used: tf.Tensor) -> Batch:
+    """Returns the features of the predictions at `places` [B,P], as far as they are `used` [B,P]."""
+    places = tf.where(used, places, 0)
+    return {"masked_lm_positions": places, "masked_lm_ids": tf.where(used, tf.gather(ids, places, batch_dims=1), 0),
+            "masked_lm_weights": tf.cast(used, tf.float32)}
 
 
 def _rows(examples: tf.Tensor, seed: int) -> tf.Tensor:

@@ -30,22 +30,16 @@ def write_order(source: RecordSource, epoch: int, path: str) -> None:
     """
     with written_beside(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
         for numbers, places in source.windows(epoch):
-            writer.write(_entry(source, numbers, places))
-
-
-def _entry(source: RecordSource, numbers: np.ndarray, places: np.ndarray) -> bytes:
-    by_number = np.argsort(numbers)
-    ascending, files = numbers[by_number], places[0][by_number]
-    breaks = np.flatnonzero((np.diff(ascending) != 1) | (np.diff(files) != 0)) + 1
-    begins = np.concatenate([np.arange(begin, end, LONGEST_RUN) for begin, end in zip([0, *breaks], [*breaks, len(numbers)])])
-    order = np.empty(len(numbers), np.int64)
-    order[by_number] = np.arange(len(numbers))
-    columns = {"offsets": places[1][by_number][begins], "counts": np.diff([*begins, len(numbers)]), "numbers": ascending[begins],
-               "order": order}
-    features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
-    paths = [source.paths[file].encode() for file in files[begins]]
-    features["paths"] = tf.train.Feature(bytes_list=tf.train.BytesList(value=paths))
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+            by_number = np.argsort(numbers)
+            ascending, files = numbers[by_number], places[0][by_number]
+            breaks = np.flatnonzero((np.diff(ascending) != 1) | (np.diff(files) != 0)) + 1
+            begins = np.concatenate([np.arange(begin, end, LONGEST_RUN) for begin, end in zip([0, *breaks], [*breaks, len(numbers)])])
+            columns = {"offsets": places[1][by_number][begins], "counts": np.diff([*begins, len(numbers)]),
+                       "numbers": ascending[begins], "order": np.argsort(by_number)}
+            features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
+            paths = [source.paths[file].encode() for file in files[begins]]
+            features["paths"] = tf.train.Feature(bytes_list=tf.train.BytesList(value=paths))
+            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
 
 
 class GraphReader:

@@ -31,13 +31,6 @@ def no_progress(share: float) -> None:
     """Shows nothing."""
 
 
-def features_of(config: InstanceConfig) -> tuple[records.Feature, ...]:
-    """Returns the features of the records that a configuration makes."""
-    if config.masking is None:
-        return records.unmasked_features(config.max_seq_length)
-    return records.pretraining_features(config.max_seq_length, config.max_predictions_per_seq)
-
-
 @compiled(inline="always")
 def _plain(token, plan):
     """A token's id in the vocabulary."""
@@ -80,7 +73,9 @@ class RowEncoder:
 
     def __init__(self, config: InstanceConfig, facts: VocabularyFacts):
         self._plan, self._continues_word = config.plan(facts), facts.continues_word
-        self._encoder = records.make_example_encoder(features_of(config))
+        self._encoder = records.make_example_encoder(
+            records.pretraining_features(config.max_seq_length, config.max_predictions_per_seq) if config.masking
+            else records.unmasked_features(config.max_seq_length))
         self._columns = np.array([self._encoder.columns[name].start if name in self._encoder.columns else -1 for name in COLUMNS], np.int64)
         self.block = max(16, VALUES_AT_A_TIME // self._encoder.width)  # records to encode at a time
         self.least_bytes = self._encoder.width  # of a record: one byte per value

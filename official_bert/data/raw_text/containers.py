@@ -177,6 +177,7 @@ def read_text_column(path: str, text_key: str, bad: BadText) -> Iterator[str]:
                 yield "" if data is None else _decoded(data, bad, f"{path}:{row}", 0)
     except pyarrow.ArrowInvalid as error:
         bad.skip(f"{path}:{row + 1}", f"damaged or not a table of texts ({str(error).splitlines()[0]})", files=1)
+    bad.bytes_read = int
 
 
 def _columns(path: str, text_key: str, bad: BadText) -> Iterator[Any]:
@@ -190,7 +191,6 @@ def _columns(path: str, text_key: str, bad: BadText) -> Iterator[Any]:
             for number, batch in enumerate(table.iter_batches(ROWS_AT_ONCE, columns=[text_key]), 1):
                 bad.bytes_read = functools.partial(min, size, size * ROWS_AT_ONCE * number // rows)
                 yield batch.column(0)
-        bad.bytes_read = int
         return
     with pyarrow.memory_map(local_copy(path)) as file:
         try:
@@ -203,7 +203,6 @@ def _columns(path: str, text_key: str, bad: BadText) -> Iterator[Any]:
         for batch in batches:
             bad.bytes_read = functools.partial(int, file.tell())
             yield batch.column(batch.schema.get_field_index(text_key))
-    bad.bytes_read = int
 
 
 def _check_column(path: str, schema: Any, text_key: str) -> None:

@@ -27,6 +27,7 @@ FORMATS = get_args(Format)
 SAMPLE_LINES = 400  # read to detect the format of a file
 MOST_CHARACTERS = 1 << 24  # of one document: a file of any size is read in bounded memory
 TITLES, UNENDED = "titles of articles", "an article without its end (</doc>)"
+SURROGATE = "a lone surrogate, which is not a character"
 _LICENCE_MARK = re.compile(r"\s*\*\*\*\s*(START|END) OF (?:THE|THIS) PROJECT GUTENBERG E(?:BOOK|TEXT)\b", re.IGNORECASE)
 _LINES_OF_A_MARK = 5  # a long title is wrapped; *** ends it
 _PREFACE = 400  # lines in which the first mark is looked for
@@ -164,15 +165,13 @@ def _read_json_lines(lines: Iterable[str], path: str, text_key: str, bad: contai
     for number, line in enumerate(lines, 1):
         if line.strip():
             text, problem = _text_of_row(line, text_key, bad.report)
+            repaired = text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            if repaired != text and not bad.replace(f"{path}:{number}", SURROGATE):
+                problem = SURROGATE
             if problem:
-                bad.skip(f"{path}:{number}", problem, documents=1, characters=_count_characters(line))
-            elif text.isascii() or (repaired := _without_surrogates(text)) == text:
-                yield _lines_of(text, bad)
-            elif bad.replace(f"{path}:{number}", "a lone surrogate, which is not a character"):
-                yield _lines_of(repaired, bad)
+                bad.skip(f"{path}:{number}", problem, documents=1, characters=_count_characters(repaired or line))
             else:
-                bad.skip(f"{path}:{number}", "a lone surrogate, which is not a character", documents=1,
-                         characters=_count_characters(repaired))
+                yield _lines_of(repaired, bad)
 
 
 def _text_of_row(line: str, text_key: str, report: YieldReport) -> tuple[str, str]:
@@ -191,11 +190,6 @@ def _text_of_row(line: str, text_key: str, report: YieldReport) -> tuple[str, st
     if {"revid", "url", "title"} <= set(row):  # WikiExtractor's --json
         return "\n".join(without_markup(part, report) for part in row[text_key].split("\n")), ""
     return row[text_key], ""
-
-
-def _without_surrogates(text: str) -> str:
-    """Returns `text` with U+FFFD in place of surrogates."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def without_licence(lines: Iterable[str], report: YieldReport) -> Iterator[str]:
