@@ -30,7 +30,7 @@ from official_bert.data.pretraining import generator, token_store
 from official_bert.data.pretraining.generator import Counts, Generator, Scratch
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts, single_token_doubts
-from official_bert.data.pretraining.units import TextUnits
+from official_bert.data.pretraining.units import TextUnits, UnitTokenizer
 from official_bert.data.pretraining.yield_report import MOST_LOST, YieldReport, present
 from official_bert.data.raw_text.documents import check_prepared_files
 from official_bert.files import BadText, absolute, find_files, is_remote, shard_names
@@ -200,7 +200,8 @@ def get_store(settings: Settings, folder: str, description: dict, reporter: Repo
             done += size
             reporter.show("tokenizing", done / max(1, total))
         reporter.show("tokenizing", 0)
-        tokenizer = units_of(settings).reading(loading.load_lines(settings.vocab_file, settings.do_lower_case))
+        tokenizer, units = loading.load_lines(settings.vocab_file, settings.do_lower_case), units_of(settings)
+        tokenizer = UnitTokenizer(tokenizer, units) if units else tokenizer
         store = token_store.build_store(folder, description, tokenizer, settings.num_workers, add, discard=settings.discard)
     return store
 

@@ -128,8 +128,7 @@ class RandomStream:
         if len(unread_words) and not self.words[0]:
             self._room *= 2
         steps = (self._room - len(unread_words)) // STATE
-        words = np.empty(1 + len(unread_words) + steps * STATE + 1, np.uint32)
-        words[0], words[-1] = 0, 0
+        words = np.zeros(1 + len(unread_words) + steps * STATE + 1, np.uint32)
         words[1:1 + len(unread_words)] = unread_words
         fill_words(self._key, words[1 + len(unread_words):-1])
         self.words = words
@@ -208,11 +207,8 @@ def texts_of_documents(tokens: np.ndarray, sentence_starts: np.ndarray, document
     It is a document's own number unless it is a copy of an earlier one. How the tokens are split into sentences does not matter.
     """
     tokens, ends = read_only(tokens), sentence_starts[document_starts]
-    hashes = _hash_documents(tokens, ends)
-    order = np.argsort(hashes, kind="stable")  # documents with equal hashes keep their order
-    begins = np.append(True, hashes[order[1:]] != hashes[order[:-1]])[:len(order)]
-    firsts = np.empty(len(order), np.int64)
-    firsts[order] = order[begins][np.cumsum(begins) - 1]
+    _, first_of_hash, hash_numbers = np.unique(_hash_documents(tokens, ends), return_index=True, return_inverse=True)
+    firsts = first_of_hash[hash_numbers]
     _compare(tokens, ends, firsts)
     return firsts
 

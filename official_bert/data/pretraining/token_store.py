@@ -19,8 +19,9 @@ import numpy as np
 from official_bert.copies import require_here
 from official_bert.data.long_work.preflight import check_folder
 from official_bert.data.long_work.work_folder import SUFFIX, WorkFolder, write_json
+from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.parallel import in_order
-from official_bert.data.pretraining.units import TextUnits, UnitTokenizer, WrongMarksError, facts_of
+from official_bert.data.pretraining.units import TextUnits, UnitTokenizer, WrongMarksError
 from official_bert.files import BadText, absolute, modified, open_bytes, size_of
 from official_bert.text import loading
 from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
@@ -139,8 +140,9 @@ def build_store(folder: str, description: dict, tokenizer: AnyTokenizer, num_wor
     with work:
         if finished_store := open_store(folder, description):  # by another process, before the lock
             return finished_store
-        facts = facts_of(tokenizer)
-        with StoreWriter(work, facts.token_type, description) as writer:
+        facts = VocabularyFacts.of(tokenizer.tokenizer)
+        token_type = (facts.with_units() if isinstance(tokenizer, UnitTokenizer) else facts).token_type
+        with StoreWriter(work, token_type, description) as writer:
             replace = description["on_bad_text"] == "replace"
             paths = [file["path"] for file in description["files"]]
             chunks = (chunk for path in paths for chunk in split_file(path))

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.fields import Constraint, check_fields
 from official_bert.text.fast_tokenization import EncodedLines, FastTokenizer
 from official_bert.text.subwords.lines import LineTokenizer, split_lines
@@ -58,10 +57,6 @@ class TextUnits:
         flags = {"--word_separator": self.word_separator, "--phrase_marks": ",".join(self.phrase_marks),
                  "--segmenter": self.segmenter}
         return " ".join(f"{name}={value}" for name, value in flags.items() if value)
-
-    def reading(self, tokenizer: FastTokenizer) -> "FastTokenizer | UnitTokenizer":
-        """Returns the tokenizer, or one that reads units too if the text gives any."""
-        return UnitTokenizer(tokenizer, self) if self else tokenizer
 
     def split_line(self, line: str) -> Iterator[tuple[str, bool]]:
         """Yields the parts of a line in order, and whether each is a unit. Raises ValueError for a mark without its other one.
@@ -132,9 +127,3 @@ class UnitTokenizer:
         ends = np.concatenate([[0], np.cumsum(sizes)])[np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)]
         blank = np.array([not line or line.isspace() for line in lines], np.bool_)
         return EncodedLines((ids + self.tokenizer.size * continues).astype(np.int32), np.diff(ends).astype(np.int32), blank)
-
-
-def facts_of(tokenizer: FastTokenizer | LineTokenizer | UnitTokenizer) -> VocabularyFacts:
-    """Returns the facts of a tokenizer's vocabulary, with those of ids that continue a unit if it gives such."""
-    facts = VocabularyFacts.of(tokenizer.tokenizer)
-    return facts.with_units() if isinstance(tokenizer, UnitTokenizer) else facts

@@ -105,14 +105,7 @@ class Index:
 def _merge(older: tuple[np.ndarray, np.ndarray], newer: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Returns two sorted levels as one, equal keys in the order of their age; takes little more memory than the result."""
     places = np.searchsorted(older[0], newer[0], side="right")
-    places += np.arange(len(places))
-    is_older = np.ones(len(older[0]) + len(newer[0]), np.bool_)
-    is_older[places] = False
-    merged = tuple(np.empty(len(is_older), part.dtype) for part in older)
-    for result, old, new in zip(merged, older, newer):
-        result[places] = new
-        result[is_older] = old
-    return merged[0], merged[1]
+    return np.insert(older[0], places, newer[0]), np.insert(older[1], places, newer[1])
 
 
 class Deduplicator:

@@ -119,10 +119,7 @@ def _teacher_scores(table: Table, columns: SearchColumns, negatives: Sequence[Se
             raise ValueError(f"{table.place(row)}: columns {', '.join(columns.teacher)}: expected {count} numbers, one for the positive "
                              f"and one for each negative, got {str(values)[:60]}")
         rows.append(scores[:count])
-    scores_of_rows = np.zeros((len(rows), max(map(len, rows))), np.float32)
-    for target, scores in zip(scores_of_rows, rows):
-        target[:len(scores)] = scores
-    return scores_of_rows
+    return np.array(list(zip(*itertools.zip_longest(*rows, fillvalue=0.0))), np.float32)
 
 
 def _judged(table: Table, columns: SearchColumns, warn: Warn) -> Iterator[tuple[str, dict[str, list[int]], list[str]]]:

@@ -234,19 +234,17 @@ def chunk_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str
 
     Both are sentences of tags, in any schemes.
     """
-    counts: dict[str, np.ndarray] = {}  # by type: right, predicted, gold
+    right, answered, wanted = (collections.Counter[str]() for _ in range(3))  # by type
     same = total = 0
     for tags, answered_tags in zip(gold, predicted, strict=True):
         gold_chunks, answered_chunks = set(read_chunks(tags)), set(read_chunks(answered_tags))
-        for column, chunks in enumerate((gold_chunks & answered_chunks, answered_chunks, gold_chunks)):
-            for chunk in chunks:
-                counts.setdefault(chunk.kind or UNNAMED, np.zeros(3, int))[column] += 1
-        same += sum(one == other for one, other in zip(tags, answered_tags, strict=True))
+        for counter, chunks in ((right, gold_chunks & answered_chunks), (answered, answered_chunks), (wanted, gold_chunks)):
+            counter.update(chunk.kind or UNNAMED for chunk in chunks)
+        same += sum(map(operator.eq, tags, answered_tags))
         total += len(tags)
-    right, given_total, gold_total = sum(counts.values(), np.zeros(3, int))
-    scores = {"precision": _share(right, given_total), "recall": _share(right, gold_total),
-              "f1": _share(2 * right, given_total + gold_total), "tag_accuracy": _share(same, total)}
-    return scores | {f"f1_{kind}": _share(2 * part[0], part[1] + part[2]) for kind, part in sorted(counts.items())}
+    scores = {"precision": _share(right.total(), answered.total()), "recall": _share(right.total(), wanted.total()),
+              "f1": _share(2 * right.total(), (answered + wanted).total()), "tag_accuracy": _share(same, total)}
+    return scores | {f"f1_{kind}": _share(2 * right[kind], count) for kind, count in sorted((answered + wanted).items())}
 
 
 def plain_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:
