@@ -51,8 +51,7 @@ class Counts:
     unpaired_examples: list[list[int]] = dataclasses.field(default_factory=list)
 
     def __add__(self, other: "Counts") -> "Counts":
-        names = [field.name for field in dataclasses.fields(self)]
-        sums: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in names}
+        sums: dict[str, Any] = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in dataclasses.fields(self)}
         for name in ("truncated_examples", "unpaired_examples"):
             sums[name] = sums[name][:kernels.MOST_EXAMPLES]
         return Counts(**sums)
@@ -225,19 +224,18 @@ class Generator:
             tell(shard, 1)
             return Counts(**facts)
 
-        counts = [Counts()] * len(output_files)
         with concurrent.futures.ThreadPoolExecutor(num_workers) as pool:
-            futures = {pool.submit(write, number): number for number in range(len(output_files))}
+            futures = [pool.submit(write, number) for number in range(len(output_files))]
             try:
                 for future in concurrent.futures.as_completed(futures):
-                    counts[futures[future]] = future.result()
+                    future.result()
             except BaseException:
                 failed.set()
                 raise
             finally:
                 pool.shutdown(cancel_futures=True)
         self.progress("sampling and writing", 1)
-        return sum(counts, Counts())
+        return sum((future.result() for future in futures), Counts())
 
     def write_shard(self, documents: np.ndarray, shard: int, path: str, compress: bool,
                     progress: Progress = no_progress) -> Counts:

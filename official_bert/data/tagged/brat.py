@@ -111,7 +111,7 @@ def write_documents(path: str, documents: Sequence[Document]) -> None:
     files = files_written(path)
     if files and len(documents) > 1:
         raise ValueError(f"{path}: expected the name of a new folder for {len(documents)} documents of brat")
-    with contextlib.nullcontext() if files else written_folder(path.rstrip("/")) as folder:
+    with contextlib.nullcontext("") if files else written_folder(path.rstrip("/")) as folder:
         for document in documents:
             with written_together(files or files_written(os.path.join(folder, document.name + ANNOTATIONS))) as (text, annotations):
                 text.write(document.text)
