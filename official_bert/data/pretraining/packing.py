@@ -8,6 +8,9 @@ depends on the lengths alone: every epoch has the same rows, in another order.
 
 In a row, positions begin anew with each instance, `instance_ids` are 1, 2, ... and 0 for padding, and tokens attend within their instance
 only. So the losses are those of the same instances in rows of their own.
+
+The lengths of records are counted once: `.train.tfrecord.record_lengths` lies beside `.train.tfrecord.record_index` and is used as long as
+that index is.
 """
 
 import contextlib

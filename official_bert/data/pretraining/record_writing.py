@@ -1,4 +1,7 @@
-"""Writes rows of instances to record files: values, bytes, compression. Each step runs in threads; the bytes are always the same."""
+"""Reads rows of instances in a random order and writes them to record files: values, bytes, compression.
+
+Each step runs in threads; the bytes are always the same.
+"""
 
 import contextlib
 import itertools

@@ -170,9 +170,8 @@ def label_list(types: Iterable[str], scheme: Scheme) -> list[str]:
     types = set(types)
     check_forms(types, "tags")
     if scheme == "plain":
-        return sorted({*types} - {NOT_LABELLED})
-    letters = dict.fromkeys(LETTERS.get(scheme, "I"))
-    return [OUTSIDE, *(_spelled(letter, kind, scheme) for kind in sorted(set(types)) for letter in letters)]
+        return sorted(types - {NOT_LABELLED})
+    return [OUTSIDE, *(_spelled(letter, kind, scheme) for kind in sorted(types) for letter in dict.fromkeys(LETTERS.get(scheme, "I")))]
 
 
 def scheme_of(labels: Iterable[str], usual: Scheme) -> Scheme:
@@ -234,17 +233,17 @@ def chunk_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str
 
     Both are sentences of tags, in any schemes.
     """
-    right, answered, wanted = (collections.Counter[str]() for _ in range(3))  # by type
+    right, answered, expected = (collections.Counter[str]() for _ in range(3))  # by type
     same = total = 0
     for tags, answered_tags in zip(gold, predicted, strict=True):
         gold_chunks, answered_chunks = set(read_chunks(tags)), set(read_chunks(answered_tags))
-        for counter, chunks in ((right, gold_chunks & answered_chunks), (answered, answered_chunks), (wanted, gold_chunks)):
+        for counter, chunks in ((right, gold_chunks & answered_chunks), (answered, answered_chunks), (expected, gold_chunks)):
             counter.update(chunk.kind or UNNAMED for chunk in chunks)
         same += sum(map(operator.eq, tags, answered_tags))
         total += len(tags)
-    scores = {"precision": _share(right.total(), answered.total()), "recall": _share(right.total(), wanted.total()),
-              "f1": _share(2 * right.total(), (answered + wanted).total()), "tag_accuracy": _share(same, total)}
-    return scores | {f"f1_{kind}": _share(2 * right[kind], count) for kind, count in sorted((answered + wanted).items())}
+    scores = {"precision": _share(right.total(), answered.total()), "recall": _share(right.total(), expected.total()),
+              "f1": _share(2 * right.total(), (answered + expected).total()), "tag_accuracy": _share(same, total)}
+    return scores | {f"f1_{kind}": _share(2 * right[kind], count) for kind, count in sorted((answered + expected).items())}
 
 
 def plain_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:
