@@ -149,8 +149,7 @@ class DynamicMasking:
         def choose(selection, numbers, budget, vain, step):
             length = 1 + tf.searchsorted(self._span_lengths[:-1], _uniform(rows, LENGTH, step[None])[:, 0], "right")
             first = _uniform(rows, FIRST, step[None])[:, 0] * tf.cast(count, tf.float64)
-            first = lowest + tf.minimum(tf.cast(first, tf.int32), count - 1)
-            first = first[:, None]
+            first = (lowest + tf.minimum(tf.cast(first, tf.int32), count - 1))[:, None]
             within = (places >= first) & (places < first + length[:, None]) & (sizes > 0)
             stops = within & (selection | (begins_segment & (places > first)))
             free = within & (tf.cumsum(tf.cast(stops, tf.int32), axis=1) == 0)

@@ -97,7 +97,6 @@ class GraphReader:
         epochs = tf.data.Dataset.range(first_epoch, -(-stop // source.batches_per_epoch))
         return prefetched(epochs.flat_map(epoch_batches).take(stop - start))
 
-
     def _checked(self, batch: dict[str, tf.Tensor], numbers: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns a parsed batch, which fails, naming file and record, if one of its rows is refused."""
         if (reasons := batch.pop(REFUSED, None)) is None:

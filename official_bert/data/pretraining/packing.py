@@ -188,20 +188,21 @@ def record_lengths(indexed: IndexedRecords, features: tuple[records.Feature, ...
     `features` is the table that the records follow; without masks there are 0 predictions. Raises ValueError for broken records.
     """
     measured = tuple(feature for feature in features if feature.name in ("input_mask", "masked_lm_weights"))
-    lengths = [_known(index) for index in indexed.indices]
-    total, done = sum(count for count, known in zip(indexed.counts, lengths) if known is None), 0
+    known, lengths = [_known(index) for index in indexed.indices], []
+    total, done = sum(count for count, file_lengths in zip(indexed.counts, known) if file_lengths is None), 0
     with contextlib.ExitStack() as stack:
         show = stack.enter_context(Reporter()).show if total >= SHOWN_FROM else lambda *_: None
-        for number, index in enumerate(indexed.indices):
-            if lengths[number] is None:
+        for number, (index, file_lengths) in enumerate(zip(indexed.indices, known)):
+            if file_lengths is None:
                 parts = [np.zeros((0, 2), ROW)]
                 for part in _count(indexed, number, measured):
                     parts.append(part)
                     done += len(part)
                     show("measuring records", done / total)
-                lengths[number] = np.concatenate(parts)
+                file_lengths = np.concatenate(parts)
                 with contextlib.suppress(OSError):  # it is measured again next time
-                    record_index.write_facts(_path(index), index.key, [lengths[number]])
+                    record_index.write_facts(_path(index), index.key, [file_lengths])
+            lengths.append(file_lengths)
     return np.concatenate(lengths)
 
 
