@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
+from tensorflow import Tensor
 
 from official_bert.text import graph_characters as characters
 from official_bert.text.graph_base import CharacterTable, HostFacts, begins_row
@@ -28,23 +29,23 @@ ASCII_TEXT = r"[ -~\t\n\r]*"  # without controls
 class _Items(NamedTuple):
     """Normalised characters, flat over the batch, each [I] but the last."""
 
-    codes: tf.Tensor
-    kinds: tf.Tensor
-    sources: tf.Tensor  # the character that the item comes from
-    ends: tf.Tensor  # the first character after the item's own
-    row_splits: tf.Tensor  # [B+1] first item of each text
+    codes: Tensor
+    kinds: Tensor
+    sources: Tensor  # the character that the item comes from
+    ends: Tensor  # the first character after the item's own
+    row_splits: Tensor  # [B+1] first item of each text
 
 
 class _Words(NamedTuple):
     """The words of a batch, flat, and their items."""
 
-    strings: tf.Tensor  # [W]
-    item_splits: tf.Tensor  # [W+1] first item of each word
-    codes: tf.Tensor  # [I], as are the next two; see _Items
-    sources: tf.Tensor
-    ends: tf.Tensor
-    row_splits: tf.Tensor  # [B+1] first word of each text
-    text_starts: tf.Tensor  # [B+1] first character of each text
+    strings: Tensor  # [W]
+    item_splits: Tensor  # [W+1] first item of each word
+    codes: Tensor  # [I], as are the next two; see _Items
+    sources: Tensor
+    ends: Tensor
+    row_splits: Tensor  # [B+1] first word of each text
+    text_starts: Tensor  # [B+1] first character of each text
 
 
 class GraphTokenizer(HostFacts):
@@ -68,40 +69,40 @@ class GraphTokenizer(HostFacts):
         self._wordpiece = tf_text.FastWordpieceTokenizer(**settings, no_pretokenization=True, max_bytes_per_word=MAX_WORD_BYTES)
         self._ascii_wordpiece = tf_text.FastWordpieceTokenizer(**settings, max_bytes_per_word=MAX_WORD_LENGTH)
 
-    def stands_alone(self, codes: tf.Tensor) -> tf.Tensor:
+    def stands_alone(self, codes: Tensor) -> Tensor:
         """Whether each character [N] is always a word of its own: punctuation or an ideograph."""
         return tf.equal(_kind(self._entries_of(codes)), characters.ISOLATED)
 
-    def words(self, text: tf.Tensor) -> tf.RaggedTensor:
+    def words(self, text: Tensor) -> tf.RaggedTensor:
         """text [B] string -> the words of `BasicTokenizer` [B, (W)]; words too long for WordPiece are replaced."""
         words = self._split(text)
         return tf.RaggedTensor.from_row_splits(words.strings, words.row_splits, validate=False)
 
-    def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
+    def tokenize(self, text: Tensor) -> tf.RaggedTensor:
         """text [B] string -> ids [B, (T)] int32."""
         return _row_by_row(text, lambda part: self._ascii_wordpiece.tokenize(self._lower(part)), self._ids)
 
-    def tokenize_with_offsets(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+    def tokenize_with_offsets(self, text: Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
         """text [B] string -> ids, starts, ends, each [B, (T)] int32; see `FullTokenizer.tokenize_with_offsets`."""
         rows = _row_by_row(text, self._ascii_spans, self._ids_and_spans)
         ids, starts, ends = (rows.with_values(column) for column in tf.unstack(rows.values, num=3, axis=1))
         return ids, starts, ends
 
-    def _lower(self, text: tf.Tensor) -> tf.Tensor:
+    def _lower(self, text: Tensor) -> Tensor:
         return tf.strings.lower(text) if self.do_lower_case else text
 
-    def _ascii_spans(self, text: tf.Tensor) -> tf.RaggedTensor:
+    def _ascii_spans(self, text: Tensor) -> tf.RaggedTensor:
         """ASCII text [A] -> ids, starts, ends [A, (T), 3]: bytes are characters."""
         ids, starts, ends = self._ascii_wordpiece.tokenize_with_offsets(self._lower(text))
         return ids.with_values(tf.stack([tf.cast(part.values, tf.int32) for part in (ids, starts, ends)], 1))
 
-    def _ids(self, text: tf.Tensor) -> tf.RaggedTensor:
+    def _ids(self, text: Tensor) -> tf.RaggedTensor:
         """Any text [A] -> ids [A, (T)]."""
         words = self._split(text)
         pieces = self._wordpiece.tokenize(words.strings)
         return _rows_of(pieces.values, pieces.row_splits, words.row_splits)
 
-    def _ids_and_spans(self, text: tf.Tensor) -> tf.RaggedTensor:
+    def _ids_and_spans(self, text: Tensor) -> tf.RaggedTensor:
         """Any text [A] -> ids, starts, ends [A, (T), 3]."""
         words = self._split(text)
         pieces = self._wordpiece.tokenize(words.strings)
@@ -116,7 +117,7 @@ class GraphTokenizer(HostFacts):
         text_start = tf.gather(words.text_starts, ids.value_rowids())
         return ids.with_values(tf.stack([ids.values, starts - text_start, ends - text_start], 1))
 
-    def _split(self, text: tf.Tensor) -> _Words:
+    def _split(self, text: Tensor) -> _Words:
         """Splits text [B] into normalised words."""
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         text_starts = tf.cast(decoded.row_splits, tf.int32)
@@ -131,7 +132,7 @@ class GraphTokenizer(HostFacts):
         return _Words(_spell(codes, splits), splits, codes, tf.gather(items.sources, places), tf.gather(items.ends, places),
                       tf.searchsorted(tf.gather(places, begins), items.row_splits), text_starts)
 
-    def _normalise(self, codes: tf.Tensor, row_splits: tf.Tensor) -> _Items:
+    def _normalise(self, codes: Tensor, row_splits: Tensor) -> _Items:
         """codes [N] -> their items."""
         entries = self._entries_of(codes)
         kinds = _kind(entries)
@@ -139,7 +140,7 @@ class GraphTokenizer(HostFacts):
         items = _Items(tf.bitwise.bitwise_and(codes + entries, characters.CODE_MASK), kinds, sources, sources + 1, row_splits)
         return _when(kinds > characters.SPACE, lambda items: self._treat_rare(entries, items), items)
 
-    def _treat_rare(self, entries: tf.Tensor, items: _Items) -> _Items:
+    def _treat_rare(self, entries: Tensor, items: _Items) -> _Items:
         """Treats characters of the rarer kinds, in the order of 2018's steps; leaves only letters and breaks."""
         if self.do_lower_case:
             items = _when(tf.equal(items.kinds, characters.SIGMA), lambda items: _with_final_sigmas(entries, items), items)
@@ -147,7 +148,7 @@ class GraphTokenizer(HostFacts):
             items = _when(tf.equal(items.kinds, characters.MARK), self._in_canonical_order, items)
         return _without_deleted(items)
 
-    def _expand(self, entries: tf.Tensor, items: _Items) -> _Items:
+    def _expand(self, entries: Tensor, items: _Items) -> _Items:
         """Replaces characters that become several by their items; `entries` [N] are the table's."""
         several = tf.equal(items.kinds, characters.SEVERAL)
         rows = tf.where(several, tf.bitwise.bitwise_and(entries, characters.CODE_MASK), 0)
@@ -177,20 +178,20 @@ class GraphTokenizer(HostFacts):
         return items._replace(kinds=tf.where(tf.equal(items.kinds, characters.MARK), characters.LETTER, items.kinds))
 
 
-def _when(marked: tf.Tensor, change: Callable[[_Items], _Items], items: _Items) -> _Items:
+def _when(marked: Tensor, change: Callable[[_Items], _Items], items: _Items) -> _Items:
     """Returns `change(items)` if anything in the batch is `marked`, else `items`."""
     return tf.cond(tf.reduce_any(marked), lambda: change(items), lambda: items)
 
 
-def _kind(entries: tf.Tensor) -> tf.Tensor:
+def _kind(entries: Tensor) -> Tensor:
     return tf.bitwise.right_shift(entries, characters.KIND_BITS)
 
 
-def _row_by_row(text: tf.Tensor, of_ascii: Callable, of_any: Callable) -> tf.RaggedTensor:
+def _row_by_row(text: Tensor, of_ascii: Callable, of_any: Callable) -> tf.RaggedTensor:
     """Ragged rows of text [B]: plain ASCII by one function, other texts by the other."""
     plain = tf.strings.regex_full_match(text, ASCII_TEXT)
 
-    def parts_of(rows: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def parts_of(rows: tf.RaggedTensor) -> tuple[Tensor, Tensor]:
         return rows.values, rows.row_splits
 
     def mixed():
@@ -203,19 +204,19 @@ def _row_by_row(text: tf.Tensor, of_ascii: Callable, of_any: Callable) -> tf.Rag
     return tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
 
 
-def _rows_of(values: tf.Tensor, word_splits: tf.Tensor, row_splits: tf.Tensor) -> tf.RaggedTensor:
+def _rows_of(values: Tensor, word_splits: Tensor, row_splits: Tensor) -> tf.RaggedTensor:
     """Groups the values of pieces, which are split by word, into rows of text."""
     return tf.RaggedTensor.from_row_splits(values, tf.cast(tf.gather(word_splits, row_splits), tf.int64), validate=False)
 
 
-def _spell(items: tf.Tensor, item_splits: tf.Tensor) -> tf.Tensor:
+def _spell(items: Tensor, item_splits: Tensor) -> Tensor:
     """Makes words strings [W]; a word of more than 200 characters becomes one that WordPiece does not know."""
     words = tf.strings.unicode_encode(tf.RaggedTensor.from_row_splits(items, item_splits, validate=False), "UTF-8")
     too_long = item_splits[1:] - item_splits[:-1] > MAX_WORD_LENGTH
     return tf.cond(tf.reduce_any(too_long), lambda: tf.where(too_long, TOO_LONG, words), lambda: words)
 
 
-def _with_final_sigmas(entries: tf.Tensor, items: _Items) -> _Items:
+def _with_final_sigmas(entries: Tensor, items: _Items) -> _Items:
     """Makes each capital sigma final if a cased letter stands before it and none after it (`str.lower`)."""
     skipped = tf.not_equal(tf.bitwise.bitwise_and(entries, characters.IGNORABLE), 0) \
         | tf.equal(items.kinds, characters.CONTROL)
@@ -248,7 +249,7 @@ def _without_deleted(items: _Items) -> _Items:
                   tf.searchsorted(remaining, items.row_splits))
 
 
-def _spans(words: _Words, first: tf.Tensor, end: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _spans(words: _Words, first: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
     """Returns (starts, ends) [T] in the text of the items `first` up to `end` [T] of each piece."""
     def over_all_items():  # canonical ordering has moved items: the first and the last one are not enough
         piece = tf.repeat(tf.range(tf.size(first)), end - first)

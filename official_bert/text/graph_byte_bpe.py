@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 import tensorflow_text
+from tensorflow import Tensor
 
 from official_bert.text.graph_base import CODES, CharacterTable, begins_row
 from official_bert.text.graph_subwords import GraphSubwords, Tokens
@@ -24,9 +25,9 @@ WALL = -1  # its three ranks are NEVER
 class _Symbols(NamedTuple):
     """Symbols of words, in order; each [M] int32."""
 
-    ids: tf.Tensor
-    words: tf.Tensor
-    places: tf.Tensor  # the first byte
+    ids: Tensor
+    words: Tensor
+    places: Tensor  # the first byte
 
 
 class GraphByteBpe(GraphSubwords):
@@ -51,10 +52,10 @@ class GraphByteBpe(GraphSubwords):
             self._inner.added = [token for token in self.added if token.normalized]
             self.added = [token for token in self.added if not token.normalized]
 
-    def _pieces(self, text: tf.Tensor) -> Tokens:
+    def _pieces(self, text: Tensor) -> Tokens:
         return self._words(text) if self._inner is None else self._composed(text, self._inner)
 
-    def _composed(self, text: tf.Tensor, inner: "GraphByteBpe") -> Tokens:
+    def _composed(self, text: Tensor, inner: "GraphByteBpe") -> Tokens:
         """Cuts texts in NFC, see `composition.composed`."""
         composed = tensorflow_text.normalize_utf8(text, "NFC")
         tokens = inner._tokens(composed)
@@ -68,14 +69,14 @@ class GraphByteBpe(GraphSubwords):
         starts, ends = (tf.gather(old, places + tf.gather(rows, row)) - tf.gather(old_rows, row) for places in (tokens.starts, tokens.ends))
         return tokens._replace(starts=starts, ends=ends)
 
-    def _parts_of(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _parts_of(self, text: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the first characters of the parts of texts, and of the texts, among all N; and N."""
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         rows, count = tf.cast(decoded.row_splits, tf.int32), tf.size(decoded.values)
         begins_part = begins_row(rows, count)[:count] | ~self._joins(decoded.values)
         return tf.cast(tf.where(begins_part)[:, 0], tf.int32), rows, count
 
-    def _words(self, text: tf.Tensor) -> Tokens:
+    def _words(self, text: Tensor) -> Tokens:
         """Cuts texts into words, and these into pieces."""
         if self.prefix:
             added = ~(tf.strings.regex_full_match(text, "(?s) .*") | tf.equal(text, ""))
@@ -97,7 +98,7 @@ class GraphByteBpe(GraphSubwords):
         ends = tf.maximum(tf.gather(char, next_place - 1) + 1 - shift, 0)
         return Tokens(symbols.ids, starts, ends, row_splits)
 
-    def _begins_word(self, codes: tf.Tensor, row_starts: tf.Tensor) -> tf.Tensor:
+    def _begins_word(self, codes: Tensor, row_starts: Tensor) -> Tensor:
         """Returns which characters [N] begin a word of GPT-2's pattern:
         `'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+`.
         """
@@ -125,7 +126,7 @@ class GraphByteBpe(GraphSubwords):
         places = tf.cast(tf.where(finished >= 0)[:, 0], tf.int32)
         return _Symbols(tf.gather(finished, places), tf.zeros_like(places), places)
 
-    def _round(self, ids: tf.Tensor, words: tf.Tensor, places: tf.Tensor, finished: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def _round(self, ids: Tensor, words: Tensor, places: Tensor, finished: Tensor) -> tuple[Tensor, ...]:
         """Joins every pair that is certain, and the lowest pair of each word; moves words without one to `finished`."""
         within = tf.equal(words[1:], words[:-1])
         pairs = tf.cast(ids, tf.int64)
@@ -153,7 +154,7 @@ class GraphByteBpe(GraphSubwords):
         return tf.gather(ids, open_places), tf.gather(words, open_places), tf.gather(places, open_places), finished
 
 
-def _with_contractions(begins: tf.Tensor, codes: tf.Tensor, apostrophe: tf.Tensor, last: tf.Tensor) -> tf.Tensor:
+def _with_contractions(begins: Tensor, codes: Tensor, apostrophe: Tensor, last: Tensor) -> Tensor:
     """Makes contractions words of their own; `apostrophe` [N] are the places where one may begin."""
     place = tf.cast(tf.where(apostrophe)[:, 0], tf.int32)
     count = tf.size(codes)

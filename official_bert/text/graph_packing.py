@@ -6,6 +6,7 @@ B texts, R rows of the model's input (several for a text longer than the model's
 from typing import NamedTuple
 
 import tensorflow as tf
+from tensorflow import Tensor
 
 from official_bert.text.packing import Part, Template
 
@@ -13,17 +14,17 @@ from official_bert.text.packing import Part, Template
 class Slices(NamedTuple):
     """The tokens of each row: `length` [R] of `values` [T] from `start` [R] on."""
 
-    values: tf.Tensor
-    start: tf.Tensor
-    length: tf.Tensor
+    values: Tensor
+    start: Tensor
+    length: Tensor
 
 
 class Windows(NamedTuple):
     """Overlapping windows over the tokens of texts, text by text; each [R] int32."""
 
-    text: tf.Tensor
-    start: tf.Tensor
-    length: tf.Tensor
+    text: Tensor
+    start: Tensor
+    length: Tensor
 
 
 class Layout(NamedTuple):
@@ -32,14 +33,14 @@ class Layout(NamedTuple):
     `token` is the place of the token in a's or b's values (0 if `in_a` and `in_b` are false).
     """
 
-    input_ids: tf.Tensor
-    input_mask: tf.Tensor
-    segment_ids: tf.Tensor
-    token: tf.Tensor
-    in_a: tf.Tensor  # [R,S] bool
-    in_b: tf.Tensor
+    input_ids: Tensor
+    input_mask: Tensor
+    segment_ids: Tensor
+    token: Tensor
+    in_a: Tensor  # [R,S] bool
+    in_b: Tensor
 
-    def features(self) -> dict[str, tf.Tensor]:
+    def features(self) -> dict[str, Tensor]:
         """The model's inputs."""
         return {name: getattr(self, name) for name in ("input_ids", "input_mask", "segment_ids")}
 
@@ -49,7 +50,7 @@ def whole(ids: tf.RaggedTensor) -> Slices:
     return Slices(ids.values, tf.cast(ids.row_starts(), tf.int32), tf.cast(ids.row_lengths(), tf.int32))
 
 
-def truncate_pair(a: Slices, b: Slices, max_tokens: tf.Tensor | int) -> tuple[Slices, Slices, tf.Tensor]:
+def truncate_pair(a: Slices, b: Slices, max_tokens: Tensor | int) -> tuple[Slices, Slices, Tensor]:
     """Cuts both to `max_tokens` (a number, or one a row) as `packing.truncate_pair`; returns whether it cut [R], too."""
     half = (max_tokens + 1) // 2  # a's tokens if both are too long
     length_a = tf.minimum(a.length, tf.maximum(max_tokens - b.length, half))
@@ -57,12 +58,12 @@ def truncate_pair(a: Slices, b: Slices, max_tokens: tf.Tensor | int) -> tuple[Sl
     return a._replace(length=length_a), b._replace(length=length_b), a.length + b.length > max_tokens
 
 
-def truncate(a: Slices, max_tokens: int) -> tuple[Slices, tf.Tensor]:
+def truncate(a: Slices, max_tokens: int) -> tuple[Slices, Tensor]:
     """Keeps the first `max_tokens` tokens of each row; returns whether it cut [R], too."""
     return a._replace(length=tf.minimum(a.length, max_tokens)), a.length > max_tokens
 
 
-def keep(a: Slices, length: tf.Tensor, part: Part) -> Slices:
+def keep(a: Slices, length: Tensor, part: Part) -> Slices:
     """`packing.keep`: slices of `length` [R] tokens from each slice, which may be longer."""
     if part == "head":
         return a._replace(length=length)
@@ -94,7 +95,7 @@ def lay_out(a: Slices, b: Slices | None, template: Template) -> Layout:
 
 
 def pack_batch(ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None, template: Template, max_seq_length: int,
-               part: Part = "head") -> tuple[Layout, tf.Tensor]:
+               part: Part = "head") -> tuple[Layout, Tensor]:
     """Packs examples of a classifier, cut to lengths as in 2018, keeping a part of each text; returns whether each was cut [B], too."""
     a = whole(ids_a)
     if ids_b is None:
@@ -106,7 +107,7 @@ def pack_batch(ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None, template: 
     return lay_out(keep(a, cut_a.length, part), keep(b, cut_b.length, part), template), truncated
 
 
-def sliding_windows(lengths: tf.Tensor, window: tf.Tensor | int, stride: int) -> Windows:
+def sliding_windows(lengths: Tensor, window: Tensor | int, stride: int) -> Windows:
     """`packing.sliding_windows` over texts of `lengths` [B]; `window` is one number for all or one a text.
 
     A text without tokens gets one empty window, so that every text has a row.
@@ -120,7 +121,7 @@ def sliding_windows(lengths: tf.Tensor, window: tf.Tensor | int, stride: int) ->
     return Windows(text, start, tf.minimum(tf.gather(window, text), tf.gather(lengths, text) - start))
 
 
-def max_context(windows: Windows, lengths: tf.Tensor) -> tf.Tensor:
+def max_context(windows: Windows, lengths: Tensor) -> Tensor:
     """Whether each window shows its tokens with the most context, [R, longest window]; see `packing.is_max_context`."""
     within = tf.range(tf.reduce_max(tf.concat([windows.length, [0]], 0)))[None, :]  # [1,W]
     real = within < windows.length[:, None]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from tensorflow import Tensor
 
 from official_bert.text import graph_characters
 from official_bert.text.graph_base import CODES, CharacterTable, HostFacts, begins_row
@@ -21,20 +22,20 @@ WHITE_SPACE = "".join(chr(code) for code in range(0x3001) if chr(code).isspace()
 class Tokens(NamedTuple):
     """The tokens of texts, flat; `starts` and `ends` are characters of their text, spaces at the ends still included."""
 
-    ids: tf.Tensor  # [T] int32
-    starts: tf.Tensor  # [T] int32
-    ends: tf.Tensor  # [T] int32
-    row_splits: tf.Tensor  # [B+1] int64
+    ids: Tensor  # [T] int32
+    starts: Tensor  # [T] int32
+    ends: Tensor  # [T] int32
+    row_splits: Tensor  # [B+1] int64
 
 
 class Parts(NamedTuple):
     """Parts of texts."""
 
-    strings: tf.Tensor  # [P]
-    tokens: tf.Tensor  # [P] int32, the id of an added token, -1 for text
-    starts: tf.Tensor  # [P] int32, first character in the text
-    ends: tf.Tensor  # [P] int32
-    row_splits: tf.Tensor  # [B+1] int64
+    strings: Tensor  # [P]
+    tokens: Tensor  # [P] int32, the id of an added token, -1 for text
+    starts: Tensor  # [P] int32, first character in the text
+    ends: Tensor  # [P] int32
+    row_splits: Tensor  # [B+1] int64
 
 
 class GraphSubwords(HostFacts, abc.ABC):
@@ -60,12 +61,12 @@ class GraphSubwords(HostFacts, abc.ABC):
         with tf.init_scope():
             self._blank = tf.constant(blank)
 
-    def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
+    def tokenize(self, text: Tensor) -> tf.RaggedTensor:
         """text [B] string -> ids [B, (T)] int32."""
         tokens = self._tokens(_valid(text))
         return tf.RaggedTensor.from_row_splits(tokens.ids, tokens.row_splits, validate=False)
 
-    def tokenize_with_offsets(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+    def tokenize_with_offsets(self, text: Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
         """text [B] string -> ids, starts, ends, each [B, (T)] int32; see `Tokenizer.tokenize_with_offsets`."""
         text = _valid(text)
         tokens = self._tokens(text)
@@ -78,16 +79,16 @@ class GraphSubwords(HostFacts, abc.ABC):
         ends += tf.cast(tf.equal(starts, ends) & ~tf.gather(self._blank, tokens.ids) & (starts < length), tf.int32)
         return tuple(tf.RaggedTensor.from_row_splits(values, tokens.row_splits, validate=False) for values in (tokens.ids, starts, ends))
 
-    def stands_alone(self, codes: tf.Tensor) -> tf.Tensor:
+    def stands_alone(self, codes: Tensor) -> Tensor:
         """Whether each character [N] is always a word of its own: punctuation or an ideograph."""
         entries = graph_characters.character_tables(False).entries
         return CharacterTable(entries >> graph_characters.KIND_BITS == graph_characters.ISOLATED)(codes)
 
     @abc.abstractmethod
-    def _pieces(self, text: tf.Tensor) -> Tokens:
+    def _pieces(self, text: Tensor) -> Tokens:
         """Cuts texts without added tokens into pieces."""
 
-    def _tokens(self, text: tf.Tensor) -> Tokens:
+    def _tokens(self, text: Tensor) -> Tokens:
         """Returns the tokens of texts."""
         if not self.added:
             return self._pieces(text)
@@ -99,7 +100,7 @@ class GraphSubwords(HostFacts, abc.ABC):
         return tf.cond(tf.reduce_any(tf.strings.regex_full_match(text, pattern)),
                        lambda: self._with_added(text), lambda: self._pieces(text))
 
-    def _with_added(self, text: tf.Tensor) -> Tokens:
+    def _with_added(self, text: Tensor) -> Tokens:
         parts = self._split(text)
         is_text = parts.tokens < 0
         pieces = self._pieces(tf.boolean_mask(parts.strings, is_text))
@@ -116,7 +117,7 @@ class GraphSubwords(HostFacts, abc.ABC):
         ends = tf.tensor_scatter_nd_update(behind, places, tf.gather_nd(within, places) + pieces.ends)
         return Tokens(ids, starts, ends, tf.gather(tf.concat([[0], tf.cumsum(lengths)], 0), parts.row_splits))
 
-    def _split(self, text: tf.Tensor) -> Parts:
+    def _split(self, text: Tensor) -> Parts:
         """Splits texts at added tokens, see `AddedTokens`."""
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         codes, row_starts = decoded.values, tf.cast(decoded.row_splits, tf.int32)
@@ -133,7 +134,7 @@ class GraphSubwords(HostFacts, abc.ABC):
         of_row = tf.repeat(row_starts[:-1], row_splits[1:] - row_splits[:-1])
         return Parts(strings, tokens, starts - of_row, ends - of_row, row_splits)
 
-    def _found(self, codes: tf.Tensor, row_starts: tf.Tensor) -> tf.Tensor:
+    def _found(self, codes: Tensor, row_starts: Tensor) -> Tensor:
         """Returns the added tokens in the characters of texts: (first, end, id) [K,3] int32, in order, none overlapping."""
         longest = max(len(token.content) for token in self.added)
         row_end = tf.repeat(row_starts[1:], row_starts[1:] - row_starts[:-1])
@@ -166,7 +167,7 @@ class GraphSubwords(HostFacts, abc.ABC):
         return tf.stack([stripped_first, tf.maximum(stripped_end, stripped_first), token], 1)
 
 
-def _valid(text: tf.Tensor) -> tf.Tensor:
+def _valid(text: Tensor) -> Tensor:
     return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", replace_control_characters=False)
 
 
@@ -175,14 +176,14 @@ def _quoted(text: str) -> str:
     return "".join(f"\\x{{{ord(char):x}}}" for char in text)
 
 
-def running_maximum(values: tf.Tensor) -> tf.Tensor:
+def running_maximum(values: Tensor) -> Tensor:
     """Returns the largest of the values [N] up to each; they are 0 or their place + 1."""
     new = values > 0
     kept = tf.concat([[0], tf.boolean_mask(values, new)], 0)
     return tf.gather(kept, tf.cumsum(tf.cast(new, tf.int32)))
 
 
-def _others_around(space: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _others_around(space: Tensor) -> tuple[Tensor, Tensor]:
     """Returns, for each place [N+1] among characters of which some are `space` [N], where the last other one before it ends, and where the
     next one begins.
     """
@@ -192,14 +193,14 @@ def _others_around(space: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.concat([[0], ends], 0), tf.concat([starts, [count]], 0)
 
 
-def _trimmed(space: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _trimmed(space: Tensor, starts: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
     """Returns spans without the spaces at their ends; a span of spaces alone is empty, at its end."""
     before, behind = _others_around(space)
     first = tf.minimum(tf.gather(behind, starts), ends)
     return first, tf.maximum(tf.gather(before, ends), first)
 
 
-def _from_the_left(first: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+def _from_the_left(first: Tensor, end: Tensor) -> Tensor:
     """Returns which of the spans [K], in order of their starts, are kept if each drops those that begin inside it."""
     def scan():
         def step(place, last, decisions):

@@ -6,6 +6,7 @@ W words, T tokens.
 import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
+from tensorflow import Tensor
 
 from official_bert.text.graph_subwords import GraphSubwords, Tokens, running_maximum
 from official_bert.text.subwords import model_proto
@@ -33,7 +34,7 @@ class GraphUnigram(GraphSubwords):
         # Without a piece for a space alone, unknown characters in neighbouring words would be one piece.
         self._by_word = WORD_START in host.vocab
 
-    def _pieces(self, text: tf.Tensor) -> Tokens:
+    def _pieces(self, text: Tensor) -> Tokens:
         words = tf.strings.split(text, " ") if self._by_word else tf.RaggedTensor.from_row_lengths(text, tf.ones_like(text, tf.int64))
         pieces, starts, ends = self._op.tokenize_with_offsets(words.values)                # [W,(T)], in bytes of the word
         lengths = tf.strings.length(words.values)
@@ -48,7 +49,7 @@ class GraphUnigram(GraphSubwords):
         return Tokens(tf.gather(self._ids, pieces.values), starts, ends, row_splits)
 
 
-def _with_words_of_no_piece(starts: tf.Tensor, pieces: tf.RaggedTensor, word_start: tf.Tensor, text_starts: tf.Tensor) -> tf.Tensor:
+def _with_words_of_no_piece(starts: Tensor, pieces: tf.RaggedTensor, word_start: Tensor, text_starts: Tensor) -> Tensor:
     """Lets the first piece behind words without any, such as a lone accent for ALBERT, begin with them, as in the library."""
     has_pieces = pieces.row_lengths() > 0                                                  # [W]
     place = tf.range(tf.size(word_start))
@@ -66,7 +67,7 @@ def _rounded(content: bytes, where: str) -> bytes:
     return model.SerializeToString()
 
 
-def _characters(text: tf.Tensor, places: tf.Tensor, row: tf.Tensor) -> tf.Tensor:
+def _characters(text: Tensor, places: Tensor, row: Tensor) -> Tensor:
     """Returns the characters of texts that begin at bytes `places` [T] of the texts `row` [T]."""
     codes, offsets = tf.strings.unicode_decode_with_offsets(text, "UTF-8")
     first = tf.cast(codes.row_starts(), tf.int32)

@@ -6,7 +6,7 @@ Plain, exact Python; the fast forms (`text/fast_tokenization`, `text/graph`) are
 import unicodedata
 from collections.abc import Mapping
 
-from official_bert.text.tokenizer import Tokenizer
+from official_bert.text.tokenizer import Span, Tokenizer
 from official_bert.text.vocab import load_vocab
 
 UNKNOWN = "[UNK]"
@@ -85,13 +85,13 @@ class BasicTokenizer:
             text = unicodedata.normalize("NFD", text.lower())
         return text.translate(self._split)
 
-    def tokenize_with_offsets(self, text: str) -> list[list[tuple[str, int, int]]]:
+    def tokenize_with_offsets(self, text: str) -> list[list[Span]]:
         """Returns the words of `text`, each as its normalised characters with their places in `text`.
 
         A character is (character, start, end). Deleted characters after it (accents, soft hyphens inside a word) count
         as part of it; those before or after the word do not.
         """
-        words: list[list[tuple[str, int, int]]] = [[]]
+        words: list[list[Span]] = [[]]
         for char, start, end in self._normalised(text):
             if char.isspace():
                 words.append([])
@@ -105,7 +105,7 @@ class BasicTokenizer:
                 words[-1].append((char, start, end))
         return [word for word in words if word]
 
-    def _normalised(self, text: str) -> list[tuple[str, int, int]]:
+    def _normalised(self, text: str) -> list[Span]:
         """Cleans, lower-cases and decomposes `text`; returns each character with its place in it."""
         chars = [(char, index, index + 1) for index, original in enumerate(text) for char in self.clean(original)]
         if not self.do_lower_case:
@@ -117,10 +117,10 @@ class BasicTokenizer:
         return _in_canonical_order(chars)
 
 
-def _in_canonical_order(chars: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+def _in_canonical_order(chars: list[Span]) -> list[Span]:
     """Sorts each run of combining characters by class, as NFD does in a whole text."""
-    ordered: list[tuple[str, int, int]] = []
-    run: list[tuple[str, int, int]] = []
+    ordered: list[Span] = []
+    run: list[Span] = []
     for item in chars:
         if unicodedata.combining(item[0]):
             run.append(item)
@@ -152,7 +152,7 @@ class FullTokenizer(Tokenizer):
         """Returns the WordPieces of `text`; pieces that continue a word begin with ##."""
         return [piece for word in self.basic_tokenizer.tokenize(text) for piece in self.split_word(word)]
 
-    def tokenize_with_offsets(self, text: str) -> list[tuple[str, int, int]]:
+    def tokenize_with_offsets(self, text: str) -> list[Span]:
         """Returns (token, start, end) for each token: `text[start:end]`, normalised, is the token without its ##.
 
         Offsets count code points of `text`, the end excluded. [UNK] spans the whole word, and accents belong to the
