@@ -273,9 +273,9 @@ def is_word(entry: str) -> bool:
 
 def map_vectors(stored, pieces: Mapping[int, list[int]], settings: Settings):
     """Returns the model in which the new words that have a vector begin as its image, and a note."""
-    from official_bert.models.interchange import resizing, vocabulary_rows
+    from official_bert.models.interchange import resizing
     vectors, table = vectors_of(stored, settings), np.array(stored.weights[resizing.WORDS])
-    rows, explained = vocabulary_rows.map_vectors(table, vectors, pieces)
+    rows, explained = resizing.map_vectors(table, vectors, pieces)
     for index, row in rows.items():
         table[index] = row
     print(f"{settings.vectors}: vectors for {len(rows)} of {len(pieces)} new words ({len(rows) / max(len(pieces), 1):.1%}), fitted to "
@@ -287,9 +287,9 @@ def map_vectors(stored, pieces: Mapping[int, list[int]], settings: Settings):
 def write_without_checkpoint(stored, _: Mapping[str, Any], settings: Settings, folder: str) -> None:
     """Writes a vocabulary, its configuration in the form that was given, and the model that begins with word vectors."""
     if settings.begins_model:
-        from official_bert.models.interchange import vocabulary_rows
+        from official_bert.models.interchange import resizing
         vectors = vectors_of(stored, settings)
-        vocabulary_rows.begin_with_vectors(stored.config, vectors, settings.random_seed, folder, "ours" if settings.config else "tf1")
+        resizing.begin_with_vectors(stored.config, vectors, settings.random_seed, folder, "ours" if settings.config else "tf1")
         width, size, total = len(next(iter(vectors.values()))), stored.config.hidden_size, sum(map(is_word, stored.vocab))
         projected = "" if width == size else f"projected from {width} to {size} numbers by a random orthonormal matrix, "
         print(f"{settings.vectors}: vectors for {len(vectors)} of {total} words of the vocabulary ({len(vectors) / max(total, 1):.1%}); "

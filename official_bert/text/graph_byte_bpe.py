@@ -14,7 +14,7 @@ from tensorflow import Tensor
 
 from official_bert.text.graph_base import CODES, CharacterTable, begins_row
 from official_bert.text.graph_subwords import GraphSubwords, Tokens
-from official_bert.text.subwords import byte_bpe, composition
+from official_bert.text.subwords import byte_bpe
 from official_bert.text.subwords.byte_bpe import NEVER, SPACE
 from official_bert.text.subwords.host import LibraryTokenizer
 
@@ -46,7 +46,7 @@ class GraphByteBpe(GraphSubwords):
         self._inner: GraphByteBpe | None = None  # for texts in NFC, where it looks for the other added tokens
         if host.composes:
             joins = np.zeros(CODES, np.bool_)
-            joins[[code for code in itertools.chain(*byte_bpe.CHARACTERS) if composition.joins(chr(code))]] = True
+            joins[[code for code in itertools.chain(*byte_bpe.CHARACTERS) if byte_bpe.may_compose(chr(code))]] = True
             self._joins = CharacterTable(joins)
             self._inner = copy.copy(self)
             self._inner.added = [token for token in self.added if token.normalized]
@@ -56,7 +56,7 @@ class GraphByteBpe(GraphSubwords):
         return self._words(text) if self._inner is None else self._composed(text, self._inner)
 
     def _composed(self, text: Tensor, inner: "GraphByteBpe") -> Tokens:
-        """Cuts texts in NFC, see `composition.composed`."""
+        """Cuts texts in NFC, see `byte_bpe.composed`."""
         composed = tensorflow_text.normalize_utf8(text, "NFC")
         tokens = inner._tokens(composed)
         (parts, rows, count), (old_parts, old_rows, old_count) = self._parts_of(composed), self._parts_of(text)

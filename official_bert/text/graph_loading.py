@@ -1,11 +1,26 @@
 """Makes the tokenizer of a vocabulary file in TensorFlow ops, of whatever kind it is."""
 
+from tensorflow import Tensor
+
 from official_bert.text import loading
 from official_bert.text.graph import GraphTokenizer
-from official_bert.text.graph_subwords import GraphSubwords
+from official_bert.text.graph_subwords import GraphSubwords, Tokens
 from official_bert.text.subwords import tokenizer_files
+from official_bert.text.subwords.word_pieces import WordPieceTokenizer
 
 AnyGraphTokenizer = GraphTokenizer | GraphSubwords
+
+
+class GraphWordPieces(GraphSubwords):
+    """`WordPieceTokenizer` as a graph: that of 2018's tokenizer between the special tokens of a text."""
+
+    def __init__(self, host: WordPieceTokenizer):
+        super().__init__(host)
+        self._plain = GraphTokenizer(host.vocab_file, host.do_lower_case, host.plain.vocab)
+
+    def _pieces(self, text: Tensor) -> Tokens:
+        ids, starts, ends = self._plain.tokenize_with_offsets(text)
+        return Tokens(ids.values, starts.values, ends.values, ids.row_splits)
 
 
 def load_graph(vocab_file: str, do_lower_case: bool = True) -> AnyGraphTokenizer:
@@ -20,7 +35,6 @@ def load_graph(vocab_file: str, do_lower_case: bool = True) -> AnyGraphTokenizer
         raise ValueError(f"{vocab_file}: {host.exportable}")
     from official_bert.text.graph_byte_bpe import GraphByteBpe
     from official_bert.text.graph_unigram import GraphUnigram
-    from official_bert.text.graph_word_pieces import GraphWordPieces
     classes: dict[str, type[GraphSubwords]] = {
         "byte_bpe": GraphByteBpe, "unigram": GraphUnigram, "wordpiece": GraphWordPieces}
     return classes[host.kind](host)  # type: ignore[arg-type]

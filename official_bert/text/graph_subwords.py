@@ -13,7 +13,7 @@ from tensorflow import Tensor
 
 from official_bert.text import graph_characters
 from official_bert.text.graph_base import CODES, CharacterTable, HostFacts, begins_row
-from official_bert.text.subwords.added_tokens import is_letter
+from official_bert.text.subwords.definition import is_letter
 from official_bert.text.subwords.host import SPACES, SubwordTokenizer
 
 WHITE_SPACE = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())

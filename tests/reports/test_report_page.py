@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from made_finetuning import make_config
 
-from official_bert.reports import facts, page, pictures, run_sections
+from official_bert.reports import model_card, page, pictures, run_sections
 from official_bert.reports.sections import MOST_MISTAKES, Mistake, Section, mistakes_section
 
 HOSTILE = ["<script>alert(1)</script>", "\" onload=\"alert(1)", "</text></svg><script>x</script>", "$x^2", "$\\frac{", "a\x00b\x1b[31m",
@@ -120,10 +120,10 @@ def test_only_cells_that_no_telephone_can_hold_are_broken_within_words():
 def test_a_page_says_what_was_measured_with_which_settings_and_when():
     config = make_config("classification", options={"text_column": "review", "max_seq_length": 32})
     data = [("training", "data/a.csv,data/b.csv", 1200), ("evaluation", "dev.csv", None)]
-    about = dict(facts.about_section(config, "bert", data, "best/ckpt-4").rows)
+    about = dict(model_card.about_section(config, "bert", data, "best/ckpt-4").rows)
     assert about == about | {"task": "classification", "weights": "best/ckpt-4", "begun with": "bert", "evaluation data": "dev.csv",
                              "training data": "a.csv, b.csv, 1,200 rows", "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")}
-    assert "begun with" not in dict(facts.about_section(config, None, data, "elsewhere").rows)
-    settings = dict(facts.settings_section(config, {"text_column": "", "max_seq_length": 32, "doc_stride": 64}).rows)
+    assert "begun with" not in dict(model_card.about_section(config, None, data, "elsewhere").rows)
+    settings = dict(model_card.settings_section(config, {"text_column": "", "max_seq_length": 32, "doc_stride": 64}).rows)
     assert settings["options.text_column"] == "review" and "options.max_seq_length" not in settings
     assert "optimizer.learning_rate" in settings and "options.doc_stride" not in settings

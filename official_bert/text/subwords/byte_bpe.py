@@ -7,10 +7,13 @@ be joined with B; `left` is the lowest rank of such a join (X, B), over all X th
 needs that a symbol's own join comes before those which use it, as in every learned list of merges; others are refused.
 
 Pairs whose symbols cannot even grow into a pair that is joined are a wall: what stands on both sides of it is independent from then on.
+
+Also Unicode's NFC, which composes letters with the accents behind them before byte-level BPE sees a text.
 """
 
 import functools
 import itertools
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,6 +25,7 @@ LETTER, NUMBER, OTHER, SPACE = range(4)  # classes of characters
 CHARACTERS = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xF0000))  # Unicode assigns no others; the rest is OTHER
 # \s of Unicode
 WHITE_SPACE = (*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
+HANGUL = (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))  # vowels and finals, which are composed by arithmetic
 
 
 class Merges(NamedTuple):
@@ -99,3 +103,31 @@ def character_classes() -> np.ndarray:
     classes[codes] = np.repeat(kinds, np.diff([*starts, len(codes)]))
     classes[list(WHITE_SPACE)] = SPACE
     return classes
+
+
+@functools.cache
+def _joining() -> frozenset[str]:
+    """The characters that may be composed with one before them."""
+    pairs = (unicodedata.decomposition(chr(code)).split() for code in range(0x30000))
+    return frozenset({chr(int(pair[1], 16)) for pair in pairs if len(pair) == 2 and not pair[0].startswith("<")} | set(map(chr, HANGUL)))
+
+
+def may_compose(char: str) -> bool:
+    """Whether a character may change, or change its place, with one before it."""
+    return unicodedata.combining(unicodedata.normalize("NFD", char)[0]) > 0 or char in _joining()
+
+
+def composed(text: str) -> tuple[str, Sequence[int]]:
+    """Returns a text in NFC, and for each place in it, its end included, the place in `text`.
+
+    Both texts have as many parts, each a letter and what may be composed with it; within a part, places are counted from its start.
+    """
+    if unicodedata.is_normalized("NFC", text):
+        return text, range(len(text) + 1)
+    starts = [place for place, char in enumerate(text) if not place or not may_compose(char)]
+    parts, places = [], []
+    for start, end in zip(starts, [*starts[1:], len(text)]):
+        part = text[start:end]
+        parts.append(new := unicodedata.normalize("NFC", part))
+        places += [min(start + place, end) for place in range(len(new))]
+    return "".join(parts), [*places, len(text)]

@@ -11,10 +11,9 @@ import sentencepiece
 import tokenizers
 
 from official_bert.text.subwords import model_proto, tokenizer_files
-from official_bert.text.subwords.added_tokens import AddedTokens
+from official_bert.text.subwords.byte_bpe import composed
 from official_bert.text.subwords.character_map import joined
-from official_bert.text.subwords.composition import composed
-from official_bert.text.subwords.definition import AddedToken, Definition, check_values
+from official_bert.text.subwords.definition import AddedToken, AddedTokens, Definition, check_values
 from official_bert.text.tokenizer import Span, Tokenizer
 
 # What counts as a space at the ends of a piece: white space and what SentencePiece's usual character map makes a space or nothing.

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from official_bert.copies import original_paths
 from official_bert.data.sources import BatchSource, ExampleSource, RecordSource
 from official_bert.models.run_folder import CARD_FILE, LOG_FILE, RunFolder
-from official_bert.reports.facts import Data, about_section, settings_section
-from official_bert.reports.model_card import make_card
+from official_bert.reports.model_card import Data, about_section, make_card, settings_section
 from official_bert.reports.model_card import write_card as write_whole_card
 from official_bert.reports.sections import Section
 from official_bert.training.reporting.announcement import cut_rows
