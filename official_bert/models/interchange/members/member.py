@@ -12,7 +12,9 @@ from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.names import DENSE, NORM, NameTable, layer_rows, rows
 from official_bert.models.interchange.stored_models import HEAD_PREFIXES, Head
 
-Values, Fields, Tensors = Mapping[str, Any], dict[str, Any], dict[str, np.ndarray]  # their keys and ours, and a file's weights
+Values = Mapping[str, Any]  # of a `config.json`
+Fields = dict[str, Any]  # of a configuration, ours or theirs
+Tensors = dict[str, np.ndarray]  # of a file
 LINEAR = ("weight", "bias")
 Rows = Iterable[tuple[str, str]]
 ACTS = {"gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu",

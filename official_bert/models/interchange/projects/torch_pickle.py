@@ -34,7 +34,7 @@ class Storage(NamedTuple):
 
     key: str
     dtype: np.dtype
-    count: int
+    length: int  # numbers
 
 
 def load_tensors(path: str) -> dict[str, np.ndarray]:
@@ -90,7 +90,7 @@ def _read_older(file: IO[bytes], interpreter: "_Interpreter") -> Any:
         raise ValueError("other storages than those of its tensors")
     for key in keys:
         content = interpreter.contents[storages[key]]
-        if file.read(8) != storages[key].count.to_bytes(8, "little") or file.readinto(content) != len(content):
+        if file.read(8) != storages[key].length.to_bytes(8, "little") or file.readinto(content) != len(content):
             raise ValueError(f"a storage {key} of another length than {len(content):,} bytes")
     return tensors
 
@@ -170,7 +170,7 @@ class _Interpreter:
         view = (storage, offset, size, stride)
         if view not in self.arrays:
             last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-            if last >= storage.count and 0 not in size:  # NumPy checks too, but its product may overflow
+            if last >= storage.length and 0 not in size:  # NumPy checks too, but its product may overflow
                 raise ValueError("a tensor that reaches beyond its storage")
             width = storage.dtype.itemsize
             self.arrays[view] = np.ndarray(size, storage.dtype, self.contents[storage], offset * width, [step * width for step in stride])
