@@ -19,13 +19,13 @@ from official_bert.data.pretraining.units import TextUnits
 from official_bert.data.search.mining import MiningRules
 from official_bert.data.splits import SplitOptions
 from official_bert.data.tables import TableOptions
-from official_bert.distillation_config import DistillationConfig
 from official_bert.fields import constraints_of
 from official_bert.model_config import ModelConfig
 from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks import loading
 from official_bert.tasks.squad.decoding import DecodingRules
 from official_bert.tasks.texts.base import LabelOptions, TextOptions
+from official_bert.training_config import DistillationConfig
 from official_bert.typed_values import kinds_of
 
 PAGE = pathlib.Path(__file__).parent / "reference" / "options.md"

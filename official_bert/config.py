@@ -13,28 +13,19 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import yaml
 
-from official_bert.distillation_config import DistillationConfig
-from official_bert.fields import Constraint, Count, Natural, NonNegative, check_fields, check_used
+from official_bert.fields import Constraint, check_fields
 from official_bert.files import exists, folder_of, is_remote, normal, read_text, written_whole
 from official_bert.model_config import OF_RELATIVES, ModelConfig
 from official_bert.model_config import check_length as check_length
 from official_bert.model_config import read_bert_config as read_bert_config
-from official_bert.optimizer_config import OptimizerConfig as OptimizerConfig
+from official_bert.training_config import OptimizerConfig, PhaseConfig, TrainingConfig, changeable
 from official_bert.typed_values import build, read_yaml, read_yaml_value
 
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")  # where a run computes: training/distribution
-
-
-
-def changeable(default: Any) -> Any:
-    """Returns a field with this default that may change when a run is resumed; changing any other field makes it another run."""
-    return dataclasses.field(default=default, metadata={"changeable": True})
-
-
 # The keys that the weights of a checkpoint decide; others, such as dropout, are for the user to choose.
 FIXED_BY_CHECKPOINT = ("model.vocab_size", "model.hidden_size", "model.num_hidden_layers", "model.num_attention_heads",
                        "model.intermediate_size", "model.max_position_embeddings", "model.type_vocab_size",
@@ -49,96 +40,6 @@ class TokenizerConfig:
     """Vocabulary: a file with one WordPiece a line, or the files of another tokenizer (docs/tokenizers.md)."""
     do_lower_case: bool = True
     """Whether text is lower-cased; the files of other tokenizers than WordPiece say it themselves."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
-    """How long, in which batches and in which precision a run trains, and what it keeps."""
-
-    batch_size: Count = 32
-    """Sequences of a step, over all replicas and accumulation steps."""
-    eval_batch_size: Count = changeable(32)
-    """Sequences of a batch of an evaluation."""
-    steps: Natural = changeable(0)
-    """Optimizer steps; 0: epochs or hours say how long the run is."""
-    hours: NonNegative = 0.0
-    """Hours of training instead of steps and epochs; the learning rate is 0 when they are over. 0: no time ends it."""
-    replay: str = changeable("")
-    """Log of another run of the same hours; this run has the same shares of the time at the same steps."""
-    epochs: NonNegative = changeable(0.0)
-    """Passes over the training data (fine-tuning)."""
-    epoch_rounding: Literal["up", "down"] = changeable("up")
-    """Steps of an epoch: up, so that each row is seen (the last batch may be short), or down, as in 2018, to epochs
-    times rows / batch_size."""
-    accumulation_steps: Count = changeable(1)
-    """Micro-batches of a step."""
-    steps_per_loop: Count = changeable(100)
-    """Most steps before the host regains control."""
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Numbers that the layers compute with."""
-    xla: bool = changeable(False)
-    """Compile forward and backward pass of a micro-batch with XLA."""
-    tf32: bool = True
-    """Round the factors of float32 products to 10 bits on a GPU, as TensorFlow does by default."""
-    freeze: str | tuple[str, ...] = ""
-    """Parts that do not learn, such as `embeddings, layers 0-5`; also pooler and encoder."""
-    reinitialize_layers: Natural = 0
-    """Last layers whose weights, and the pooler's, are new instead of the checkpoint's."""
-    recompute: bool | Literal["attention"] = changeable(False)
-    """Activation checkpointing: the backward pass computes whole layers again (true; a third more work), or the weights
-    of attention alone, which are sequence length x sequence length for each head."""
-    skip_padding: bool | Literal["auto"] = changeable("auto")
-    """Layers compute real tokens alone, if lengths differ; auto: on CPUs."""
-    save_every: Count = changeable(1000)
-    """Steps between checkpoints."""
-    keep_checkpoints: Count = changeable(3)
-    """Number of last checkpoints to keep; the best one is kept too."""
-    keep_every: Natural = changeable(0)
-    """Checkpoints at multiples of these steps are never deleted; 0: none."""
-    eval_every: Natural = changeable(0)
-    """Steps between evaluations; 0: eval_epochs decides."""
-    eval_epochs: NonNegative = changeable(0.0)
-    """Epochs between evaluations, if eval_every is 0; 0: one at the end."""
-    eval_steps: Natural = changeable(0)
-    """Batches of an evaluation; 0: all."""
-    patience: Natural = changeable(0)
-    """Evaluations in a row without a better value after which the training ends; 0: never."""
-    answer_with: Literal["last", "best"] = changeable("last")
-    """Checkpoint of a run that predicts and is exported."""
-    report: bool = changeable(False)
-    """Write report.html and report.json about the last evaluation."""
-    log_every: Count = changeable(50)
-    """Steps between lines of the log."""
-    skip_gradient_norm: NonNegative = 0.0
-    """Steps with a larger norm of the global gradient are skipped and counted; 0: none."""
-    max_skipped_in_a_row: Natural = changeable(100)
-    """Steps skipped in a row that stop the run; 0: no number does."""
-    rewind_on_spike: NonNegative = changeable(0.0)
-    """A loss above this many times the mean before it, or one that is not finite, sends the run back to its last
-    checkpoint, to go on behind the data that caused it; 0: none does."""
-    teacher: str = ""
-    """A trained model, of any format, whose answers the model learns beside the labels (docs/distillation.md)."""
-    distillation: DistillationConfig = dataclasses.field(default_factory=DistillationConfig)
-    """What is learned from the teacher."""
-
-    def __post_init__(self):
-        check_fields(self, "config.training.")
-        check_used(self.distillation, vars(self.distillation), "config.training.teacher", bool(self.teacher),
-                   "config.training.distillation.")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PhaseConfig:
-    """A stretch of a run on other sequences (paper A.2: 90 % of the steps at 128 tokens, the rest at 512)."""
-
-    steps: int = 0
-    """Optimizer steps of this phase."""
-    batch_size: int = 0
-    """Sequences of a step; 0: training.batch_size."""
-    accumulation_steps: int = 0
-    """Micro-batches of a step; 0: training.accumulation_steps."""
-    options: dict = dataclasses.field(default_factory=dict)
-    """Options of the task that differ from the run's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -301,10 +202,10 @@ def resolve_config(sources: ConfigSources, *, defaults: Mapping[str, Any] | None
     """
     checkpoint = checkpoint or CheckpointValues({})
     inherited, values = sources.read()
-    if wrong := [change for change in _contradictions(checkpoint.values, values) if change.key in FIXED_BY_CHECKPOINT]:
+    if wrong := _contradictions(checkpoint.values, values):
         raise ValueError(f"{checkpoint.origin}: "
                          + "; ".join(f"config.{change.key} is {change.before!r} there, got {change.after!r}" for change in wrong))
-    if yielding := [change for change in _contradictions(checkpoint.values, inherited) if change.key in FIXED_BY_CHECKPOINT]:
+    if yielding := _contradictions(checkpoint.values, inherited):
         report(f"{checkpoint.origin}: its values instead of those of base: in {sources.path}: "
                + ", ".join(f"{change.key} {change.before!r} instead of {change.after!r}" for change in yielding))
     below = merge(merge(defaults or {}, inherited), checkpoint.values)
@@ -321,11 +222,9 @@ def resolve_config(sources: ConfigSources, *, defaults: Mapping[str, Any] | None
 
 
 def _contradictions(stored: Mapping, values: Mapping) -> list["Difference"]:
-    """Returns the keys with different values in both."""
-    def common(stored_part: Mapping, other_part: Mapping) -> dict:
-        return {key: common(value, other_part[key]) if isinstance(value, Mapping) and isinstance(other_part[key], Mapping) else value
-                for key, value in stored_part.items() if key in other_part}
-    return differences(common(stored, values), common(values, stored))
+    """Returns the keys that a checkpoint decides and that have other values; None is no value of theirs."""
+    return [change for change in differences(stored, values)
+            if change.key in FIXED_BY_CHECKPOINT and None not in (change.before, change.after)]
 
 
 def to_dict(config: Any) -> dict:

@@ -1,34 +1,13 @@
 """The configuration of an encoder: sizes, and the parts that distinguish the relatives of BERT."""
 
 import dataclasses
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from official_bert.fields import Constraint, Count, Natural, NonNegative, Rate, check_fields, only_with
 from official_bert.files import read_json
 from official_bert.typed_values import kinds_of
 
 Activation = Literal["gelu", "gelu_erf", "relu", "tanh", "linear"]  # gelu: the tanh form, as in 2018
-
-
-class PositionFields(NamedTuple):
-    """How an encoder knows positions, as `ModelConfig.positions`: at most one of the numbers is not 0; all 0 is a table, as in BERT."""
-
-    relative_buckets: int
-    position_buckets: int
-    rotary: float
-    window_rotary: float  # of layers with a window
-
-    @property
-    def have_table(self) -> bool:
-        """Whether the embeddings have a table of positions."""
-        return not (self.position_buckets or self.rotary)
-
-
-class MaskedLMFields(NamedTuple):
-    """The head for masked words, as `ModelConfig.masked_lm`."""
-
-    act: str
-    transforms: bool  # False: its rows come from a pooler with a layer norm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,17 +140,20 @@ class ModelConfig:
             raise ValueError("model.convolution: expected 0, or an odd number of tokens beside at least 2 layers with norm post and "
                              f"bidirectional attention, got {self.convolution}")
 
-    # Groups of the fields, for the functions that make the parts of an encoder.
+    @property
+    def has_position_table(self) -> bool:
+        """Whether the embeddings have a table of positions."""
+        return not (self.position_buckets or self.rotary)
 
     @property
-    def positions(self) -> "PositionFields":
-        """How the encoder knows positions."""
-        return PositionFields(self.relative_buckets, self.position_buckets, self.rotary, self.window_rotary or self.rotary)
+    def masked_lm_activation(self) -> Activation:
+        """The activation of the head for words."""
+        return self.masked_lm_act or self.hidden_act
 
     @property
-    def masked_lm(self) -> "MaskedLMFields":
-        """The head for masked words."""
-        return MaskedLMFields(self.masked_lm_act or self.hidden_act, not self.pooler_norm)
+    def masked_lm_transforms(self) -> bool:
+        """Whether the head for words transforms its rows; otherwise they come from a pooler with a layer norm."""
+        return not self.pooler_norm
 
     def window_of_layer(self, index: int) -> int:
         """Returns the tokens on each side that layer `index` sees; 0: all."""

@@ -164,10 +164,6 @@ class _Refused(yaml.YAMLError):
         self.line = node.start_mark.line + 1
 
 
-class _TooLargeError(yaml.YAMLError):
-    """YAML of a few bytes that would fill the memory."""
-
-
 class _BoundedLoader(yaml.SafeLoader):
     """Refuses more aliases than people write."""
 
@@ -177,7 +173,7 @@ class _BoundedLoader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             self.aliases += 1
             if self.aliases > MOST_ALIASES:
-                raise _TooLargeError(f"expected at most {MOST_ALIASES} aliases (*name), got more")
+                raise yaml.YAMLError(f"expected at most {MOST_ALIASES} aliases (*name), got more")
         return super().compose_node(parent, index)
 
 
@@ -235,7 +231,7 @@ def _loaded(text: str, name: str, kind: type[_BoundedLoader] = _StrictLoader) ->
     if node is None:
         return None
     if (size := _expanded_size(node, {}, DEEPEST)) > MOST_EXPANDED:
-        raise _TooLargeError(f"expected at most {MOST_EXPANDED:,} bytes of values, its aliases make {size:,} of {len(text):,}")
+        raise yaml.YAMLError(f"expected at most {MOST_EXPANDED:,} bytes of values, its aliases make {size:,} of {len(text):,}")
     return loader.construct_document(node)
 
 

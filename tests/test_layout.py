@@ -15,7 +15,7 @@ from official_bert.models import run_folder
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "official_bert"
 ORDER = ["archives", "stores", "files", "copies", "fields", "typed_values", "model_config",
-         "optimizer_config", "distillation_config", "config", "command_line",
+         "training_config", "config", "command_line",
          "runtimes", "reports", "text", "data", "layers", "models", "training", "serving", "tasks", "interface", "main"]
 APART = {"server": ("config", "files", "copies", "command_line", "runtimes", "server")}  # imports nothing else, and only mains import it
 TENSORFLOW_PLACES = ("stores", "text/graph", "data/records", "data/sources", "data/pretraining/dynamic_masking",

@@ -35,16 +35,16 @@ from official_bert.models.stack import InWindows, Normalized, Recomputed, Stack,
 
 def make_relative_positions(config: ModelConfig, dtype: Any) -> RelativePositions | DistanceEmbeddings | None:
     """Makes the table of distances that all layers share, if there is one."""
-    if config.positions.relative_buckets:
+    if config.relative_buckets:
         return RelativePositions(config, name="relative_positions", dtype=dtype)
-    if config.positions.position_buckets:
+    if config.position_buckets:
         return DistanceEmbeddings(config, name="relative_positions", dtype=dtype)
     return None
 
 
 def make_layers(config: ModelConfig, recompute: bool | str, dtype: Any) -> list[TransformerLayer]:
     """Makes the layers with weights of their own; `recompute="attention"` lets each recompute its attention."""
-    attention = DisentangledAttention if config.positions.position_buckets else SelfAttention
+    attention = DisentangledAttention if config.position_buckets else SelfAttention
     layers = []
     for index in range(config.own_layers):
         options: dict[str, Any] = {"name": f"layer_{index}", "dtype": dtype,
@@ -124,12 +124,12 @@ def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training
 
 def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping[str, Any]) -> Positions:
     """Makes what attention knows of the positions of tokens."""
-    if relative_positions is None and not config.positions.rotary:
+    if relative_positions is None and not config.rotary:
         return EMBEDDED
     length = ops.shape(inputs["input_mask"])[1]
     if relative_positions is not None:
         return relative_positions.positions(length)
     position_ids = inputs.get("position_ids")
     position_ids = ops.expand_dims(ops.arange(length, dtype="int32"), 0) if position_ids is None else position_ids
-    size, base, window_base = config.hidden_size // config.num_attention_heads, config.positions.rotary, config.positions.window_rotary
+    size, base, window_base = config.hidden_size // config.num_attention_heads, config.rotary, config.window_rotary or config.rotary
     return Rotary(position_ids, base, size, windows=None if window_base == base else Rotary(position_ids, window_base, size))
