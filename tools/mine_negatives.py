@@ -87,9 +87,9 @@ def _write(path: str, rows: Iterable, rules: MiningRules) -> str:
     counts = []
     with written_whole(path) as file:
         for row in rows:
-            counts.append(len(row.negatives))
-            if row.negatives:
-                file.write(json.dumps(row.as_json(), ensure_ascii=False) + "\n")
+            counts.append(len(row["negatives"]))
+            if row["negatives"]:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
         if not any(counts):
             raise ValueError(f"--output_file={path}: no pair has a negative by these rules (ranks {rules.first_rank} to "
                              f"{rules.last_rank}, margins); nothing is written")

@@ -246,7 +246,7 @@ def _form(form: str, texts, input_file: str, output_file: str) -> str:
 
 def _is_published(model: str) -> bool:
     """Whether a model is a checkpoint that does not say whether its rows have two texts: neither a run, a search nor an exported model."""
-    from official_bert.interface.portable_models import portable_folder
+    from official_bert.interface.predictor import portable_folder
     from official_bert.serving.loading import exported_folder
     return exported_folder(model) is None and portable_folder(model) is None and not _is_run(model)
 

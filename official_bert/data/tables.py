@@ -8,6 +8,7 @@ because JSON lines often have the name of a document. Training, evaluation, pred
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -26,7 +27,6 @@ from official_bert.data.tabular.formats import (
 )
 from official_bert.data.tabular.formats import shown as shown
 from official_bert.data.tabular.formats import spelled as spelled
-from official_bert.data.tabular.json_text import begins_json, begun, checked_object, parsed, parsed_whole
 from official_bert.fields import Constraint
 from official_bert.files import is_file, is_folder
 
@@ -34,6 +34,7 @@ Format = Literal["auto", "tsv", "csv", "jsonl", "parquet", "xlsx", "fasttext", "
 SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl",
                               ".parquet": "parquet"}
 OBJECTS = ("jsonl", "parquet")  # formats whose rows have keys
+JSON_ROWS = "an object a line, or a list of objects, which may stand under 'data'"
 HEADLESS = (" (a file without names of columns: options.header=false, its columns are c1, c2, ...; "
             "tools/inspect_data.py shows it)")
 
@@ -157,7 +158,7 @@ class TableOptions:
             rows = parquet_objects(source)
         else:
             source, values = json_values(source, self.encoding)
-            rows = ((line, checked_object(value, place(source, line))) for line, value in values)
+            rows = ((line, _checked_object(value, place(source, line))) for line, value in values)
         first = list(itertools.islice(rows, 1))
         names = [name for _, row in first for name in row]
         return RowReader(source, form, names, itertools.chain(first, rows), self, broken)
@@ -191,7 +192,7 @@ class TableOptions:
         cells = line.replace('"', "").split(spelled(self.delimiter) or ("," if by_name == "csv" else "\t"))
         if {*columns} <= {*map(str.strip, cells)}:
             return by_name
-        if may_be_json and begins_json(line):
+        if may_be_json and _begins_json(line):
             return "jsonl"
         if suffix_of(path) == ".txt" and labels_beside(path):
             return "two_files"
@@ -340,15 +341,79 @@ def json_values(path: str, encoding: str = "") -> tuple[Source, Iterator[tuple[i
     number, first = next(((number, line) for number, line in lines if line.strip()), (1, ""))
     if not first:
         return path, iter(())
-    value, goes_on = begun(first, f"{path}:{number}")
+    value, goes_on = _begun(first, f"{path}:{number}")
     if goes_on:
-        value = parsed_whole(path, number, first, "".join(line for _, line in lines))
+        value = _parsed_whole(path, number, first, "".join(line for _, line in lines))
     else:
         more = ((line, text) for line, text in lines if text.strip())
         if (second := next(more, None)) is not None:
-            later = ((line, parsed(text, f"{path}:{line}")) for line, text in itertools.chain([second], more))
+            later = ((line, _parsed(text, f"{path}:{line}")) for line, text in itertools.chain([second], more))
             return path, itertools.chain([(number, value)], later)
     listed = value.get("data") if isinstance(value, dict) else value
     if isinstance(listed, list):
         return Rows(path, listed), iter(enumerate(listed))
     return path, iter([(number, value)])
+
+
+def _begun(line: str, where: str) -> tuple[Any, bool]:
+    """Returns the value in a file's first line, and whether it goes on in the next ones; then it is None."""
+    try:
+        return json.loads(line), False
+    except json.JSONDecodeError as error:
+        if error.pos >= len(line.rstrip()):
+            return None, True
+    except (ValueError, RecursionError):
+        pass
+    return _parsed(line, where), False  # raises the error
+
+
+def _begins_json(line: str) -> bool:
+    """Whether a first line is a JSON value, or the beginning of one."""
+    try:
+        _begun(line, "")
+    except ValueError:
+        return False
+    return True
+
+
+def _parsed_whole(path: str, number: int, first: str, other_lines: str) -> Any:
+    """Returns the value that begins in line `number` and has the other lines too."""
+    try:
+        return json.loads(first + other_lines)
+    except json.JSONDecodeError as error:
+        second = other_lines.lstrip().partition("\n")[0]
+        if second.startswith("{") and not first.rstrip().endswith("[") and _is_json(second):
+            _parsed(first, f"{path}:{number}")  # raises the error: the file is JSON lines, the first of which is cut
+        raise ValueError(f"{path}:{number - 1 + error.lineno}: {_problem(error)}; expected {JSON_ROWS}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: {_problem(error)}") from None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _parsed(line: str, where: str) -> Any:
+    """Returns the value in a line of JSON. Raises ValueError, which begins with `where`, for anything else."""
+    try:
+        return json.loads(line.rstrip("\r\n"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: {_problem(error)}; expected an object a line") from None
+
+
+def _problem(error: Exception) -> str:
+    """What is wrong with a text that is no JSON."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"not valid JSON: {error.msg} at column {error.colno}"
+    return f"not valid JSON: {'nested too deeply' if isinstance(error, RecursionError) else error}"
+
+
+def _checked_object(value: Any, where: str) -> dict[str, Any]:
+    """Returns a row that is an object. Raises ValueError, which begins with `where`, for anything else."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: expected a JSON object, got {json.dumps(value)[:60]}; a file has {JSON_ROWS}")
+    return value

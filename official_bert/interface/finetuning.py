@@ -1,4 +1,4 @@
-"""Fine-tuning from Python: `fine_tune` takes files, or tables in memory, and gives the metrics and a predictor.
+"""Fine-tuning from Python: `fine_tune` takes files, or tables in memory, and gives the metrics, a predictor and the wrong answers.
 
 `run_finetuning` is the same on the command line.
 """
@@ -7,6 +7,7 @@ from official_bert.command_line import FLAG_KEYS
 
 import dataclasses
 import functools
+import html
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -28,13 +29,14 @@ from official_bert.config import (
     to_dict,
 )
 from official_bert.data.tabular.frames import as_source
-from official_bert.files import exists
-from official_bert.interface import evaluations
+from official_bert.files import exists, read_text
 from official_bert.interface.keyword_errors import keyword_errors
-from official_bert.interface.predictor import Predictor
+from official_bert.interface.predictor import Predictor, evaluate
 from official_bert.models.checkpoints import trained_weights
 from official_bert.models.interchange import casing
 from official_bert.models.run_folder import RunFolder, step_of
+from official_bert.reports import metric_text
+from official_bert.reports.page import PAGE_FILE
 from official_bert.tasks.loading import check_named, load_task, task_class
 from official_bert.tasks.texts.base import TextSets
 from official_bert.tasks.texts.glue_files import dataset_name
@@ -46,6 +48,7 @@ from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps, Ta
 from official_bert.typed_values import did_you_mean
 
 ARGUMENTS = ("train", "eval", "predict", "data_dir", "init_checkpoint", "config", "cache_dir", "output_dir", "report")  # of `fine_tune`
+HEIGHT = 700  # of a report in a notebook, pixels
 SECTIONS = {"model": ModelConfig, "tokenizer": TokenizerConfig, "optimizer": OptimizerConfig, "training": TrainingConfig}
 
 
@@ -67,7 +70,7 @@ class FineTuned:
 
         `options` say how the data are read, if otherwise than in training: `encoding="cp1252"`, `text_column="body"`.
         """
-        return evaluations.evaluate(self.output_dir, data, options).metrics
+        return evaluate(self.output_dir, data, options).metrics
 
     def mistakes(self, data: Any = None, **options: Any) -> Any:
         """Returns a pandas frame of the rows that are answered wrongly, the most confident first: `text`, `label` (the right one),
@@ -77,12 +80,35 @@ class FineTuned:
         their numbers from 0. Raises ValueError if no data are known (a run that was loaded), and for scores, tags and search, whose answers
         are more or less right.
         """
+        import pandas
         if data is None and self.files is None:
             raise ValueError(f"{self.output_dir}: expected data, as in mistakes(rows): the run was loaded without those of its evaluation")
-        return evaluations.mistakes(evaluations.evaluate(self.output_dir, self.files if data is None else data, options))
+        evaluated = evaluate(self.output_dir, self.files if data is None else data, options)
+        task, answers = evaluated.resolved.task, evaluated.answers()
+        rows = []
+        for name, answered in answers.items():
+            if answered.right is None:
+                raise ValueError(f"task {task.config.task}: expected right and wrong answers, got scores; the report shows the largest "
+                                 "errors")
+            for number in (~answered.right).nonzero()[0]:
+                shares = answered.probabilities[number] if answered.probabilities else {}
+                rows.append({"row": int(number), **({"set": name.strip("_")} if len(answers) > 1 else {}),
+                             "text": answered.questions[number], "label": answered.gold[number], "answer": answered.answers[number],
+                             **{f"probability:{label}": share for label, share in shares.items()}})
+        if not answers:
+            raise ValueError(f"task {task.config.task}: expected labels or choices for texts, or answers to questions; the report shows "
+                             "what this task gets wrong")
+        rows.sort(key=lambda row: -max((share for key, share in row.items() if key.startswith("probability:")), default=0.0))
+        return pandas.DataFrame(rows, columns=None if rows else ["row", "text", "label", "answer"]).set_index("row")
 
     def _repr_html_(self) -> str:
-        return evaluations.report_html(RunFolder(self.output_dir), self.metrics)
+        run = RunFolder(self.output_dir)
+        if exists(path := run.file(PAGE_FILE)):
+            return (f'<iframe srcdoc="{html.escape(read_text(path))}" sandbox width="100%" height="{HEIGHT}" style="border:0" '
+                    f'title="{html.escape(run.path)}"></iframe>')
+        rows = "".join(f"<tr><td>{html.escape(name)}</td><td>{metric_text.shown(name, value)}</td></tr>"
+                       for name, value in self.metrics.items())
+        return f"<p>{html.escape(run.path)}</p><table>{rows}</table>"
 
 
 def load_run(path: str | os.PathLike) -> FineTuned:

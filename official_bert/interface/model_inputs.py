@@ -5,12 +5,10 @@ import dataclasses
 import datetime
 import itertools
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-import numpy as np
 from absl import logging
 
 from official_bert.config import Config, merge, parse_override
@@ -310,21 +308,14 @@ def _copied_value(value: Any, where: str) -> Any:
 
     Raises ValueError for what JSON lacks, such as bytes.
     """
-    if isinstance(value, (np.generic, np.ndarray)):
-        value = value.tolist()
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
-    if isinstance(value, (list, tuple)):
-        return [_copied_value(item, where) for item in value]
-    if isinstance(value, Mapping):
-        return {key: _copied_value(item, where) for key, item in value.items()}
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    if value is None or not _text_error(value) or isinstance(value, int):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    raise ValueError(f"{where}: expected a value that JSON has, got {value!r:.60}")
+    def as_json_type(part: Any) -> Any:
+        return part.isoformat() if isinstance(part, (datetime.date, datetime.time)) else part.tolist()
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=as_json_type)
+        text.encode()  # refuses half a character
+        return json.loads(text, parse_constant={"NaN": None}.__getitem__)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ValueError(f"{where}: expected a value that JSON has, got {value!r:.60}") from None
 
 
 @dataclasses.dataclass(frozen=True)

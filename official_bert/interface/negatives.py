@@ -5,6 +5,7 @@ import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -94,26 +95,12 @@ def rank_by_vectors(material: Material, depth: int, model: Predictor, batch_size
     return scores, numbers, np.array(positives)
 
 
-@dataclasses.dataclass(frozen=True)
-class MinedRow:
-    """A pair with its negatives; `scores` are a cross-encoder's, of the positive and of each negative, if there is one."""
-
-    text: str
-    text_pair: str
-    negatives: list[str]
-    scores: list[float] | None = None
-
-    def as_json(self) -> dict:
-        """Returns the row as retrieval and reranking read it."""
-        return {"text": self.text, "text_pair": self.text_pair, "negatives": self.negatives} | (
-            {} if self.scores is None else {"scores": self.scores})
-
-
 def mine(material: Material, ranking: Ranking, rules: MiningRules, seed: int, cross_encoder: Predictor | None = None,
-         cross_encoder_margin: float = 0.0, batch_size: int = 32) -> Iterator[MinedRow]:
-    """Gives each pair with the negatives that `rules` allow, and none for a pair without any.
+         cross_encoder_margin: float = 0.0, batch_size: int = 32) -> Iterator[dict[str, Any]]:
+    """Gives each pair as a row that retrieval and reranking read, with the negatives that `rules` allow, if there are any.
 
-    A cross-encoder leaves out passages whose score is above the positive's less the margin: answers that nobody marked.
+    A cross-encoder leaves out passages whose score is above the positive's less the margin: answers that nobody marked. Then the row
+    also has its `scores`, of the positive and of each negative.
     """
     scores, numbers, positives = ranking
     place_of = material.passage_numbers
@@ -132,5 +119,5 @@ def mine(material: Material, ranking: Ranking, rules: MiningRules, seed: int, cr
             judged = dict(zip(window, others))
             window = [place for place in window if judged[place] <= best - cross_encoder_margin]
         places = choose(window, rules, np.random.default_rng((seed, number)))
-        yield MinedRow(query, positive, [material.passages[place] for place in places],
-                       [best, *(judged[place] for place in places)] if cross_encoder and places else None)
+        yield {"text": query, "text_pair": positive, "negatives": [material.passages[place] for place in places],
+               **({"scores": [best, *(judged[place] for place in places)]} if cross_encoder and places else {})}

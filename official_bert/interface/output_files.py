@@ -19,6 +19,8 @@ from official_bert.files import require_new_folder, shard_names, written_beside,
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging.conll import Sentence, write_columns
 
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
 TABLES = ("csv", "jsonl", "parquet")
 BRAT = "brat"
 ALL_OUTPUTS = "outputs"  # JSON lines of the inputs with all that the model gives, which training does not read
@@ -64,7 +66,7 @@ def files_of(path: str, form: str, source: str) -> list[str]:
     return files
 
 
-def write_answers(path: str, form: str, rows: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]],
+def write_answers(path: str, form: str, rows: Rows, answers: Rows,
                   config: Config | None, originals: Sequence[Any] = (), encoding: str = "") -> None:
     """Writes rows with their answers, in a form of `OUTPUT_FORMATS`, as the task of `config` reads them to train.
 
@@ -76,7 +78,7 @@ def write_answers(path: str, form: str, rows: Sequence[Mapping[str, Any]], answe
         _write_table(path, form, [labelled(row, answer, config, form) for row, answer in zip(rows, answers)])
 
 
-def labelled(row: Mapping[str, Any], answer: Mapping[str, Any], config: Config | None, form: str) -> dict[str, Any]:
+def labelled(row: Row, answer: Row, config: Config | None, form: str) -> dict[str, Any]:
     """Returns a row with the columns of training."""
     task = load_task(config) if config else None
     columns = task.input_columns() if task else {}
@@ -89,7 +91,7 @@ def labelled(row: Mapping[str, Any], answer: Mapping[str, Any], config: Config |
     return cells | {(task and task.option("label_column", "")) or "label": value}
 
 
-def _write_entities(path: str, form: str, rows: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]],
+def _write_entities(path: str, form: str, rows: Rows, answers: Rows,
                     config: Config | None, originals: Sequence[Any], encoding: str) -> None:
     """Writes texts with their entities."""
     records = [(row["text"], [Span(start, end, kind) for start, end, kind in zip(answer["starts"], answer["ends"], answer["types"])])
@@ -118,7 +120,7 @@ def _write_entities(path: str, form: str, rows: Sequence[Mapping[str, Any]], ans
         _write_table(path, form, [{"tokens": words, "ner_tags": tags} for words, tags in tagged])
 
 
-def _write_table(path: str, form: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def _write_table(path: str, form: str, rows: Rows) -> None:
     """Writes rows as CSV, JSON lines or Parquet."""
     if form == "parquet":
         import pyarrow

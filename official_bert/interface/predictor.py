@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,20 +17,34 @@ import tensorflow as tf
 from absl import logging
 
 from official_bert.config import Config, build
-from official_bert.data.tabular.frames import is_frame
+from official_bert.copies import local_copy
+from official_bert.data.tabular.frames import as_source, is_frame
+from official_bert.files import exists, folder_of, list_versions
+from official_bert.interface.keyword_errors import keyword_errors
 from official_bert.interface.model_inputs import ModelInputs
-from official_bert.interface.portable_models import load_portable, portable_folder
-from official_bert.models.encoder import BertEncoder
+from official_bert.models.checkpoints import trained_weights
+from official_bert.models.encoder import BertEncoder, encoder_settings
 from official_bert.models.run_folder import RunFolder
+from official_bert.runtimes.engines import FILE, load_engine
 from official_bert.serving.bounds import broken_claim
-from official_bert.serving.loading import exported_folder, function_of, load_exported
+from official_bert.serving.formats.description import as_model
+from official_bert.serving.formats.writing import FORMATS
+from official_bert.serving.loading import ModelFunction, exported_folder, function_of, load_exported
 from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, make_served_model
-from official_bert.tasks.loading import check_named, load_task, restore_for_inference, task_class
-from official_bert.training.task import TaskBase
+from official_bert.tasks.loading import check_named, load_task, restore_for_inference, restore_model, task_class
+from official_bert.training import evaluation
+from official_bert.training.running.cluster import Placement
+from official_bert.training.task import DataFiles, Measured, TaskBase
 from official_bert.typed_values import did_you_mean
 
 Row = Mapping[str, Any]
 INPUT_ORDER = ("text", "text_pair", "question", "context", "choices")  # of columns; a SavedModel's inputs have no order
+# Options of tasks that say how data are read, and change nothing in a trained model.
+READING_OPTIONS = (
+    "file_format", "delimiter", "header", "encoding", "text_column", "text_pair_column", "begin_column", "choice_columns",
+    "choices_column", "label_column", "label_columns", "label_separator", "keys_column", "answer_as", "first_choice",
+    "negative_columns", "score_column", "word_column", "tag_column", "separator", "places", "overlaps", "empty_text",
+    "missing_label", "unknown_ids")
 
 
 class Predictor:
@@ -59,7 +74,7 @@ class Predictor:
                 raise ValueError(f"--max_seq_length: expected a run or a checkpoint beside it, got {as_exported}")
             if vocab_file or do_lower_case is not None:
                 raise ValueError(f"--vocab_file, --do_lower_case: {path} is an exported model, which has its own")
-            self._model = load_portable(portable) if portable else load_exported(path, "text")
+            self._model = _load_portable(portable) if portable else load_exported(path, "text")
             self.config, task, kind = _exported(self._model.place, self._model.outputs)
             if options.head == "embeddings" and ServedEmbeddings.outputs[0] not in self._model.outputs:
                 raise ValueError(f"--head=embeddings: expected a model exported with it, got {as_exported}")
@@ -103,8 +118,7 @@ class Predictor:
 
         Raises ValueError for an exported model, for data that the task cannot read, and for options that are not for reading.
         """
-        from official_bert.interface import evaluations
-        return evaluations.evaluate(self.path, data, options, self.config).metrics
+        return evaluate(self.path, data, options, self.config).metrics
 
     def rank(self, query: str, texts: Iterable[str], batch_size: int = 32) -> list[dict[str, Any]]:
         """Returns `index`, `score` and `text` of each text, the best answer to the query first; equal scores keep their order.
@@ -195,6 +209,34 @@ class Predictor:
             yield from (alike[start:start + batch_size] for start in range(0, len(alike), batch_size))
 
 
+@keyword_errors(eval_file="data")
+def evaluate(path: str, data: Any, options: Mapping[str, Any], config: Config | None = None) -> Measured:
+    """Measures a run with the weights that answer, or a checkpoint, on labelled data; writes nothing.
+
+    `data` have any form that `fine_tune` takes for `eval`, or are all files of a run. `options` replace those of the
+    task that say how files are read; `config` is that of the model, if it is known. Raises ValueError for an exported
+    model, for data that the task cannot read, and for other options.
+    """
+    files = data if isinstance(data, DataFiles) else DataFiles(eval_file=as_source(data, "data"))
+    if exported_folder(path) or portable_folder(path):
+        raise ValueError(f"{path}: an exported model has no task to measure it by; evaluate the run that it was exported from")
+    folder = RunFolder(path)
+    run = folder.best_of_search or folder
+    task = load_task(config or restore_model(path)[0], run.path if run.has_begun else "")
+    if options:
+        task = _with_reading_options(task, options)
+    weights = trained_weights(run, best=task.config.training.answer_with == "best") if run.has_begun else path
+    return evaluation.measure(task, files, "", Placement(), weights, lambda _: None)
+
+
+def _with_reading_options(task: TaskBase, options: Mapping[str, Any]) -> TaskBase:
+    """Returns a task that reads files with other options. Raises ValueError for options that are not for reading."""
+    known = [name for name in READING_OPTIONS if hasattr(task.options, name)]
+    if unknown := sorted({*options} - {*known}):
+        raise ValueError(f"{unknown[0]}: expected an option for reading data ({', '.join(known)})")
+    return task.with_config(dataclasses.replace(task.config, options={**task.config.options, **options}))
+
+
 def warn_of_empty(reasons: Sequence[str], count: int) -> None:
     """Says how many of `count` answers are empty because their texts ask for nothing, and why the first is (`lacks_question`)."""
     if reasons:
@@ -207,6 +249,41 @@ def _chosen(options: ServingOptions, choices: Mapping[str, Any]) -> ServingOptio
     if unknown := [name for name in choices if name not in fields]:
         raise ValueError(f"{unknown[0]}: expected one of {', '.join(fields)}; {did_you_mean(unknown[0], fields)}".rstrip("; "))
     return build(ServingOptions, {**vars(options), **choices}, "options")
+
+
+def portable_folder(path: str) -> str | None:
+    """Returns the folder of a model of another runtime that a path means; None if there is none, and for a training run's folder.
+
+    The path is a version's folder, a file in it, models/NAME/onnx, or models/NAME if that has no SavedModel: then the first format of
+    `FORMATS` that is there.
+    """
+    if exists(os.path.join(path, FILE)):
+        return path
+    if path.endswith((".onnx", ".tflite")) and exists(os.path.join(folder_of(path), FILE)):
+        return folder_of(path)
+    if RunFolder(path).has_begun:  # it may have gone on since its model was exported
+        return None
+    for folder in (path, *(os.path.join(path, form) for form in FORMATS)):
+        if versions := list_versions(folder, [FILE]):
+            return os.path.join(folder, versions[max(versions)])
+    return None
+
+
+def _load_portable(folder: str) -> ModelFunction:
+    """Loads a model of another runtime as a function of texts: TensorFlow prepares the rows of ids and finishes the answers.
+
+    Raises ValueError if its runtime is not installed, or if its files cannot be read.
+    """
+    folder_here = local_copy(folder)
+    engine, described = load_engine(folder_here)
+    assets = RunFolder(os.path.join(folder_here, "assets"))
+    task = load_task(assets.require_config(), assets.path)
+    stand_in = types.SimpleNamespace(encoder=types.SimpleNamespace(settings=encoder_settings(task.config.model)))
+    served = make_served_model(task, stand_in, ServingOptions(**described["options"]))
+    served.engine = as_model(engine, described)
+    model = function_of(served)
+    model.place = folder
+    return model
 
 
 def served_classes(task: str, where: str = "config.task", other_names: Sequence[str] = ()) -> tuple[type[ServedModel], ...]:
@@ -261,13 +338,7 @@ def as_frame(answers: Sequence[Mapping[str, Any]], index: Any) -> Any:
     import pandas
     rows = []
     for answer in answers:
-        shares = answer.get("probabilities")
-        named = {f"probability:{label}": share for label, share in shares.items()} if isinstance(shares, Mapping) else {}
-        rows.append({name: value for name, value in answer.items() if not (named and name == "probabilities")} | named)
-    return pandas.DataFrame({name: pandas.Series([row[name] for row in rows], index=index, dtype=_dtype([row[name] for row in rows]))
-                             for name in (rows[0] if rows else ())}, index=index)
-
-
-def _dtype(values: Sequence[Any]) -> Any:
-    """The type of a column: objects for texts and lists, else what numpy takes."""
-    return None if all(isinstance(value, (bool, int, float, np.number)) for value in values) else object
+        by_label = shares if isinstance(shares := answer.get("probabilities"), Mapping) else {}
+        rows.append({name: value for name, value in answer.items() if value is not by_label}
+                    | {f"probability:{label}": share for label, share in by_label.items()})
+    return pandas.DataFrame(rows, index)

@@ -27,9 +27,9 @@ def test_words_find_passages_that_do_not_answer(tmp_path):
     material = negatives.read_material(write_pairs(tmp_path), str(tmp_path / "more.csv"), COLUMNS, "passage")
     assert len(material.queries) == 3 and len(material.passages) == 6
     rows = list(negatives.mine(material, negatives.rank_by_words(material, 6), MiningRules(negatives=2), 0))
-    assert [(row.text, row.text_pair) for row in rows] == PAIRS and rows[0].scores is None
-    assert rows[0].negatives == rows[1].negatives == ["who is it", "the king is dead"]
-    assert rows[3].negatives[0] == "the king of the river"
+    assert [(row["text"], row["text_pair"]) for row in rows] == PAIRS and "scores" not in rows[0]
+    assert rows[0]["negatives"] == rows[1]["negatives"] == ["who is it", "the king is dead"]
+    assert rows[3]["negatives"][0] == "the king of the river"
 
 
 def vectors_of(texts, *_, out=None):
@@ -54,9 +54,9 @@ def test_vectors_find_the_nearest_passages_and_a_cross_encoder_leaves_out_answer
         return [{"score": {"a king rules": 3.0, "music and film": 1.0}.get(text, 2.0)} for _, text in pairs]
     rows = list(negatives.mine(material, (scores, numbers, positives), MiningRules(negatives=4), 0, judge, cross_encoder_margin=0.5))
     # Beside "the king of the river" (2.0), only "music and film" (1.0) is at least 0.5 lower; beside "a king rules" (3.0), two more are.
-    assert rows[0].negatives == ["music and film"] and rows[0].scores == [2.0, 1.0]
-    assert set(rows[1].negatives) == {"music and film", "a long river of the city"} and rows[1].scores[0] == 3.0
-    assert rows[2].negatives == [] and rows[2].scores is None
+    assert rows[0]["negatives"] == ["music and film"] and rows[0]["scores"] == [2.0, 1.0]
+    assert set(rows[1]["negatives"]) == {"music and film", "a long river of the city"} and rows[1]["scores"][0] == 3.0
+    assert rows[2]["negatives"] == [] and "scores" not in rows[2]
 
 
 @pytest.mark.slow

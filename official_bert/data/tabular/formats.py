@@ -55,7 +55,9 @@ def cells_of(path: str, form: str, delimiter: str, encoding: str) -> Iterator[tu
 
     Raises ValueError, naming file and line, for what is not in the format, and for a delimiter that cannot be one.
     """
-    delimiter = checked_delimiter(delimiter, form)
+    delimiter = spelled(delimiter)
+    if form == "csv" and (len(delimiter) > 1 or delimiter == '"'):
+        raise ValueError(f"options.delimiter: expected one character other than a quotation mark, got {delimiter!r}")
     if form == "xlsx":
         return sheet_cells(path)
     if form == "two_files":
@@ -88,15 +90,6 @@ def csv_rows(lines: Iterator[str], delimiter: str, where: str) -> Iterator[tuple
 def spelled(separator: str) -> str:
     r"""Returns a separator, in which `\t` may stand for a tab."""
     return separator.replace("\\t", "\t")
-
-
-def checked_delimiter(delimiter: str, form: str = "tsv") -> str:
-    r"""Returns a delimiter, in which `\t` may stand for a tab. Raises ValueError for one that cannot divide columns."""
-    delimiter = spelled(delimiter)
-    if any(char in "\r\n" for char in delimiter) or (form == "csv" and (len(delimiter) > 1 or delimiter == '"')):
-        raise ValueError(f"options.delimiter: expected {'one character' if form == 'csv' else 'text'} other than a line end"
-                         f"{' or quotation mark' if form == 'csv' else ''}, got {delimiter!r}")
-    return delimiter
 
 
 def sheet_cells(path: str) -> Iterator[tuple[int, list[str]]]:
