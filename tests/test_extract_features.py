@@ -76,8 +76,8 @@ def test_other_formats_hold_the_same(extract, wanted):
             assert arrays["tokens"][part].tolist() == [token["token"] for token in row["features"]]
             np.testing.assert_allclose(arrays["layer_-2"][part], values(row, -2), atol=1e-5)
     path = path.with_suffix(".parquet")
-    with layer_output_files.open_writer(str(path), (-1, -2, -3)) as writer:
-        writer.write([layer_output_files.SentenceOutputs(
+    with layer_output_files.open_writer(str(path), (-1, -2, -3)) as write:
+        write([layer_output_files.SentenceOutputs(
             row["linex_index"], [token["token"] for token in row["features"]], {layer: values(row, layer) for layer in (-1, -2, -3)})
             for row in wanted])
     rows = pyarrow.parquet.read_table(path).to_pylist()

@@ -313,7 +313,7 @@ def publish(work: WorkFolder, outputs: list[str], with_copies: list[str]) -> Non
         written = work.path_of(part_name(number))
         flush_to_disk(written)
         if path in with_copies:
-            provenance.note_copies(path, os.path.getsize(written))
+            provenance.write_origin(path, {provenance.COPIES: True}, os.path.getsize(written))
         work.publish(part_name(number), path)
         if path not in with_copies:
             provenance.forget(path)

@@ -101,15 +101,15 @@ def write_features(path: str, lines: Sequence[str], tokenizer, length: int, enco
     run = tf.function(lambda batch: [encoder(batch, training=False)["layer_outputs"][layer] for layer in layers],
                       reduce_retracing=True, autograph=False)
     cut = 0
-    with layer_output_files.open_writer(path, layers) as writer:
+    with layer_output_files.open_writer(path, layers) as write:
         for start in tqdm(range(0, len(lines), LINES_AT_ONCE), desc="extracting", unit=f" x {LINES_AT_ONCE} lines"):
             pairs = [pair.groups() if (pair := PAIR.fullmatch(line)) else (line, "") for line in lines[start:start + LINES_AT_ONCE]]
             rows = tokenizer.encode(*zip(*pairs), length)
             lengths = rows["input_mask"].sum(axis=1)
             cut += sum(tokens_of(tokenizer, pairs[row]) > length for row in np.flatnonzero(lengths == length))
             outputs = compute(run, rows, lengths, layers, batch_size)
-            writer.write([layer_output_files.SentenceOutputs(start + row, tokenizer.convert_ids_to_tokens(ids[:count]), values)
-                          for row, (ids, count, values) in enumerate(zip(rows["input_ids"], lengths, outputs))])
+            write([layer_output_files.SentenceOutputs(start + row, tokenizer.convert_ids_to_tokens(ids[:count]), values)
+                   for row, (ids, count, values) in enumerate(zip(rows["input_ids"], lengths, outputs))])
     return cut
 
 

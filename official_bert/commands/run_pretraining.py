@@ -17,7 +17,7 @@ from absl import flags
 
 from official_bert import command_line
 from official_bert.config import Config, ConfigSources, nest
-from official_bert.data.indexed_records import check_opens, check_readable
+from official_bert.data.indexed_records import check_readable
 from official_bert.files import find_files
 from official_bert.reports.metric_text import metric_lines
 from official_bert.training.running import cluster
@@ -155,8 +155,6 @@ def main(_) -> None:
         (["idle_seconds"], job.mode == "eval_continuous", "--mode=eval_continuous")])
     sources = command_line.config_sources(FLAGS)
     job.check()
-    if placement.strategy != "multi_worker":  # whose workers tell each other
-        check_opens(job.records)
     cluster.meet(placement, lambda: check_readable([path for patterns in job.records for path in find_files(patterns)], cache_dir))
     config = job.config(sources)
     metrics = with_perplexities(job.carry_out(config, cache_dir, placement))

@@ -23,7 +23,7 @@ def right_ones(table: Table, column: str, choices: Sequence[Sequence[str]], keys
     """
     answers = [label_text(value) for value in table.columns[column]]
     if answer_as == "auto":
-        answer_as = "key" if keys_column else _kind(table, column, answers, choices, first_choice)
+        answer_as = "key" if keys_column else _kind(table, column, answers, choices)
     numbers = np.zeros(len(table), np.int32)
     for row, (answer, texts) in enumerate(zip(answers, choices)):
         row_answers, number = _looked_up(table, row, answer, texts, keys_column, answer_as, first_choice)
@@ -54,7 +54,7 @@ def _looked_up(table: Table, row: int, answer: str, texts: Sequence[str], keys_c
     return row_answers, row_answers.index(answer) if answer in row_answers else -1
 
 
-def _kind(table: Table, column: str, answers: Sequence[str], choices: Sequence[Sequence[str]], first_choice: int) -> AnswerAs:
+def _kind(table: Table, column: str, answers: Sequence[str], choices: Sequence[Sequence[str]]) -> AnswerAs:
     """Tells from all answers of a file what they are. Raises ValueError, naming a row of each, if they may be several things."""
     numbers = [row for row, answer in enumerate(answers) if _is_number(answer)]
     letters = [row for row, answer in enumerate(answers) if answer in LETTERS]
@@ -72,10 +72,6 @@ def _kind(table: Table, column: str, answers: Sequence[str], choices: Sequence[S
                          f"{'number' if both[0] in {*numbers} else 'letter'}: options.answer_as=text, number or letter says which is meant")
     if other_rows:
         return "text"
-    if numbers and not first_choice and (hint := _hint(answers, choices)):
-        last = next(row for row, (answer, some) in enumerate(zip(answers, choices)) if numbers_of([str(len(some))])(answer) == 0)
-        known = [str(number) for number in range(len(choices[last]))]
-        raise ValueError(f"{table.place(last)}: column {column!r}: expected one of {known}, got {table.columns[column][last]!r}{hint}")
     return "number" if numbers else "letter"
 
 

@@ -2,8 +2,8 @@
 
 import contextlib
 import functools
-import itertools
 import os
+import weakref
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,7 +13,7 @@ from official_bert.data.long_work.progress import Reporter
 from official_bert.data.record_encoding import FRAME_FOOTER_BYTES, FRAME_HEADER_BYTES, crc_tables, first_broken_frame
 from official_bert.data.record_index import RecordIndex, find_index, make_index
 from official_bert.data.records import read_records
-from official_bert.files import find_files, is_remote, size_of
+from official_bert.files import size_of
 
 SHOWN_FROM = 1 << 28  # bytes of records to copy or to walk through: what takes less than a second needs no progress
 OPEN_FILES = 128  # as many as a window of `RecordOrder` needs
@@ -41,7 +41,7 @@ class IndexedRecords:
         self.indices = indices = _open_all(self.paths, cache_folder(cache_dir))
         self.counts = [index.count for index in indices]
         self._firsts = np.cumsum([0, *self.counts])
-        self._file = functools.lru_cache(OPEN_FILES)(lambda number: _open(indices[number]))
+        self._file = functools.lru_cache(OPEN_FILES)(lambda number: _OpenFile(indices[number]))
         self._bounds = functools.lru_cache(OPEN_INDICES)(lambda number: indices[number].bounds())
 
     def locate(self, number: int) -> str:
@@ -88,17 +88,6 @@ class IndexedRecords:
         return [part[FRAME_HEADER_BYTES:-FRAME_FOOTER_BYTES] for part in parts]
 
 
-def check_opens(patterns: Sequence[str]) -> None:
-    """Opens each file on this machine that comma-separated globs match. What matches none is left to the run, which may not read it.
-
-    Raises OSError, naming the file, for one that may not be read: before TensorFlow is imported, which takes seconds.
-    """
-    for pattern in patterns:
-        with contextlib.suppress(ValueError):
-            for path in itertools.filterfalse(is_remote, find_files(pattern)):
-                os.close(os.open(path, os.O_RDONLY))
-
-
 def check_readable(paths: Sequence[str], cache_dir: str = "") -> None:
     """Reads the first record of each file, and makes the indices of plain files on this machine, as a run does when it begins.
 
@@ -110,32 +99,18 @@ def check_readable(paths: Sequence[str], cache_dir: str = "") -> None:
 
 
 class _OpenFile:
-    """An open file, which is closed when no thread uses it."""
+    """A record file, which is closed when no thread uses it. Raises OSError if it is not the file of the index."""
 
-    def __init__(self, path: str):
-        self._descriptor = -1
-        self._descriptor = os.open(path, os.O_RDONLY)
-
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-
-    def state(self) -> tuple[int, int]:
-        """Returns the size and the time of the file."""
-        found = os.fstat(self._descriptor)
-        return found.st_size, found.st_mtime_ns
+    def __init__(self, index: RecordIndex):
+        self._descriptor = os.open(index.path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
+        state = os.fstat(self._descriptor)
+        if (state.st_size, state.st_mtime_ns) != (index.size, index.modified):
+            raise OSError(None, f"{index.path} has changed since this run began")
 
     def read(self, start: int, stop: int) -> bytes:
         """Reads bytes `start` to `stop` - 1, fewer at the end of the file. The file stays open until they are there."""
         return os.pread(self._descriptor, stop - start, start)
-
-
-def _open(index: RecordIndex) -> _OpenFile:
-    """Opens a record file. Raises OSError if it is not the file of the index."""
-    file = _OpenFile(index.path)
-    if file.state() != (index.size, index.modified):
-        raise OSError(None, f"{index.path} has changed since this run began")
-    return file
 
 
 def _open_all(paths: Sequence[str], folder: str) -> list[RecordIndex]:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from official_bert.data.labelled_texts import numbers_of
+from official_bert.data.labelled_texts import described_counts, numbers_of
 from official_bert.fields import Constraint
 
 Weights = Annotated[Literal["", "balanced"] | tuple[float, ...] | dict[str, float], Constraint(
@@ -56,7 +56,6 @@ def _weights_by_label(weights: Weights, labels: Sequence[str], where: str) -> np
     return by_label
 
 
-def describe(weights: np.ndarray, labels: Sequence[str], most: int = 12) -> str:
+def describe(weights: np.ndarray, labels: Sequence[str]) -> str:
     """The weights in a line: `no 0.6, yes 3.2`."""
-    named = [f"{label} {weight:.4g}" for label, weight in zip(labels, weights)]
-    return ", ".join(named[:most]) + (f" and {len(named) - most} more" if len(named) > most else "")
+    return described_counts(dict(zip(labels, (f"{weight:.4g}" for weight in weights))))

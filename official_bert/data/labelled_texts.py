@@ -71,7 +71,7 @@ def joined(sets: Sequence[TextSet]) -> LabelledTexts:
         None if first.choices is None else [choices for rows in data for choices in rows.choices or ()])
 
 
-def described_counts(counts: Mapping[str, int]) -> str:
+def described_counts(counts: Mapping[str, object]) -> str:
     """Names with their numbers, the first of many: `no 2, yes 1`."""
     named = [f"{name} {count}" for name, count in counts.items()]
     return ", ".join(named[:MOST_NAMED]) + (f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else "")

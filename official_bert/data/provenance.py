@@ -34,10 +34,10 @@ def to_text(size: int, facts: Mapping[str, Any]) -> str:
     return json.dumps({SIZE: size, **facts}, indent=1) + "\n"
 
 
-def write_origin(path: str, facts: Mapping[str, Any], written: str = "") -> None:
-    """Writes the settings of the record file at a path, or of the one that is `written` under another name and will be there."""
+def write_origin(path: str, facts: Mapping[str, Any], size: int | None = None) -> None:
+    """Writes the settings of the file at a path, or of the one of `size` bytes that will be there."""
     with written_whole(origin_file(path)) as file:
-        file.write(to_text(size_of(written or path), facts))
+        file.write(to_text(size_of(path) if size is None else size, facts))
 
 
 def read_origin(path: str) -> Mapping[str, Any]:
@@ -60,12 +60,6 @@ def check_casing(path: str, origin: Mapping[str, Any], do_lower_case: bool) -> N
     if (recorded := origin.get(CASING, do_lower_case)) != do_lower_case:
         raise ValueError(f"{path}: its records were made with --do_lower_case={recorded}, but tokenizer.do_lower_case (--do_lower_case) is "
                          f"{do_lower_case}: the trained model would read other words")
-
-
-def note_copies(path: str, size: int) -> None:
-    """Notes that the text of `size` bytes that is or will be at `path` holds copies of documents."""
-    with written_whole(origin_file(path)) as file:
-        file.write(to_text(size, {COPIES: True}))
 
 
 def forget(path: str) -> None:

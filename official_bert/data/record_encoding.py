@@ -176,8 +176,8 @@ def _put_id(out, position, value):
 
 
 @compiled(nogil=True)
-def put_examples(out, rows, columns, is_float, keys, key_ends, tables, framed):
-    """Writes `rows` [n, W] (int32; floats as their bits) to `out` (uint8) as Examples; returns the bytes written."""
+def put_examples(out, rows, columns, is_float, keys, key_ends, tables):
+    """Writes `rows` [n, W] (int32; floats as their bits) to `out` (uint8) as framed Examples; returns the bytes written."""
     sizes = np.empty((len(is_float), 4), np.int64)  # of each feature: values, list, feature, map entry
     position = 0
     for n in range(len(rows)):
@@ -190,10 +190,9 @@ def put_examples(out, rows, columns, is_float, keys, key_ends, tables, framed):
             sizes[f, 3] = 2 + _varint_size(key_size) + key_size + _varint_size(sizes[f, 2]) + sizes[f, 2]
             features += 1 + _varint_size(sizes[f, 3]) + sizes[f, 3]
         length = 1 + _varint_size(features) + features
-        if framed:
-            _put_little_endian(out, position, length, 8)
-            _put_little_endian(out, position + 8, masked_crc(out, position, position + 8, tables), 4)
-            position += 12
+        _put_little_endian(out, position, length, 8)
+        _put_little_endian(out, position + 8, masked_crc(out, position, position + 8, tables), 4)
+        position += FRAME_HEADER_BYTES
         start = position
         position = _put_header(out, position, MAP_ENTRY, features)
         for f in range(len(is_float)):
@@ -206,8 +205,7 @@ def put_examples(out, rows, columns, is_float, keys, key_ends, tables, framed):
             position = _put_header(out, position, FLOAT_LIST if is_float[f] else INT64_LIST, sizes[f, 1])
             position = _put_header(out, position, VALUES, sizes[f, 0])
             position = _put_values(out, position, rows, n, columns[f], columns[f + 1], is_float[f], sizes[f, 0])
-        if framed:
-            position = _put_little_endian(out, position, masked_crc(out, start, position, tables), 4)
+        position = _put_little_endian(out, position, masked_crc(out, start, position, tables), 4)
     return position
 
 
@@ -234,13 +232,13 @@ class ExampleEncoder:
         """An upper bound of one framed record's size: five bytes a value, and the messages around the values."""
         return FRAME_BYTES + 6 + 5 * self.width + len(self._keys) + 26 * len(self._is_float)
 
-    def encode(self, rows: np.ndarray, out: np.ndarray, framed: bool = True) -> int:
-        """Writes `rows` [n, width] into `out` (uint8, at least n * most_bytes); returns the bytes written.
+    def encode(self, rows: np.ndarray, out: np.ndarray) -> int:
+        """Writes `rows` [n, width] into `out` (uint8, at least n * most_bytes) as records; returns the bytes written.
 
-        `framed` adds TFRecord's lengths and CRCs. Values of integer features must not be negative.
+        Values of integer features must not be negative.
         """
         assert rows.shape[1] == self.width and len(out) >= len(rows) * self.most_bytes
-        return put_examples(out, rows, self._ends, self._is_float, self._keys, self._key_ends, crc_tables(), framed)
+        return put_examples(out, rows, self._ends, self._is_float, self._keys, self._key_ends, crc_tables())
 
     def encode_values(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns framed records with `values` [n, at most the feature's length], int32 or float32; all others are 0."""

@@ -32,10 +32,6 @@ class RecordOrder:
         self._blocks = functools.lru_cache(maxsize=2)(self._make_blocks)
         self.window = functools.lru_cache(maxsize=4)(self._make_window)
 
-    def numbers(self, epoch: int, first: int, last: int) -> np.ndarray:
-        """Returns the numbers of the records at places `first` to `last` - 1 of an epoch: int64 [last - first]."""
-        return np.concatenate([self.window(epoch, window)[part] for window, part in self.windows(epoch, first, last)])
-
     def windows(self, epoch: int, first: int, last: int) -> list[tuple[int, slice]]:
         """Returns the windows that hold places `first` to `last` - 1 of an epoch, and the part of each."""
         _, starts = self._blocks(epoch)

@@ -5,6 +5,7 @@ Files are TFRecord files, plain or gzip. TensorFlow is imported by the functions
 
 import dataclasses
 import gzip
+import itertools
 import os
 import struct
 import zlib
@@ -119,8 +120,10 @@ def read_batches(path: str, features: Sequence[Feature], size: int = 1024, every
     With `every`, of records 0, every, 2 * every, ... alone. Raises ValueError, naming the file and the number of the record,
     for a record that is broken or has other features.
     """
-    for first, batch in _batches(read_records(path, every), size):
-        yield first * every, _parse_named(path, first * every, batch, features, every)
+    records, first = read_records(path, every), 0
+    while batch := list(itertools.islice(records, size)):
+        yield first, _parse_named(path, first, batch, features, every)
+        first += len(batch) * every
 
 
 def read_instances(paths: Iterable[str]) -> Iterator[dict[str, np.ndarray]]:
@@ -141,19 +144,6 @@ def _parse_named(path: str, first: int, batch: list[bytes], features: Sequence[F
             for row, record in enumerate(batch):
                 _parse_named(path, first + row * every, [record], features)
         raise ValueError(f"{path}: record {first}: expected {[(f.name, f.length) for f in features]}: {error.message}") from None
-
-
-def _batches(items: Iterable[bytes], size: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Yields (number of the first, items) of each batch."""
-    batch: list[bytes] = []
-    first = 0
-    for item in items:
-        batch.append(item)
-        if len(batch) == size:
-            yield first, batch
-            first, batch = first + size, []
-    if batch:
-        yield first, batch
 
 
 def holds_records(path: str) -> bool:

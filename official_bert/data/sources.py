@@ -2,16 +2,23 @@
 
 A run's position in the data is one integer, the number of its next batch. So a resumed run continues with the very next
 example, workers and replicas take rows of the same global batch, and no iterator is ever saved.
+
+Both sources have `batches_per_epoch`, `batch_size`, `rows` (those that an epoch counts: for windows over texts, the texts), `made_of` (the
+rows behind examples in memory; () of records on disk), `content` (what the data is made of, as JSON types: equal for the same files or
+examples), `dataset` (batches as dicts of tensors; with `num_shards` only block `shard` of their rows) and `explain` (names the data that
+caused TensorFlow's error while reading; None if the data did not cause it). Every batch has the global batch size in rows and a key
+`example_weights`, float32 [B]: 0 for rows that fill up an epoch's last batch.
 """
 
 import copy
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -26,30 +33,9 @@ from official_bert.files import size_of
 SORTED_BATCHES = 10
 REFUSED = "refused"  # the key of `refuse_rows`
 T = TypeVar("T")
-ParseFunction = Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
-
-
-class BatchSource(Protocol):
-    """A deterministic sequence of global batches: batch `i` is a function of the seed and `i` alone.
-
-    So a resumed run needs one integer, and more replicas or workers learn exactly the same. Every batch has the global batch
-    size in rows and a key `example_weights`, float32 [B]: 0 for rows that fill up an epoch's last batch.
-    """
-
-    batches_per_epoch: int
-    batch_size: int
-    rows: int  # that an epoch counts: for windows over texts, the texts
-    made_of: Sequence[Mapping[str, np.ndarray]]  # the rows behind examples in memory; () of records on disk
-
-    @property
-    def content(self) -> list:
-        """What the data is made of, as JSON types: equal for the same files or examples."""
-
-    def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
-        """Batches start, start + 1, ... as dicts of tensors; only block `shard` of `num_shards` of their rows."""
-
-    def explain(self, message: str) -> str | None:
-        """Names the data that caused TensorFlow's error while reading; None if the data did not cause it."""
+Batch = dict[str, tf.Tensor]
+Examples = Sequence[Mapping[str, np.ndarray]]
+ParseFunction = Callable[[tf.Tensor, tf.Tensor], Batch]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,16 +53,6 @@ class RowGroups:
         return self.members[np.repeat(self.starts[rows] - bounds[:-1], sizes) + np.arange(bounds[-1])], bounds
 
 
-class Packer(Protocol):
-    """Makes rows of several records."""
-
-    def groups(self, indexed: IndexedRecords) -> RowGroups:
-        """Decides which records share a row."""
-
-    def arrange(self, batch: dict[str, tf.Tensor], row: tf.Tensor, rows: int) -> dict[str, tf.Tensor]:
-        """Makes a batch of `rows` rows of one of N records, whose rows are `row` [N], ascending."""
-
-
 class RecordSource:
     """Batches of TFRecord files, plain or gzip, on this machine or elsewhere.
 
@@ -85,14 +61,14 @@ class RecordSource:
     of an epoch; evaluation keeps the order of the files and fills the last batch up with rows of `example_weights` 0. A batch is read
     in the same time wherever it is, and a worker reads its own rows alone. `cache_dir` is that of `IndexedRecords`.
 
-    With a `packer`, a row holds several records: all that is said of the order is then said of rows, and `parse` gets all records of a
-    batch, as many as they are.
+    With a `packer` (a `data.pretraining.packing.Packing`), a row holds several records: all that is said of the order is then said of
+    rows, and `parse` gets all records of a batch, as many as they are.
 
     Raises ValueError for files that are broken or hold no record.
     """
 
     def __init__(self, paths: Sequence[str], batch_size: int, parse: ParseFunction, seed: int = 0, shuffle: bool = True,
-                 cache_dir: str = "", packer: Packer | None = None):
+                 cache_dir: str = "", packer: Any = None):
         self.paths, self.batch_size, self.parse, self.shuffle = list(paths), batch_size, parse, shuffle
         self.cache_dir = cache_dir
         self.records = IndexedRecords(self.paths, cache_dir)
@@ -183,7 +159,7 @@ class RecordSource:
         """Returns `file: record number` of the row with this index."""
         return self.records.locate(index % self.size)
 
-    def _checked(self, batch: dict[str, tf.Tensor], indices: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _checked(self, batch: Batch, indices: tf.Tensor) -> Batch:
         """Returns a parsed batch, which fails if one of its rows is refused."""
         if (reasons := batch.pop(REFUSED, None)) is None:
             return batch
@@ -226,7 +202,7 @@ def _part(window: Window, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return numbers[bounds[0]:bounds[-1]], np.diff(bounds), places[:, bounds[0]:bounds[-1]]
 
 
-def refuse_rows(batch: dict[str, tf.Tensor], checks: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+def refuse_rows(batch: Batch, checks: Mapping[str, tf.Tensor]) -> Batch:
     """Returns a parsed batch with the reason why each row is refused, "" if it is not; `checks` are bool [B] by reason."""
     reasons = tf.constant("")
     for reason, bad in checks.items():
@@ -254,10 +230,10 @@ class ExampleSource:
     Raises ValueError if there is no example.
     """
 
-    def __init__(self, examples: Sequence[Mapping[str, np.ndarray]], batch_size: int, seed: int = 0, shuffle: bool = True,
+    def __init__(self, examples: Examples, batch_size: int, seed: int = 0, shuffle: bool = True,
                  buckets: Sequence[int] = (), length_key: str = "input_ids",
                  sequence_keys: Sequence[str] = ("input_ids", "input_mask", "segment_ids"),
-                 by_length: bool = False, rows: int = 0, made_of: Sequence[Mapping[str, np.ndarray]] = ()):
+                 by_length: bool = False, rows: int = 0, made_of: Examples = ()):
         if not examples:
             raise ValueError("no examples in the data")
         self.by_length, self.rows, self.made_of = by_length, rows or len(examples), made_of or examples
@@ -278,7 +254,7 @@ class ExampleSource:
         source._plan = (-1, [])
         return source
 
-    def with_columns(self, columns: Sequence[Mapping[str, np.ndarray]], sequence_keys: Iterable[str] = ()) -> "ExampleSource":
+    def with_columns(self, columns: Examples, sequence_keys: Iterable[str] = ()) -> "ExampleSource":
         """Returns a source whose examples have more values, those of `columns`, of which `sequence_keys` are sequences. It has the same
         `content`: that of what its examples are made of."""
         source = copy.copy(self)
@@ -369,17 +345,17 @@ class ExampleSource:
         first = self.batch(start)
 
         def batches():
-            end = None if self.shuffle else self.batches_per_epoch
-            number = start
-            while end is None or number < end:
+            for number in itertools.count(start) if self.shuffle else range(start, self.batches_per_epoch):
                 yield {key: value[shard * rows:(shard + 1) * rows] for key, value in self.batch(number).items()}
-                number += 1
 
         def spec(key, value):
             varies = key in self.sequence_keys and len(self.buckets) != 1
             return tf.TensorSpec((rows, *value.shape[1:-1], None) if varies else (rows, *value.shape[1:]), value.dtype)
 
         return prefetched(tf.data.Dataset.from_generator(batches, output_signature={key: spec(key, value) for key, value in first.items()}))
+
+
+BatchSource = RecordSource | ExampleSource
 
 
 def incomplete(rows: Sequence[object], texts: Sequence[int] | np.ndarray) -> set[int]:

@@ -60,11 +60,10 @@ class TextFeatures(Sequence):
 class ChoiceFeatures(Sequence):
     """`features[i]` is the dict of example i, the next C of `rows`: `input_ids`, `input_mask`, `segment_ids` [C,S].
 
-    `choices` is C, or the number of rows of each example: C is then the largest, and missing rows hold 0, in `input_mask` too.
+    `counts` are the rows of each example: C is the largest, and missing rows hold 0, in `input_mask` too.
     """
 
-    def __init__(self, rows: TextFeatures, choices: int | Sequence[int], extra: Mapping[str, np.ndarray]):
-        counts = [choices] * (len(rows) // choices) if isinstance(choices, int) else list(choices)
+    def __init__(self, rows: TextFeatures, counts: Sequence[int], extra: Mapping[str, np.ndarray]):
         self.rows, self.choices, self.extra = rows, max(counts, default=0), dict(extra)
         self.starts = np.cumsum([0, *counts])
 

@@ -73,7 +73,7 @@ def test_rows_are_kept_between_runs_until_text_vocabulary_or_length_change(token
 
 def test_choices_are_rows_that_belong_together(tokenizer):
     rows = TextFeatures(make_features(["he sat"] * 4, ["a", "b c", "d", "e f"], tokenizer, 16))
-    features = ChoiceFeatures(rows, 2, {"label_ids": np.array([1, 0], np.int32)})
+    features = ChoiceFeatures(rows, [2, 2], {"label_ids": np.array([1, 0], np.int32)})
     assert len(features) == 2 and features[0]["input_ids"].shape[0] == 2
     for index in range(2):
         for choice in range(2):

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-from official_bert.data.record_encoding import crc_tables, masked_crc
+from official_bert.data.record_encoding import FRAME_FOOTER_BYTES, FRAME_HEADER_BYTES, crc_tables, masked_crc
 from official_bert.data.records import make_example_encoder
 from official_bert.files import written_beside
 
@@ -21,7 +21,7 @@ def encode_example(features, values):
             raise ValueError(f"{feature.name}: expected {feature.length} values, none negative, got {value.tolist()}")
         row[0, encoder.columns[feature.name]] = value.view(np.int32)
     out = np.empty(encoder.most_bytes, np.uint8)
-    return out[:encoder.encode(row, out, framed=False)].tobytes()
+    return out[FRAME_HEADER_BYTES:encoder.encode(row, out) - FRAME_FOOTER_BYTES].tobytes()
 
 
 def write_tfrecords(path, records, compress=False):

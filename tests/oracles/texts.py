@@ -18,7 +18,7 @@ def encode(task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     elif task.options.pairs:
         second = [row["text_pair"] for row in rows]
     features = TextFeatures(make_features(first, second, task.tokenizer, task.options.max_seq_length))
-    return list(ChoiceFeatures(features, choices, {}) if choices > 1 else features)
+    return list(ChoiceFeatures(features, [choices] * (len(features) // choices), {}) if choices > 1 else features)
 
 
 def decode(task, rows: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]],

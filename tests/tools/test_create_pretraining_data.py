@@ -359,7 +359,7 @@ def test_copies_are_kept_apart_if_the_text_is_known_to_hold_some_or_if_asked(cre
     assert as_in_2018 == records_of("asked_not", "--nocopies_apart")
     apart = records_of("asked", "--copies_apart")
     assert apart != as_in_2018
-    provenance.note_copies(str(text), text.stat().st_size)
+    provenance.write_origin(str(text), {provenance.COPIES: True})
     assert records_of("known") == apart and records_of("known_but_not_wanted", "--nocopies_apart") == as_in_2018
     text.write_text(text.read_text(encoding="utf-8") + "\n".join(words) + "\n", encoding="utf-8")  # another text than the noted one
     assert records_of("changed") == records_of("changed_and_asked_not", "--nocopies_apart")

@@ -83,13 +83,13 @@ class RowEncoder:
         self.block = max(16, VALUES_AT_A_TIME // self._encoder.width)  # records to encode at a time
         self.least_bytes = self._encoder.width  # of a record: one byte per value
 
-    def encode(self, rows: np.ndarray, numbers: np.ndarray, framed: bool = True) -> np.ndarray:
+    def encode(self, rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Returns the bytes (uint8) of the records of `rows[chosen]`."""
         values = np.empty((len(numbers), self._encoder.width), np.int32)
         expand_rows(read_only(rows), np.ascontiguousarray(numbers), self._plan, self._continues_word, self._columns,
                     records.SCHEMA_VERSION, values)
         out = np.empty(len(numbers) * self._encoder.most_bytes, np.uint8)
-        return out[:self._encoder.encode(values, out, framed)]
+        return out[:self._encoder.encode(values, out)]
 
 
 class FilePart(NamedTuple):
