@@ -166,13 +166,6 @@ class ModelConfig:
         return min(self.row_limit, longest) if self.row_limit else longest
 
     @property
-    def limited_by(self) -> tuple[str, ...]:
-        """The fields whose difference, or value, `longest_row` is."""
-        if self.row_limit and self.row_limit == self.longest_row:
-            return ("row_limit",)
-        return ("max_position_embeddings", *(("first_position",) if self.first_position else ()))
-
-    @property
     def table_width(self) -> int:
         """The width of the embedding tables and of the rows that the head for words compares with them."""
         return self.embedding_size or self.hidden_size
@@ -204,7 +197,8 @@ def check_length(length: int, model: ModelConfig, where: str = "config.options.m
     most = model.longest_row
     if not least <= length <= most:
         limits = f"{least} to {most} (the model's positions" if least else f"at most the model's {most} positions ("
-        key = " - ".join(f"model.{name}" for name in model.limited_by)
+        key = ("model.row_limit" if model.row_limit == most else
+               "model.max_position_embeddings" + (" - model.first_position" if model.first_position else ""))
         raise ValueError(f"{where}: expected {limits}{', ' if least else ''}{key}), got {length}")
 
 

@@ -105,7 +105,7 @@ class _OpenFile:
         self._descriptor = os.open(index.path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._descriptor)
         state = os.fstat(self._descriptor)
-        if (state.st_size, state.st_mtime_ns) != (index.size, index.modified):
+        if (state.st_size, state.st_mtime_ns) != (index.key["size"], index.key["modified"]):
             raise OSError(None, f"{index.path} has changed since this run began")
 
     def read(self, start: int, stop: int) -> bytes:

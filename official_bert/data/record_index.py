@@ -28,18 +28,12 @@ CHUNK = 1 << 24  # bytes of records read at once
 
 @dataclasses.dataclass(frozen=True)
 class RecordIndex:
-    """Where the records of the file at `path` are; `size` and `modified` are the file's when the index was made."""
+    """Where the records of the file at `path` are; `key` has its name, size and time when the index was made."""
 
     path: str
     index_path: str
     count: int
-    size: int
-    modified: int
-
-    @property
-    def key(self) -> dict[str, Any]:
-        """What says which file this is: its name, size and time."""
-        return {"name": os.path.basename(self.path), "size": self.size, "modified": self.modified}
+    key: Mapping[str, Any]
 
     def bounds(self) -> np.ndarray:
         """Maps into memory the place of each record and the end of the last one: int64 [count + 1]."""
@@ -87,7 +81,7 @@ def _write(path: str, index_path: str, called: str, show: Callable[[float], None
                 yield bounds.astype("<i8")
                 show(int(bounds[-1]) / max(key["size"], 1))
     count = write_facts(index_path, key, parts(), extra=1)
-    return RecordIndex(path, index_path, count, key["size"], key["modified"])
+    return RecordIndex(path, index_path, count, key)
 
 
 def write_facts(target: str, key: Mapping[str, Any], parts: Iterable[np.ndarray], extra: int = 0) -> int:
@@ -126,8 +120,7 @@ def _all_bounds(file: BinaryIO, size: int, called: str) -> Iterator[np.ndarray]:
 def _read(path: str, index_path: str) -> RecordIndex:
     """Reads an index. Raises ValueError if it is damaged or its record file has changed, OSError if it cannot be read."""
     key = _key(path)
-    count = read_facts(index_path, key, 8, extra=1)
-    return RecordIndex(path, index_path, count, key["size"], key["modified"])
+    return RecordIndex(path, index_path, read_facts(index_path, key, 8, extra=1), key)
 
 
 def read_facts(source: str, key: Mapping[str, Any], row_bytes: int, extra: int = 0) -> int:

@@ -146,7 +146,7 @@ class RecordSource:
     @functools.cached_property
     def digest(self) -> str:
         """A checksum of the files, as they are now, and of the order in which their records are read."""
-        files = [[path, index.size, index.modified, index.count] for path, index in zip(self.paths, self.records.indices)]
+        files = [[path, index.key["size"], index.key["modified"], index.count] for path, index in zip(self.paths, self.records.indices)]
         return f"{zlib.crc32(json.dumps([files, self._order.seed, self.shuffle]).encode()):08x}"
 
     @property
@@ -242,15 +242,18 @@ class ExampleSource:
         self.lengths = np.array([np.shape(example[length_key])[-1] for example in examples])
         if self.buckets and self.lengths.max() > self.buckets[-1]:
             raise ValueError(f"an example of {self.lengths.max()} tokens is longer than the largest bucket, {self.buckets[-1]}")
-        self.batches_per_epoch = -(-len(examples) // batch_size)
         self._multiple = 1  # of which lengths are, without buckets
         self._plan: tuple[int, list[np.ndarray]] = (-1, [])
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """The batches of an epoch; the last one is filled up."""
+        return -(-len(self.examples) // self.batch_size)
 
     def in_turn(self, batch_size: int) -> "ExampleSource":
         """Returns a source of the same examples, each once an epoch, those of similar length together."""
         source = copy.copy(self)
         source.batch_size, source.shuffle, source.by_length = batch_size, False, True
-        source.batches_per_epoch = -(-len(self.examples) // batch_size)
         source._plan = (-1, [])
         return source
 
@@ -328,9 +331,9 @@ class ExampleSource:
 
     @staticmethod
     def _stack(values: list, length: int | None) -> np.ndarray:
+        arrays = list(map(np.asarray, values))
         if length is None:
-            return np.stack([np.asarray(value) for value in values])
-        arrays = [np.asarray(value) for value in values]
+            return np.stack(arrays)
         stacked = np.zeros((len(arrays), *arrays[0].shape[:-1], length), arrays[0].dtype)
         for row, array in zip(stacked, arrays):
             row[..., :array.shape[-1]] = array

@@ -4,6 +4,7 @@ A row is packed and cut as in 2018 (`convert_single_example`); batches pad it.
 """
 
 import array
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -105,13 +106,14 @@ def make_features(text: Sequence[str], text_pair: Sequence[str] | None, tokenize
     special = tokenizer.template.extra(text_pair is not None)
     if max_seq_length < special:
         raise ValueError(f"max_seq_length: expected at least {special} for the special tokens, got {max_seq_length}")
+    pack = functools.partial(_pack_all, text, text_pair, tokenizer, max_seq_length, truncate, doc_stride)
     if not cache_dir:  # spares the digests
-        return _pack_all(text, text_pair, tokenizer, max_seq_length, truncate, doc_stride)
+        return pack()
     depends_on = {"layout": LAYOUT, "texts": [text_digest(text), text_digest(text_pair or [])], "pairs": text_pair is not None,
                   "vocab": loading.digest(tokenizer.vocab_file), "do_lower_case": tokenizer.do_lower_case,
                   "max_seq_length": max_seq_length}
     depends_on |= {} if truncate == "head" else {"truncate": truncate, "doc_stride": doc_stride}
-    return cached(cache_dir, depends_on, lambda: _pack_all(text, text_pair, tokenizer, max_seq_length, truncate, doc_stride))
+    return cached(cache_dir, depends_on, pack)
 
 
 def make_choice_features(rows: Sequence[tuple[str, Sequence[str]]], tokenizer: Tokenizer, max_seq_length: int, cache_dir: str = "",

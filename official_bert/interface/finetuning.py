@@ -243,17 +243,16 @@ def _named(task: str) -> list[str]:
 
 def _dotted(task: str, key: str) -> str:
     """Returns the configuration key for a keyword; raises ValueError if there is none, or if there are several."""
-    if "." in key:
+    if "." in key or key == "seed":
         return key
-    sections = {**SECTIONS, "options": task_class("glue" if dataset_name(task) else task, "task").Options}
-    keys = [f"{section}.{key}" for section, kind in sections.items() if key in {field.name for field in dataclasses.fields(kind)}]
-    if key == "seed":
-        return key
-    if len(keys) != 1:
-        fields = {field.name for kind in sections.values() for field in dataclasses.fields(kind)}
+    options = task_class("glue" if dataset_name(task) else task, "task").Options
+    fields = {section: {field.name for field in dataclasses.fields(kind)} for section, kind in {**SECTIONS, "options": options}.items()}
+    keys = [f"{section}.{key}" for section, names in fields.items() if key in names]
+    if len(keys) > 1:
+        raise ValueError(f"{key}: expected the section with it, as in **{{{' or '.join(map(repr, keys))}: ...}}")
+    if not keys:
+        known = ["seed", *sorted(set().union(*fields.values()))]
         own = FLAG_KEYS[key].rpartition(".")[2] if key in FLAG_KEYS else key  # 2018's names, which others have taken over
-        near = did_you_mean(own, ["seed", *sorted(fields), *ARGUMENTS])
-        several = f"expected the section with it, as in **{{{' or '.join(map(repr, keys))}: ...}}" if keys else ""
-        every = f"expected one of {', '.join(['seed', *sorted(fields)])}"
-        raise ValueError(f"{key}: {several or (f'no such keyword; {near}' if near else every)}")
+        near = did_you_mean(own, [*known, *ARGUMENTS])
+        raise ValueError(f"{key}: {f'no such keyword; {near}' if near else 'expected one of ' + ', '.join(known)}")
     return keys[0]

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from absl import logging
 
-from official_bert.config import AS_IN_2018, FINE_TUNING, Config, ConfigSources, build, merge, nest, parse_override, to_dict
+from official_bert.config import AS_IN_2018, FINE_TUNING, Config, ConfigSources, build, merge, to_dict
 from official_bert.models.checkpoints import checkpoint_at
 from official_bert.models.run_folder import RunFolder, tuned_for
 from official_bert.reports.metric_text import metric_lines
@@ -140,10 +140,8 @@ class QuestionRun:
 
     def _as_asked(self, trained: Task) -> Task:
         """Returns the task of a trained model with the options that the user gives."""
-        config = to_dict(trained.config)
-        flagged = nest({key: value for key, value in self.sources.flags.items() if value != ""})
-        for values in (flagged, *map(parse_override, self.sources.overrides)):
-            config = merge(config, values)
-        task_config = build(Config, config)
+        flags = {key: value for key, value in self.sources.flags.items() if value != ""}
+        _, asked_values = ConfigSources(flags=flags, overrides=self.sources.overrides).read()
+        task_config = build(Config, merge(to_dict(trained.config), asked_values))
         check_task(task_config)
         return load_task(task_config)  # type: ignore[return-value]
