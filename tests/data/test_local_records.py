@@ -93,7 +93,7 @@ def test_the_space_is_checked_before_and_said(packed, folder, monkeypatch, caplo
     check_space([packed], folder)
     assert f"{folder} gets plain copies of 1 files of records, 0.0 GB while packed;" in caplog.text
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))
-    with pytest.raises(ValueError, match=r"about .* are needed for plain copies of 1 files of records \(--cache_dir\), 0.0 MB are free"):
+    with pytest.raises(ValueError, match=r"about .* are needed for plain copies of 1 files of records \(--cache_dir\), 0 bytes are free"):
         check_space([packed], folder)
     monkeypatch.undo()
     local_records(packed, folder)

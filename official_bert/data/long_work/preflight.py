@@ -6,19 +6,17 @@ Each check raises ValueError naming the path. The only change that they make is 
 import contextlib
 import os
 import re
+import resource
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import filterfalse
 
+from rich import filesize
+
 from official_bert import files
 from official_bert.data.tabular.formats import is_packed
-
-try:
-    import resource
-except ImportError:  # Windows has no such limit
-    resource = None  # type: ignore[assignment]
 
 SPARE_HANDLES = 64  # for everything but inputs and outputs: libraries, scratch files, pipes
 
@@ -74,13 +72,13 @@ def check_disk(needed: Mapping[str, int], what: str) -> None:
     """Requires free space for `needed`, {folder: bytes}; folders on one disk share it. Raises ValueError naming the folders."""
     for folders, total, free in _by_disk(needed):
         if total > free:
-            raise ValueError(f"{folders}: about {_size(total)} are needed for {what}, {_size(free)} are free")
+            raise ValueError(f"{folders}: about {filesize.decimal(total)} are needed for {what}, {filesize.decimal(free)} are free")
 
 
 def announce_disk(likely: Mapping[str, int], what: str) -> None:
     """Prints a line for each disk: how much the work will take there, {folder: bytes}, and how much is free; a warning if that is less."""
     for folders, total, free in _by_disk(likely):
-        about = f"about {_size(total)} for {what}, {_size(free)} are free in {folders}"
+        about = f"about {filesize.decimal(total)} for {what}, {filesize.decimal(free)} are free in {folders}"
         if total > free:
             print(f"warning: disk: {about}: it may become full", file=sys.stderr, flush=True)
         else:
@@ -107,15 +105,8 @@ def bytes_in(folder: str) -> int:
     return total
 
 
-def _size(count: int) -> str:
-    """Formats a number of bytes for a person."""
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
-
-
 def reserve_handles(count: int) -> None:
     """Ensures that `count` files can be open at once; raises this process's limit if necessary and allowed."""
-    if resource is None:
-        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + SPARE_HANDLES
     if soft == resource.RLIM_INFINITY or needed <= soft:

@@ -6,6 +6,7 @@
             work.finish("part-0", facts)
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -109,11 +110,9 @@ class WorkFolder:
 
     def _read(self, name: str) -> Any:
         """Returns the value in a JSON file of the folder; None if the file is missing or damaged."""
-        try:
-            with open(self.path_of(name), encoding="utf-8") as file:
-                return json.load(file)
-        except (FileNotFoundError, ValueError):
-            return None
+        with contextlib.suppress(ValueError):
+            return files.read_json(self.path_of(name))
+        return None
 
     def path_of(self, name: str) -> str:
         """Returns the path of a piece."""
@@ -153,8 +152,5 @@ def flush_to_disk(path: str) -> None:
 
 def write_json(path: str, value: Any) -> None:
     """Writes a JSON file whole or not at all."""
-    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+    with files.written_beside(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         json.dump(value, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(f"{path}.tmp", path)
