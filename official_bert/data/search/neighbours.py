@@ -17,41 +17,29 @@ def nearest(queries: np.ndarray, passages: np.ndarray, count: int) -> tuple[np.n
     """
     count = min(count, len(passages))
     scores = np.full((len(queries), count), -np.inf, np.float32)
-    numbers = np.full((len(queries), count), np.iinfo(np.int64).max, np.int64)
+    numbers = np.zeros((len(queries), count), np.int64)
     for start in range(0, len(passages), PASSAGES_AT_ONCE):
         block = np.ascontiguousarray(passages[start:start + PASSAGES_AT_ONCE], np.float32).T
         for first in range(0, len(queries), QUERIES_AT_ONCE):
             rows = slice(first, first + QUERIES_AT_ONCE)
             products = np.ascontiguousarray(queries[rows], np.float32) @ block
             _keep_largest(products, start, scores[rows], numbers[rows])
-    order = np.lexsort((numbers, -scores), axis=-1)
-    return np.take_along_axis(scores, order, axis=1), np.take_along_axis(numbers, order, axis=1)
+    return scores, numbers
 
 
 @compiled(nogil=True)
 def _keep_largest(products, start, scores, numbers):
-    """Puts larger products into heaps, one a query, whose first element is the worst that is kept."""
+    """Inserts products into the largest ones of each query, which are in order, the best first."""
     count = scores.shape[1]
     for row in range(products.shape[0]):
-        worst = scores[row, 0]
         for column in range(products.shape[1]):
-            value = products[row, column]
-            if value > worst:  # numbers rise, so an equal product stays outside
-                place = 0
-                while True:
-                    child = 2 * place + 1
-                    if child >= count:
-                        break
-                    sibling = child + 1
-                    if sibling < count and (scores[row, sibling] < scores[row, child] or (
-                            scores[row, sibling] == scores[row, child] and numbers[row, sibling] > numbers[row, child])):
-                        child = sibling
-                    if scores[row, child] >= value:  # of equal products, the highest number is the first to leave
-                        break
-                    scores[row, place], numbers[row, place] = scores[row, child], numbers[row, child]
-                    place = child
+            value, place = products[row, column], count
+            while place and value > scores[row, place - 1]:  # numbers rise, so of equal products the new one stays behind
+                place -= 1
+                if place + 1 < count:
+                    scores[row, place + 1], numbers[row, place + 1] = scores[row, place], numbers[row, place]
+            if place < count:
                 scores[row, place], numbers[row, place] = value, start + column
-                worst = scores[row, 0]
 
 
 def nearest_by_faiss(queries: np.ndarray, passages: np.ndarray, count: int, factory: str) -> tuple[np.ndarray, np.ndarray]:
