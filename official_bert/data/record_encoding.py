@@ -42,13 +42,10 @@ def masked_crc(data, start, stop, tables):
     byte = np.uint64(0xFF)
     position = np.uintp(start)
     while position + np.uintp(8) <= np.uintp(stop):
-        low = crc ^ (np.uint64(data[position]) | np.uint64(data[position + np.uintp(1)]) << np.uint64(8)
-                     | np.uint64(data[position + np.uintp(2)]) << np.uint64(16)
-                     | np.uint64(data[position + np.uintp(3)]) << np.uint64(24))
-        crc = np.uint64(tables[7, low & byte] ^ tables[6, low >> np.uint64(8) & byte]
-                        ^ tables[5, low >> np.uint64(16) & byte] ^ tables[4, low >> np.uint64(24)]
-                        ^ tables[3, data[position + np.uintp(4)]] ^ tables[2, data[position + np.uintp(5)]]
-                        ^ tables[1, data[position + np.uintp(6)]] ^ tables[0, data[position + np.uintp(7)]])
+        before, crc = crc, np.uint64(0)
+        for place in range(8):  # the compiler writes it out
+            value = (np.uint64(data[position + np.uintp(place)]) ^ before >> np.uint64(8 * place)) & byte
+            crc ^= np.uint64(tables[7 - place, value])
         position += np.uintp(8)
     while position < np.uintp(stop):
         crc = np.uint64(tables[0, (crc ^ data[position]) & byte]) ^ crc >> np.uint64(8)
