@@ -134,19 +134,17 @@ def tokenize_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]
 
 def _pack_all(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: Tokenizer,
               max_seq_length: int, truncate: Truncate, doc_stride: int) -> dict[str, np.ndarray]:
+    first, template = tokenize_all(tokenizer, text), tokenizer.template
     if truncate == "windows":
-        return _pack_windows(tokenize_all(tokenizer, text), tokenizer.template, max_seq_length, doc_stride)
-    first = tokenize_all(tokenizer, text)
+        return _pack_windows(first, template, max_seq_length, doc_stride)
     second = [np.zeros(0, np.int32)] * len(first) if text_pair is None else tokenize_all(tokenizer, text_pair)
-    template = tokenizer.template
     ids = array.array("i")
     starts, first_lengths, longer = [0], [], 0
-    for a, b in zip(first, second):
-        room = max_seq_length - template.extra(bool(len(b)))
+    for a, b in zip(map(np.ndarray.tolist, first), map(np.ndarray.tolist, second)):
+        room = max_seq_length - template.extra(bool(b))
         longer += len(a) + len(b) > room
-        head_a, head_b = truncate_pair(a.tolist(), b.tolist(), room)
-        kept_a, kept_b = keep(a.tolist(), len(head_a), truncate), keep(b.tolist(), len(head_b), truncate)
-        row, segments = template.pack(kept_a, kept_b)
+        head_a, head_b = truncate_pair(a, b, room)
+        row, segments = template.pack(keep(a, len(head_a), truncate), keep(b, len(head_b), truncate))
         ids.extend(row)
         first_lengths.append(len(row) - sum(segments))
         starts.append(len(ids))
@@ -157,12 +155,11 @@ def _pack_all(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: T
 def _pack_windows(texts: Sequence[np.ndarray], template: Template, max_seq_length: int, stride: int) -> dict[str, np.ndarray]:
     """A row for each window over a text; a text without tokens has one row."""
     room = max_seq_length - template.extra(False)
-    rows, owners = [], []
+    ids, starts, owners = array.array("i"), [0], []
     for number, tokens in enumerate(texts):
         for start, length in sliding_windows(len(tokens), room, stride) or [(0, 0)]:
-            rows.append(np.array(template.pack(tokens[start:start + length].tolist())[0], np.int32))
+            ids.extend(template.pack(tokens[start:start + length].tolist())[0])
+            starts.append(len(ids))
             owners.append(number)
-    lengths = np.array([len(row) for row in rows], np.int32)
-    long = sum(len(tokens) > room for tokens in texts)
-    return {"ids": np.concatenate(rows), "starts": np.cumsum([0, *lengths]), "first_lengths": lengths, "longer": np.array(long),
-            "texts": np.array(owners)}
+    return {"ids": np.array(ids, np.int32), "starts": np.array(starts), "first_lengths": np.diff(starts).astype(np.int32),
+            "longer": np.array(sum(len(tokens) > room for tokens in texts)), "texts": np.array(owners)}

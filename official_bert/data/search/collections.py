@@ -99,15 +99,13 @@ def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn, how: TableOp
     lines: dict[int, int] = {}
     unknown: list[str] = []
     for line, query_id, passage_id, grade in _read_judgements(path, how.encoding):
-        for name, known, where in ((query_id, query_of, QUERIES_FILE), (passage_id, passage_of, CORPUS_FILE)):
-            if name not in known:
-                unknown.append(f"{path}:{line}: expected an id of {where}, got {name!r}")
-                break
-        else:
-            judged = grades.setdefault(query_of[query_id], {})
-            if judged.setdefault(passage_of[passage_id], grade) != grade:
-                raise ValueError(f"{path}:{line}: expected one judgement of query {query_id!r} and passage {passage_id!r}, got two grades")
-            lines.setdefault(query_of[query_id], line)
+        if query_id not in query_of or passage_id not in passage_of:
+            name, where = (query_id, QUERIES_FILE) if query_id not in query_of else (passage_id, CORPUS_FILE)
+            unknown.append(f"{path}:{line}: expected an id of {where}, got {name!r}")
+            continue
+        if grades.setdefault(query_of[query_id], {}).setdefault(passage_of[passage_id], grade) != grade:
+            raise ValueError(f"{path}:{line}: expected one judgement of query {query_id!r} and passage {passage_id!r}, got two grades")
+        lines.setdefault(query_of[query_id], line)
     if unknown and unknown_ids == "refuse":
         raise ValueError(f"{unknown[0]} ({len(unknown)} such lines; options.unknown_ids: skip leaves them out)")
     if unknown:
