@@ -74,7 +74,7 @@ def pack_file(path: str, target: str, most: int, reporter: Reporter, done: float
                 written, tokens = written + len(batch["input_ids"]), tokens + int(batch["input_mask"].sum())
                 reporter.show("packing", min(0.999, done + share * written / sum(groups.counts)))
         if origin:  # before the records have their name, so that a kill cannot separate them
-            provenance.write_origin(target, origin, temporary)
+            provenance.write_origin(target, origin, os.path.getsize(temporary))
     return instances.counts[0], written, 1 - tokens / (written * packing.max_seq_length)
 
 
