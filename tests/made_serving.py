@@ -81,7 +81,7 @@ class Demo(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, "x")])
     def numbers(self, x):
-        return {"same": x, "log": tf.math.log(x), "half": tf.cast(x, tf.bfloat16), "double": tf.cast(x, tf.float64),
+        return {"same": x, "log": tf.math.log(tf.abs(x) + 1), "half": tf.cast(x, tf.bfloat16), "double": tf.cast(x, tf.float64),
                 "positive": x > 0}
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.float32, "x")])

@@ -26,6 +26,7 @@ from official_bert.models.checkpoints import trained_weights
 from official_bert.models.encoder import BertEncoder, encoder_settings
 from official_bert.models.run_folder import RunFolder
 from official_bert.runtimes.engines import FILE, load_engine
+from official_bert.runtimes.finite import not_finite
 from official_bert.serving.bounds import broken_claim
 from official_bert.serving.formats.description import as_model
 from official_bert.serving.formats.writing import FORMATS
@@ -163,7 +164,7 @@ class Predictor:
             rows = [{**row, "text": front + row["text"]} for row in rows]
         vectors = out
         for numbers in self._batches(rows, batch_size):
-            part = np.asarray(self._outputs([rows[index] for index in numbers])["embedding"], np.float32)
+            part = np.asarray(self._outputs(rows, numbers)["embedding"], np.float32)
             vectors = np.zeros((len(rows), part.shape[-1]), np.float32) if vectors is None else vectors
             vectors[numbers] = part / np.maximum(np.linalg.norm(part, axis=-1, keepdims=True), 1e-12)
         return np.zeros((0, 0), np.float32) if vectors is None else vectors
@@ -177,7 +178,8 @@ class Predictor:
     def answer(self, rows: Sequence[Row], batch_size: int = 32) -> list[dict[str, Any]]:
         """Returns the outputs by name for each row of inputs, in order, as the exported model gives them.
 
-        Raises ValueError, with the row's number, if a row lacks an input, and with the limit of an exported model that a row exceeds.
+        Raises ValueError, with the row's number, if a row lacks an input or its answer is not finite, and with the limit of an exported
+        model that a row exceeds.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
@@ -186,18 +188,23 @@ class Predictor:
                 raise ValueError(f"row {number}: expected {' and '.join(self.inputs)}, {' and '.join(missing)} is missing")
         answers: list[dict[str, Any]] = [{} for _ in rows]
         for numbers in self._batches(rows, batch_size):
-            outputs = self._outputs([rows[index] for index in numbers])
+            outputs = self._outputs(rows, numbers)
             for place, index in enumerate(numbers):
                 answers[index] = {name: plain(outputs[name][place]) for name in self.outputs}
         return answers
 
-    def _outputs(self, rows: Sequence[Row]) -> dict[str, Any]:
+    def _outputs(self, rows: Sequence[Row], numbers: Sequence[int]) -> dict[str, Any]:
+        """Returns the outputs for the rows of these numbers. Raises ValueError, naming the row, for an answer that is not finite."""
         try:
-            return self._model(**{name: [row[name] for row in rows] for name in self.inputs})
+            outputs = self._model(**{name: [rows[number][name] for number in numbers] for name in self.inputs})
         except tf.errors.InvalidArgumentError as error:
             if (claim := broken_claim(error)) is None:
                 raise
             raise ValueError(f"{self._model.place}: {claim}") from None
+        if found := not_finite(outputs):
+            place, name = found
+            raise ValueError(f"row {numbers[place] + 1}: the answer of {self._model.place} is not finite: {name} has NaN or infinity")
+        return outputs
 
     def _batches(self, rows: Sequence[Row], batch_size: int) -> Iterator[list[int]]:
         """Gives batches of row numbers: rows of similar length and, if there are choices, with the same number of them."""
@@ -275,7 +282,7 @@ def _load_portable(folder: str) -> ModelFunction:
     Raises ValueError if its runtime is not installed, or if its files cannot be read.
     """
     folder_here = local_copy(folder)
-    engine, described = load_engine(folder_here)
+    engine, described = load_engine(folder_here, 0, folder)
     assets = RunFolder(os.path.join(folder_here, "assets"))
     task = load_task(assets.require_config(), assets.path)
     stand_in = types.SimpleNamespace(encoder=types.SimpleNamespace(settings=encoder_settings(task.config.model)))

@@ -5,12 +5,13 @@ An engine takes and gives NumPy arrays by name, for rows of ids. `model.json` be
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from official_bert.files import read_json
+from official_bert.runtimes.model_weights import check_litert, check_onnx
 from official_bert.runtimes.quiet import hidden_output
 
 FILE = "model.json"
@@ -22,6 +23,7 @@ class PortableModel:
 
     file: ClassVar[str]
     extra: ClassVar[str]
+    check_weights: ClassVar[Callable[[str, str], None]]  # of a file, and the name under which the user knows it
 
     def __init__(self, path: str, threads: int = 0):
         raise NotImplementedError
@@ -46,6 +48,7 @@ class OnnxModel(PortableModel):
 
     file = "model.onnx"
     extra = "onnx"
+    check_weights = staticmethod(check_onnx)
 
     def __init__(self, path: str, threads: int = 0):
         import onnxruntime
@@ -64,6 +67,7 @@ class LiteRTModel(PortableModel):
 
     file = "model.tflite"
     extra = "litert"
+    check_weights = staticmethod(check_litert)
 
     def __init__(self, path: str, threads: int = 0):
         from ai_edge_litert.interpreter import Interpreter
@@ -87,10 +91,11 @@ def engine_of(form: str) -> type[PortableModel]:
     return ENGINES[form.partition("_")[0]]
 
 
-def load_engine(folder: str, threads: int = 0) -> tuple[PortableModel, dict[str, Any]]:
+def load_engine(folder: str, threads: int = 0, origin: str = "") -> tuple[PortableModel, dict[str, Any]]:
     """Returns the model in a folder of this machine that run_export wrote (models/NAME/onnx/1), and its description.
 
-    Raises ValueError if the runtime is not installed, or cannot read the file.
+    `origin` is the folder of which this is a copy. Raises ValueError if the runtime is not installed, or cannot read the file, and for
+    weights that are not finite.
     """
     path = os.path.join(folder, FILE)
     try:
@@ -98,7 +103,9 @@ def load_engine(folder: str, threads: int = 0) -> tuple[PortableModel, dict[str,
         engine = engine_of(description["format"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: expected what run_export writes beside a model: {error}") from None
-    return start(engine, os.path.join(folder, engine.file), threads), description
+    model = start(engine, file := os.path.join(folder, engine.file), threads)
+    engine.check_weights(file, os.path.join(origin or folder, engine.file))
+    return model, description
 
 
 def start(engine: type[PortableModel], path: str, threads: int = 0) -> PortableModel:

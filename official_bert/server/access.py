@@ -9,12 +9,14 @@ import dataclasses
 import hmac
 import ipaddress
 import re
-import urllib.parse
 from collections.abc import Sequence
 
 from official_bert.files import read_bytes
 from official_bert.server.statuses import RequestError
 
+LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?"
+ADDRESS = r"\[(?P<address>[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)\]"
+HOST = re.compile(rf"((?P<name>{LABEL}(\.{LABEL})*)|{ADDRESS})(:(?P<port>[0-9]{{0,5}}))?")  # RFC 3986, 3.2.2
 ORIGIN = re.compile(r"https?://[^/\s?#@,]+")
 SHORTEST_TOKEN = 16  # characters
 # What clients send that are no browsers: curl -d, Python's requests and urllib3 without a header of their own.
@@ -110,11 +112,11 @@ def read_tokens(path: str) -> list[str]:
 
 
 def _host_name(host: str) -> str:
-    """The name in a `Host` header, without its port."""
-    try:
-        return urllib.parse.urlsplit(f"//{host}").hostname or ""
-    except ValueError:
+    """The name in a `Host` header in lower case, without its port; "" for anything else than a name or address and a port."""
+    match = HOST.fullmatch(host)
+    if not match or int(match["port"] or 0) > 65535:
         return ""
+    return (match["name"] or match["address"]).lower()
 
 
 def _same_site(origin: str, host: str) -> bool:

@@ -20,6 +20,8 @@ from official_bert.server.statuses import RequestError, invalid
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 SILENT = logging.Logger("aiohttp", logging.CRITICAL)  # would log a stack for each malformed request
+GZIP = zlib.MAX_WBITS | 16
+PIECE_BYTES, MOST_MEMBERS = 64 << 10, 1000
 LINGERING_SECONDS = 1.0  # for the rest of a body that is no longer read
 
 
@@ -189,14 +191,25 @@ def _abort(handler: Any) -> None:
 
 
 def unpack(body: bytes, limit: int) -> bytes:
-    """Decompresses gzip, without ever holding more than `limit` bytes. Raises RequestError, HTTPRequestEntityTooLarge."""
-    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    try:
-        unpacked = unpacker.decompress(body, limit + 1)
-    except zlib.error:
-        raise invalid("the body is not gzip, as its Content-Encoding says") from None
-    if len(unpacked) > limit:
-        raise web.HTTPRequestEntityTooLarge(limit, len(unpacked))
+    """Decompresses gzip, all its members, without ever holding more than `limit` bytes.
+
+    Raises RequestError, HTTPRequestEntityTooLarge.
+    """
+    unpacked, unpacker, members = bytearray(), zlib.decompressobj(GZIP), 1
+    for start in range(0, len(body), PIECE_BYTES):  # of which each member that ends copies the rest
+        piece = body[start:start + PIECE_BYTES]
+        while piece:
+            if unpacker.eof:
+                unpacker, members = zlib.decompressobj(GZIP), members + 1
+            try:
+                unpacked += unpacker.decompress(piece, limit + 1 - len(unpacked))
+            except zlib.error:
+                raise invalid("the body is not gzip, as its Content-Encoding says") from None
+            if len(unpacked) > limit:
+                raise web.HTTPRequestEntityTooLarge(limit, len(unpacked))
+            if members > MOST_MEMBERS:
+                raise invalid(f"expected a gzip body of at most {MOST_MEMBERS} members")
+            piece = unpacker.unused_data
     if not unpacker.eof:
         raise invalid("the gzip body ends too early")
-    return unpacked
+    return bytes(unpacked)

@@ -77,7 +77,7 @@ def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0) -
     if not servable.split_signatures:
         raise ValueError(f"{where}: expected a SavedModel with the signatures prepare and finish, which run_export "
                          f"--format=saved_model,{engine} writes, got {', '.join(servable.signatures)} in {folder}")
-    model, description = load_engine(folder_here, threads)
+    model, description = load_engine(folder_here, threads, engine_folder)
     largest, computed = 0.0, []
     for name, signature in servable.signatures.items():
         if part_name(PREPARE, name) in servable.split_signatures:

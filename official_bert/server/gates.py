@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 
 from official_bert.copies import local_copy, require_here
 from official_bert.server.access import AccessRules, accepts
+from official_bert.server.grpc_connections import GrpcConnections, Peer
 from official_bert.server.protocols.error_forms import error_body
 from official_bert.server.protocols.kserve.messages import SERVICE
 from official_bert.server.reading.process import LARGE_BYTES
@@ -103,9 +104,12 @@ def rest_gate(rules: AccessRules, log: AccessLog) -> Any:
         started, name, status, sent = time.perf_counter(), request_id(request.headers.get(ID_HEADER)), 499, 0
         try:
             try:
+                check_framing(request)
                 response = _preflight(request, rules) or _refusal(request, rules) or await handler(request)
             except RequestError as error:
                 response = error_response(HTTP_STATUS[error.code], error.message, request.path)
+                if "Transfer-Encoding" in request.headers:  # what follows may be of the body, or the next request
+                    response.force_close()
             _add_headers(request, response, rules, name)
             status, sent = response.status, getattr(response, "content_length", None) or 0
             return response
@@ -113,6 +117,15 @@ def rest_gate(rules: AccessRules, log: AccessLog) -> Any:
             log.write(started, request_id=name, protocol="REST", peer=request.remote, method=request.method,
                       path=request.rel_url.raw_path[:200], status=status, bytes=sent)
     return pass_through
+
+
+def check_framing(request: web.BaseRequest) -> None:
+    """Refuses a request of which a proxy might see other bounds than this server (RFC 9112, 6.1), or another host (RFC 9110, 7.2)."""
+    codings = request.headers.getall("Transfer-Encoding", [])
+    if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
+        raise invalid(f"Transfer-Encoding: expected chunked alone, got {', '.join(codings)!r:.80}")
+    if len(request.headers.getall("Host", [])) > 1:
+        raise invalid("expected one Host, got several")
 
 
 def _refusal(request: web.BaseRequest, rules: AccessRules) -> web.Response | None:
@@ -160,8 +173,8 @@ class GrpcGate(grpc.aio.ServerInterceptor):
     Health may be asked by anyone. A browser cannot speak gRPC without a proxy that translates, so hosts and origins are not checked.
     """
 
-    def __init__(self, rules: AccessRules, log: AccessLog):
-        self.rules, self.log = rules, log
+    def __init__(self, rules: AccessRules, log: AccessLog, connections: GrpcConnections):
+        self.rules, self.log, self.connections = rules, log, connections
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         """The method, made to read its request itself."""
@@ -174,7 +187,9 @@ class GrpcGate(grpc.aio.ServerInterceptor):
             started, name, status, sent = time.perf_counter(), request_id(metadata.get("x-request-id")), "CANCELLED", 0
             context.set_trailing_metadata((("x-request-id", name),))
             try:
-                response = await method.unary_unary(self._admit(data, metadata, method, details.method), context)
+                with self.connections.working(context.peer()) as peer:
+                    request = self._admit(data, metadata, method, details.method, peer)
+                    response = await method.unary_unary(request, context)
                 status, sent = "OK", response.ByteSize()
                 return response
             except RequestError as error:
@@ -189,13 +204,14 @@ class GrpcGate(grpc.aio.ServerInterceptor):
 
         return grpc.unary_unary_rpc_method_handler(answer, None, method.response_serializer)
 
-    def _admit(self, data: bytes, metadata: Any, method: Any, path: str) -> Any:
+    def _admit(self, data: bytes, metadata: Any, method: Any, path: str, peer: Peer) -> Any:
         """Returns the parsed request of a client that may ask.
 
         Raises RequestError; INTERNAL for bytes that are no message, as TF Serving. grpc.aio would say UNKNOWN and log a stack for each.
         """
         if not path.startswith(HEALTH):
             self.rules.check_token(str(metadata.get("authorization", "")))
+            self.connections.admit(peer)
         if path in READ_LATER:
             return data
         if len(data) > LARGE_BYTES:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from official_bert.runtimes.finite import not_finite
 from official_bert.server.batching import Batcher, run_alone
 from official_bert.server.metrics import Metrics
 from official_bert.server.model_manager import ModelManager, Version
@@ -95,14 +96,17 @@ class RequestHandler:
     async def predict(self, servable: Servable, request: Reading, deadline: float | None = None) -> Answer:
         """Runs the signature that a request names.
 
-        Raises RequestError, DEADLINE_EXCEEDED or RESOURCE_EXHAUSTED if there is no answer by `deadline` (of `time.monotonic`).
+        Raises RequestError, DEADLINE_EXCEEDED or RESOURCE_EXHAUSTED if there is no answer by `deadline` (of `time.monotonic`), and
+        INTERNAL for an answer that is not finite.
         """
         signature = servable.signature(request.signature)
         _check_outputs(signature, request.outputs)
         check_inputs(signature, request.inputs, self.limits)
         outputs = await self._run(servable, signature, request.inputs, deadline)
-        return Answer(servable.version, signature.name,
-                      {name: outputs[name] for name in request.outputs} if request.outputs else outputs)
+        if request.outputs:
+            outputs = {name: outputs[name] for name in request.outputs}
+        check_finite(outputs, have_rows(signature, request.inputs))
+        return Answer(servable.version, signature.name, outputs)
 
     async def _run(self, servable: Servable, signature: Signature, inputs: Arrays, deadline: float | None) -> Arrays:
         """Runs in a batch if the signature has rows and batching is on."""
@@ -128,6 +132,14 @@ class RequestHandler:
     def why_not_ready(self) -> str:
         """Says why requests should go elsewhere; empty if every model answers."""
         return "the server is stopping" if self.is_draining else "; ".join(self.manager.errors())
+
+
+def check_finite(outputs: Arrays, has_rows: bool = True) -> None:
+    """Refuses an answer with NaN or infinity. None of the protocols has an error for a single row, so its request fails, with its place."""
+    if found := not_finite(outputs, has_rows):
+        row, name = found
+        place = f"row {row}, output {name!r}" if has_rows else f"output {name!r}"
+        raise RequestError("INTERNAL", f"{place}: the model's answer is not a finite number")
 
 
 def _check_outputs(signature: Signature, names: Sequence[str]) -> None:

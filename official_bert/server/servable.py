@@ -15,12 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.files import remove
+from official_bert.runtimes.model_weights import check_saved_model
 from official_bert.runtimes.split_signature import FINISH, LENGTHS, ORDER, PREPARE, SIZES
 from official_bert.server.batch_queue import BatchingParameters
 from official_bert.server.reading.requests import DEFAULT_SIGNATURE
 from official_bert.server.reading.tensors import Arrays, TensorSpec, check_names
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
-from official_bert.server.weights import check_weights
 
 LABELS_FILE = os.path.join("assets", "labels.txt")
 PADDED_FILE = os.path.join("assets", "padded_outputs.json")
@@ -117,7 +117,7 @@ class Servable:
         try:
             with self._session.graph.as_default():
                 meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], folder)
-            check_weights(folder)
+            check_saved_model(folder, meta_graph.graph_def, folder)
             padded = read_padded(folder)
             self.signatures = {key: Signature(key, definition, self._session, padded.get(key))
                                for key, definition in meta_graph.signature_def.items() if not key.startswith("__saved_model")}

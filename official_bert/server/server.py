@@ -27,6 +27,7 @@ from official_bert.server.batch_queue import DEFAULT_PARAMETERS, DEFAULT_RUN_COS
 from official_bert.server.batching import Batcher
 from official_bert.server.engines import use_engine
 from official_bert.server.gates import AccessLog, GrpcGate, Tls, rest_gate
+from official_bert.server.grpc_connections import GrpcConnections
 from official_bert.server.memory import give_back
 from official_bert.server.metrics import Metrics
 from official_bert.server.model_manager import ModelManager
@@ -180,9 +181,10 @@ class Server:
 
     async def _start_grpc(self, port: int) -> None:
         limits = self.options.limits
-        server = grpc.aio.server(interceptors=[GrpcGate(self._access, self._access_log)], options=[
+        connections = GrpcConnections(limits)
+        server = grpc.aio.server(interceptors=[GrpcGate(self._access, self._access_log, connections)], options=[
             ("grpc.max_receive_message_length", limits.max_request_bytes), ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", 0), ("grpc.max_allowed_incoming_connections", limits.max_connections),
+            ("grpc.so_reuseport", 0), ("grpc.max_allowed_incoming_connections", 2 * limits.max_connections),
             ("grpc.server_handshake_timeout_ms", int(1000 * limits.keepalive_seconds)),
             ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS), ("grpc.max_connection_age_ms", OLDEST_MILLISECONDS),
             ("grpc.max_connection_age_grace_ms", int(1000 * self.options.max_run_seconds)),
@@ -200,6 +202,7 @@ class Server:
             raise OSError(f"--port={port}: cannot listen on {address}; is it in use?") from None
         await server.start()
         self._stack.callback(asyncio.create_task(give_back()).cancel)
+        self._stack.callback(asyncio.create_task(connections.watch(self.grpc_port)).cancel)
         self._listening.append(lambda: server.stop(self.options.drain_seconds))
 
     async def stop(self) -> None:

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from official_bert.copies import local_copy
 from official_bert.files import exists, list_names, list_versions
-from official_bert.models.interchange.projects.ours import VALUE
-from official_bert.models.interchange.stored_models import require_finite
 from official_bert.models.run_folder import RunFolder
+from official_bert.runtimes.model_weights import check_saved_model
 from official_bert.serving.served_model import ServedModel
 
 
@@ -71,9 +71,10 @@ def load_exported(path: str, form: Literal["text", "ids"] = "text") -> ModelFunc
     versions = path if list_versions(path, ["saved_model.pb"]) else os.path.join(path, form)
     folder = path if exists(os.path.join(path, "saved_model.pb")) else latest_version(versions)
     saved_model = tf.saved_model.load(folder_here := local_copy(folder))
-    reader = tf.train.load_checkpoint(os.path.join(folder_here, "variables", "variables"))
-    require_finite({name.removesuffix(VALUE): reader.get_tensor(name) for name, kind in reader.get_variable_to_dtype_map().items()
-                    if kind.is_floating}, folder)
+    with open(os.path.join(folder_here, "saved_model.pb"), "rb") as file:
+        definition = saved_model_pb2.SavedModel.FromString(file.read())
+    for meta_graph in definition.meta_graphs:
+        check_saved_model(folder_here, meta_graph.graph_def, folder)
     return ModelFunction(saved_model.signatures["serving_default"], saved_model, folder)
 
 

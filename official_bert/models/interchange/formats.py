@@ -25,6 +25,7 @@ from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.replaced_tokens import GENERATOR, ReplacedTokenDetector
 from official_bert.models.run_folder import RunFolder
+from official_bert.runtimes.finite import require_finite
 from official_bert.text import loading
 from official_bert.text.subwords import tokenizer_files
 
@@ -143,7 +144,7 @@ def read(path: str, head: Head = "") -> StoredModel:
         raise ValueError(f"{where}: damaged checkpoint: {str(error).splitlines()[0]}") from None
     if not model.weights:
         raise ValueError(f"{model.origin}: holds no weight of a BERT model; it has {', '.join(model.unknown[:5]) or 'none'}")
-    stored_models.require_finite(model.weights, model.origin, lambda ours: model.table.theirs(ours) or ours)
+    require_finite(model.weights, model.origin, lambda ours: model.table.theirs(ours) or ours)
     folder = where if os.path.isdir(where) else os.path.dirname(where)
     generator = os.path.join(folder, GENERATOR)
     if model.head == "replaced" and model.generator is None and os.path.isdir(generator):

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -65,20 +65,6 @@ def head_of(weights: Mapping[str, Any], where: str) -> Head:
     if len(heads) > 1:
         raise ValueError(f"{where}: expected one kind of head, got {' and '.join(heads)}")
     return heads[0] if heads else ""  # type: ignore[return-value]
-
-
-def require_finite(weights: Mapping[str, Any], origin: str, name: Callable[[str], str] = str) -> None:
-    """Raises ValueError, naming the first in the order of their names, for weights (arrays or variables) with NaN or infinity.
-
-    `name` gives a weight's name in the file. Every command asks this of the weights that it reads: a model that has one answers
-    with numbers that mean nothing.
-    """
-    for key in sorted(weights):
-        values = np.asarray(weights[key])
-        bad = values.size - np.count_nonzero(np.isfinite(values)) if values.dtype.kind not in "OSU" else 0
-        if bad:
-            raise ValueError(f"{origin}: {name(key)}: expected finite numbers, got {bad:,} of {values.size:,} NaN or infinite: the "
-                             "training of this model has diverged, or the file is damaged")
 
 
 def needs_pooler(stored: StoredModel) -> bool:

@@ -17,7 +17,7 @@ from official_bert.files import normal
 from official_bert.server.connections import Connections, unpack
 from official_bert.server.reading.requests import ModelAddress, Reading
 from official_bert.server.reading.tensors import NUMPY_TYPES
-from official_bert.server.request_handler import Admission, Answer, RequestHandler
+from official_bert.server.request_handler import Admission, Answer, RequestHandler, check_finite
 from official_bert.server.servable import Servable, Signature
 from official_bert.server.statuses import RequestError, answer_too_large, invalid
 
@@ -128,14 +128,18 @@ def packed_type(signature: Signature) -> str:
 def vectors_of(answer: Answer, dimensions: int, normalize: bool) -> np.ndarray:
     """Returns the vectors of an answer, float32 [B,D], cut to `dimensions` (0: all) and then, if asked for, of length 1.
 
-    Raises RequestError for more dimensions than there are.
+    Raises RequestError for more dimensions than there are, and for numbers beyond float32.
     """
-    vectors = np.asarray(answer.outputs["embedding"], np.float32)
+    with np.errstate(over="ignore"):
+        vectors = np.asarray(answer.outputs["embedding"], np.float32)
+    check_finite({"embedding": vectors})  # which a float64 may be no longer
     if dimensions > vectors.shape[1]:
         raise invalid(f"'dimensions': expected at most the {vectors.shape[1]} that the model's vectors have, got {dimensions}")
     vectors = np.ascontiguousarray(vectors[:, :dimensions or None])  # as JSON wants it
     if normalize:
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        check_finite({"embedding": lengths})
+        vectors = vectors / np.maximum(lengths, 1e-12)
     return vectors
 
 

@@ -231,3 +231,18 @@ def test_any_bytes_are_a_request_or_refused():
                 refused += 1
                 assert error.message
         assert refused > 100
+
+
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"id": "\ud800"}, "'id': a lone surrogate is not text"), ({"id": "a\udfff"}, "'id': a lone surrogate is not text"),
+    ({"shape": [10 ** 3999]}, "shape: expected a list of at most 8 sizes of 0 to 9223372036854775807"),
+    ({"shape": [10 ** 3999] * 8}, "shape: expected a list"), ({"shape": [1 << 63]}, "shape: expected a list"),
+    ({"shape": [(1 << 63) - 1] * 8}, "elements in a request"), ({"shape": [10 ** 4299]}, "shape: expected a list"),
+    ({"name": "\ud800"}, "'name' of a tensor: a lone surrogate"), ({"datatype": "\ud800"}, "'datatype' of a tensor: a lone surrogate"),
+    ({"data": ["\ud800"]}, "a lone surrogate is not text"), ({"outputs": [{"name": "\udc00"}]}, "'name' of a tensor: a lone surrogate"),
+    ({"parameters": {"binary_data_size": 10 ** 4000}}, "binary_data_size: expected at most")])
+def test_half_characters_and_thousands_of_digits_are_the_clients_mistake(server, changes, told):
+    tensor_of_text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["abc"]}
+    inner = {key: value for key, value in changes.items() if key not in ("id", "outputs")}
+    status, answer = ask(server, {"inputs": [tensor_of_text | inner], **{key: changes[key] for key in changes if key not in inner}})
+    assert status == 400 and told in json.dumps(answer), answer

@@ -23,6 +23,7 @@ from official_bert.models.interchange.stored_models import Kind, StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.replaced_tokens import ReplacedTokenDetector
 from official_bert.models.run_folder import CHECKPOINT, RunFolder, tuned_for
+from official_bert.runtimes.finite import require_finite
 
 NAME, KERAS_NAME = "checkpoint of ours", ".keras file"
 NO_CLASSES = ("the file does not hold the names of the classes, nor whether a text has several: one of LABEL_0, LABEL_1, ... is given "
@@ -112,7 +113,7 @@ def load_keras(path: str) -> keras.Model:
     Raises ValueError for a file that is missing, damaged or holds an unknown class, and for weights that are no numbers.
     """
     model = _load_keras(local_copy(path))
-    stored_models.require_finite({variable.path: variable for variable in model.variables}, path)
+    require_finite({variable.path: variable for variable in model.variables}, path)
     return model
 
 

@@ -37,7 +37,7 @@ DATATYPES: Mapping[str, tuple[str, str]] = {
     "float16": ("FP16", ""), "bfloat16": ("BF16", ""), "float32": ("FP32", "fp32_contents"), "float64": ("FP64", "fp64_contents"),
     "string": ("BYTES", "bytes_contents")}
 NAMES = {datatype: (name, field) for name, (datatype, field) in DATATYPES.items()}
-MOST_VERSION = (1 << 63) - 1
+MOST_VERSION = MOST_SIZE = (1 << 63) - 1
 
 
 def read_rest(body: bytes, limits: Limits, header: int | None = None) -> Reading:
@@ -107,8 +107,10 @@ def _declared(entries: Iterable[tuple[str, str, Any]], limits: Limits) -> dict[s
             raise invalid(f"input {name!r:.80}: expected once, got twice")
         if datatype not in NAMES:
             raise invalid(f"input {name!r:.80}: datatype: expected one of {', '.join(NAMES)}, got {datatype!r:.40}")
-        if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS or any(type(size) is not int or size < 0 for size in shape):
-            raise invalid(f"input {name!r:.80}: shape: expected a list of at most {MOST_DIMENSIONS} sizes from 0, got {shape!r:.60}")
+        if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS or any(
+                type(size) is not int or not 0 <= size <= MOST_SIZE for size in shape):
+            raise invalid(f"input {name!r:.80}: shape: expected a list of at most {MOST_DIMENSIONS} sizes of 0 to {MOST_SIZE}, "
+                          f"got {shape!r:.60}")
         shapes[name] = NAMES[datatype][0], tuple(shape)
     check_declared(shapes, limits)
     return shapes

@@ -1,7 +1,7 @@
 """TF Serving's JSON as arrays and back: rows (`instances` -> `predictions`) and columns (`inputs` -> `outputs`).
 
-Source: TF Serving's api_rest.md. Binary strings are `{"b64": "..."}`; NaN and Infinity stand without quotes; outputs
-whose names end in `_bytes` are binary.
+Source: TF Serving's api_rest.md. Binary strings are `{"b64": "..."}`; NaN and Infinity stand without quotes in a request,
+and no answer has them; outputs whose names end in `_bytes` are binary.
 """
 
 import base64
@@ -215,9 +215,8 @@ def _rows(outputs: Arrays) -> Iterator[bytes]:
     """The rows, each a value, or an object of the outputs."""
     def write(rows: slice) -> bytes:
         part = {name: array[rows] for name, array in outputs.items()}
-        finite = _is_finite(part)
-        values = {name: _plain(array, name, finite) for name, array in part.items()}
-        return _dump([dict(zip(values, row)) for row in zip(*values.values())] if len(values) > 1 else next(iter(values.values())), finite)
+        values = {name: _plain(array, name) for name, array in part.items()}
+        return _dump([dict(zip(values, row)) for row in zip(*values.values())] if len(values) > 1 else next(iter(values.values())))
 
     yield from _list_pieces(len(next(iter(outputs.values()))), sum(array.size for array in outputs.values()), write,
                             lambda row: _columns_out({name: array[row] for name, array in outputs.items()}))
@@ -226,8 +225,7 @@ def _rows(outputs: Arrays) -> Iterator[bytes]:
 def _array(name: str, array: np.ndarray) -> Iterator[bytes]:
     """An array's JSON."""
     def write(part: Any) -> bytes:
-        finite = _is_finite({name: array[part]})
-        return _dump(_plain(array[part], name, finite), finite)
+        return _dump(_plain(array[part], name))
 
     if array.size <= PIECE or not array.ndim:
         yield write(...)
@@ -249,20 +247,13 @@ def _list_pieces(count: int, size: int, write: Callable[[slice], bytes], write_i
     yield b"]"
 
 
-def _is_finite(outputs: Arrays) -> bool:
-    return all(array.dtype == object or bool(np.isfinite(array).all()) for array in outputs.values())
-
-
-def _plain(array: np.ndarray, name: str, finite: bool) -> Any:
-    """An array as what the encoder takes: orjson arrays of numbers as they are, Python's encoder lists."""
+def _plain(array: np.ndarray, name: str) -> Any:
+    """An array as what the encoder takes."""
     if array.dtype == object:
         return _strings(array.tolist(), name.endswith("_bytes"))
     if array.dtype.kind not in "biuf":  # bfloat16 has a kind of its own
         array = array.astype(np.float32)
-    if finite:
-        return np.ascontiguousarray(array) if array.ndim else array[()]
-    # The shortest digits that give a float32 again, which its value as a double does not have.
-    return (array.astype("U32").astype(np.float64) if array.dtype.kind == "f" else array).tolist()
+    return np.ascontiguousarray(array) if array.ndim else array[()]
 
 
 def _strings(value: Any, binary: bool) -> Any:
@@ -277,8 +268,5 @@ def _strings(value: Any, binary: bool) -> Any:
     return {"b64": base64.b64encode(value).decode("ascii")}
 
 
-def _dump(answer: Any, finite: bool) -> bytes:
-    """JSON; NaN and Infinity, which orjson writes as null, are left to Python's encoder."""
-    if finite:
-        return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
-    return json.dumps(answer, ensure_ascii=False).encode("utf-8")
+def _dump(answer: Any) -> bytes:
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,0 +1,90 @@
+"""Checks the weights of exported models of every format when they are loaded: a model with NaN would answer every request with nothing."""
+
+import os
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from google.protobuf.message import Message
+
+from official_bert.runtimes.finite import require_finite, require_finite_constants
+
+VARIABLES = os.path.join("variables", "variables")  # in a SavedModel
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # behind the name of a variable in a checkpoint
+LITERT_TYPES = {"FLOAT32": np.float32, "FLOAT16": np.float16, "FLOAT64": np.float64, "BFLOAT16": ml_dtypes.bfloat16,
+                "COMPLEX64": np.complex64, "COMPLEX128": np.complex128}
+
+
+def check_saved_model(folder: str, graph: Any, origin: str) -> None:
+    """Raises ValueError, naming the first, for variables or constants of a SavedModel with NaN or infinity; `graph` is its GraphDef.
+
+    Raises what TensorFlow raises for damaged files.
+    """
+    import tensorflow as tf
+    if os.path.exists(f"{(prefix := os.path.join(folder, VARIABLES))}.index"):
+        reader = tf.train.load_checkpoint(prefix)
+        for key, dtype in sorted(reader.get_variable_to_dtype_map().items()):
+            if dtype.is_floating or dtype.is_complex:
+                require_finite({key.removesuffix(VALUE): reader.get_tensor(key)}, origin)
+
+    def array_of(tensor: Any) -> np.ndarray | None:
+        dtype = tf.dtypes.as_dtype(tensor.dtype)
+        return tf.make_ndarray(tensor) if dtype.is_floating or dtype.is_complex else None
+    require_finite_constants(_constants(graph, array_of), origin)
+
+
+def check_onnx(path: str, origin: str) -> None:
+    """Raises ValueError, naming the first, for weights of an ONNX file, or of the files with its data, with NaN or infinity."""
+    import onnx
+
+    def array_of(tensor: Any) -> np.ndarray | None:
+        return None if tensor.data_type == onnx.TensorProto.STRING else onnx.numpy_helper.to_array(tensor, os.path.dirname(path))
+    require_finite_constants(_constants(onnx.load(path, load_external_data=False), array_of), origin)
+
+
+def check_litert(path: str, origin: str) -> None:
+    """Raises ValueError, naming the first, for weights of a LiteRT file, or scales of its integers, with NaN or infinity."""
+    from tensorflow.lite.python.schema_py_generated import Model, TensorType
+    types = {getattr(TensorType, name): kind for name, kind in LITERT_TYPES.items()}
+    data = np.memmap(path, np.uint8, "r")
+    try:
+        require_finite_constants(_litert_constants(Model.GetRootAs(data), data, types), origin)
+    except (struct.error, IndexError) as error:  # flatbuffers trusts its file
+        raise ValueError(f"{origin}: expected a model of LiteRT: {error}") from None
+
+
+def _constants(message: Any, array_of: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
+    """Yields the tensors and floats anywhere in a graph of TensorFlow or ONNX, with the name of the node or tensor that holds them.
+
+    So those in functions, branches and loops are seen too. `array_of` gives a tensor's values; None: they are no floats.
+    """
+    name = getattr(message, "name", "") or name
+    if message.DESCRIPTOR.name == "TensorProto":
+        if (values := array_of(message)) is not None:
+            yield name, values
+        return
+    for field, value in message.ListFields():
+        if field.cpp_type in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
+            yield name, np.array(value, np.float64)
+        elif field.cpp_type == field.CPPTYPE_MESSAGE:
+            parts = [value] if isinstance(value, Message) else value.values() if hasattr(value, "values") else value
+            for part in parts:
+                if isinstance(part, Message):
+                    yield from _constants(part, array_of, name)
+
+
+def _litert_constants(model: Any, data: np.ndarray, types: dict[int, Any]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields the floats of a LiteRT model that are in its file, and the scales by which its integers count."""
+    for graph in map(model.Subgraphs, range(model.SubgraphsLength())):
+        for tensor in map(graph.Tensors, range(graph.TensorsLength())):
+            name, buffer = tensor.Name().decode("utf-8", "replace"), model.Buffers(tensor.Buffer())
+            if (quantization := tensor.Quantization()) is not None and quantization.ScaleLength():
+                yield name, quantization.ScaleAsNumpy()
+            if tensor.Type() not in types:
+                continue
+            held = data[buffer.Offset():buffer.Offset() + buffer.Size()] if buffer.Offset() > 1 else buffer.DataAsNumpy()
+            if isinstance(held, np.ndarray) and held.size:  # 0 for no data: the tensor is computed
+                values = np.frombuffer(held.tobytes(), types[tensor.Type()])
+                yield name, values if tensor.ShapeLength() else values.reshape(())
