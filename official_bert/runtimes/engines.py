@@ -5,7 +5,7 @@ An engine takes and gives NumPy arrays by name, for rows of ids. `model.json` be
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,9 +23,13 @@ class PortableModel:
 
     file: ClassVar[str]
     extra: ClassVar[str]
-    check_weights: ClassVar[Callable[[str, str], None]]  # of a file, and the name under which the user knows it
 
     def __init__(self, path: str, threads: int = 0):
+        raise NotImplementedError
+
+    @staticmethod
+    def check_weights(path: str, origin: str) -> None:
+        """Raises ValueError, naming `origin`, for weights in the file that are not finite."""
         raise NotImplementedError
 
     def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:

@@ -35,7 +35,7 @@ class Answer:
     outputs: Arrays
 
     async def written(self, write: Callable[[], Body]) -> Body:
-        """Returns what `write` makes of the outputs, in a thread if that takes milliseconds."""
+        """Returns what `write` makes of the outputs (a body, checks), in a thread if that takes milliseconds."""
         return await asyncio.to_thread(write) if self.is_large else write()
 
     @property
@@ -105,8 +105,9 @@ class RequestHandler:
         outputs = await self._run(servable, signature, request.inputs, deadline)
         if request.outputs:
             outputs = {name: outputs[name] for name in request.outputs}
-        check_finite(outputs, have_rows(signature, request.inputs))
-        return Answer(servable.version, signature.name, outputs)
+        answer = Answer(servable.version, signature.name, outputs)
+        await answer.written(lambda: check_finite(outputs, have_rows(signature, request.inputs)))
+        return answer
 
     async def _run(self, servable: Servable, signature: Signature, inputs: Arrays, deadline: float | None) -> Arrays:
         """Runs in a batch if the signature has rows and batching is on."""

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from official_bert.interface.predictor import Predictor
 from official_bert.runtimes import model_weights
+from official_bert.runtimes.engines import load_engine
 from official_bert.runtimes.finite import not_finite
 from official_bert.server.servable import Servable
 from official_bert.serving.loading import load_exported
@@ -94,6 +95,21 @@ def test_weights_of_onnx_are_checked(tmp_path, form):
         path = onnx_model(with_value(value), form, tmp_path / f"{value}.onnx")
         with pytest.raises(ValueError, match="^theirs/model.onnx: kernel: expected finite numbers, got 1 of 40 NaN or infinite"):
             model_weights.check_onnx(path, "theirs/model.onnx")
+
+
+@pytest.mark.parametrize("engine", ["onnx", "litert"])
+def test_an_engine_does_not_start_with_them(tmp_path, engine):
+    pytest.importorskip({"onnx": "onnxruntime", "litert": "ai_edge_litert"}[engine])
+    for name, value in (("clean", 1.0), ("nan", np.nan)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.json").write_text(f'{{"format": "{engine}"}}')
+        if engine == "onnx":
+            onnx_model(with_value(value), "external", tmp_path / name / "model.onnx")
+        else:
+            litert_model(with_value(value), tmp_path / name / "model.tflite")
+    load_engine(str(tmp_path / "clean"))
+    with pytest.raises(ValueError, match=r"^gs://theirs/1/model\.\w+: \S+: expected finite numbers, got 1 of 40 NaN or infinite"):
+        load_engine(str(tmp_path / "nan"), 1, "gs://theirs/1")
 
 
 def litert_model(weights, path, **settings):

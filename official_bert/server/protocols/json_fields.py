@@ -27,7 +27,7 @@ def field(request: Mapping[str, Any], key: str, kind: type, default: Any = None,
         return default
     if type(value) is not kind:
         raise invalid(f"{key!r}{owner}: expected {EXPECTED[kind]}, got {describe_type(value)}")
-    if kind is str and LONE_SURROGATE.search(value):
+    if isinstance(value, str) and LONE_SURROGATE.search(value):
         raise invalid(f"{key!r}{owner}: a lone surrogate is not text")
     return value
 

@@ -235,7 +235,7 @@ def test_any_bytes_are_a_request_or_refused():
 
 @pytest.mark.parametrize(("changes", "told"), [
     ({"id": "\ud800"}, "'id': a lone surrogate is not text"), ({"id": "a\udfff"}, "'id': a lone surrogate is not text"),
-    ({"shape": [10 ** 3999]}, "shape: expected a list of at most 8 sizes of 0 to 9223372036854775807"),
+    ({"shape": [10 ** 3999]}, "shape: expected a list of at most 8 sizes from 0 to 9223372036854775807"),
     ({"shape": [10 ** 3999] * 8}, "shape: expected a list"), ({"shape": [1 << 63]}, "shape: expected a list"),
     ({"shape": [(1 << 63) - 1] * 8}, "elements in a request"), ({"shape": [10 ** 4299]}, "shape: expected a list"),
     ({"name": "\ud800"}, "'name' of a tensor: a lone surrogate"), ({"datatype": "\ud800"}, "'datatype' of a tensor: a lone surrogate"),
