@@ -113,8 +113,10 @@ def test_an_engine_does_not_start_with_them(tmp_path, engine):
 
 
 def litert_model(weights, path, **settings):
-    module = tf.function(lambda x: {"y": x @ tf.constant(weights)}, input_signature=[tf.TensorSpec([1, 8], name="x")])
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([module.get_concrete_function()])
+    module = tf.Module()
+    module.call = tf.function(lambda x: {"y": x @ tf.constant(weights)}, input_signature=[tf.TensorSpec([1, 8], name="x")])
+    tf.saved_model.save(module, f"{path}.saved", signatures={"serving_default": module.call})
+    converter = tf.lite.TFLiteConverter.from_saved_model(f"{path}.saved")
     for name, value in settings.items():
         setattr(converter, name, value)
     path.write_bytes(converter.convert())
