@@ -20,7 +20,7 @@ ORDER = ["archives", "stores", "files", "copies", "fields", "typed_values", "mod
 APART = {"server": ("config", "files", "copies", "command_line", "runtimes", "server")}  # imports nothing else, and only mains import it
 TENSORFLOW_PLACES = ("stores", "text/graph", "data/records", "data/sources", "data/pretraining/dynamic_masking",
                      "data/pretraining/graph_reader", "data/pretraining/packing",
-                     "layers/speed/fused", "layers/speed/long_rows",
+                     "layers/speed/fused", "layers/speed/long_rows", "runtimes/model_weights",
                      "models/checkpoints", "models/interchange/", "training/", "serving/", "tasks/", "interface/", "server/")
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *ROOT.glob("tools/*.py")])
 ALL_CODE = SOURCES + sorted([*ROOT.glob("benchmarks/*.py"), *ROOT.glob("tests/**/*.py")])
