@@ -63,7 +63,8 @@ flags.DEFINE_integer("max_batch_squares", 16 << 20, "The same for rows x longest
 flags.DEFINE_integer("max_answer_bytes", 64 << 20, "The largest answer to one request.", 1024)
 flags.DEFINE_integer("max_concurrent_requests", 256, "The most requests under way; more are refused for the moment (503).", 1)
 flags.DEFINE_integer("max_connections", 512, "Connections of REST, and as many of gRPC. Beyond them, the connection that has waited "
-                     "longest without a whole request gives way. At most half of gRPC's may be of clients without a token so far.", 1)
+                     "longest without a whole request gives way. At most half of gRPC's may be of clients without a "
+                     "token so far.", 1)
 flags.DEFINE_integer("max_unfinished_bytes", 256 << 20, "The most bytes of bodies that are arriving, of large answers that are "
                      "leaving, and of large requests that wait to be read.", 1 << 16)
 flags.DEFINE_float("keepalive_seconds", 15.0, "Time for a connection to send the header of its first or next request.", 0.01)

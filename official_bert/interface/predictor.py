@@ -178,8 +178,8 @@ class Predictor:
     def answer(self, rows: Sequence[Row], batch_size: int = 32) -> list[dict[str, Any]]:
         """Returns the outputs by name for each row of inputs, in order, as the exported model gives them.
 
-        Raises ValueError, with the row's number, if a row lacks an input or its answer is not finite, and with the limit of an exported
-        model that a row exceeds.
+        Raises ValueError, with the row's number, if a row lacks an input or its answer is not finite, and with the limit
+        of an exported model that a row exceeds.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
@@ -194,7 +194,10 @@ class Predictor:
         return answers
 
     def _outputs(self, rows: Sequence[Row], numbers: Sequence[int]) -> dict[str, Any]:
-        """Returns the outputs for the rows of these numbers. Raises ValueError, naming the row, for an answer that is not finite."""
+        """Returns the outputs for the rows of these numbers.
+
+        Raises ValueError, naming the row, for an answer that is not finite.
+        """
         try:
             outputs = self._model(**{name: [rows[number][name] for number in numbers] for name in self.inputs})
         except tf.errors.InvalidArgumentError as error:
@@ -203,7 +206,8 @@ class Predictor:
             raise ValueError(f"{self._model.place}: {claim}") from None
         if found := not_finite(outputs):
             place, name = found
-            raise ValueError(f"row {numbers[place] + 1}: the answer of {self._model.place} is not finite: {name} has NaN or infinity")
+            raise ValueError(f"row {numbers[place] + 1}: the answer of {self._model.place} is not finite: "
+                             f"{name} has NaN or infinity")
         return outputs
 
     def _batches(self, rows: Sequence[Row], batch_size: int) -> Iterator[list[int]]:

@@ -98,8 +98,8 @@ def engine_of(form: str) -> type[PortableModel]:
 def load_engine(folder: str, threads: int = 0, origin: str = "") -> tuple[PortableModel, dict[str, Any]]:
     """Returns the model in a folder of this machine that run_export wrote (models/NAME/onnx/1), and its description.
 
-    `origin` is the folder of which this is a copy. Raises ValueError if the runtime is not installed, or cannot read the file, and for
-    weights that are not finite.
+    `origin` is the folder of which this is a copy. Raises ValueError if the runtime is not installed, or cannot read the
+    file, and for weights that are not finite.
     """
     path = os.path.join(folder, FILE)
     try:

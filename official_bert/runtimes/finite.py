@@ -7,15 +7,15 @@ import numpy as np
 
 
 def is_floating(dtype: np.dtype) -> bool:
-    """Whether a type has NaN: complex numbers too, and those of `ml_dtypes` (bfloat16, float8), of which NumPy does not know it."""
+    """Whether a type has NaN: complex numbers too, and those of `ml_dtypes` (bfloat16, float8), unknown to NumPy."""
     return dtype.kind in "fc" or dtype.name.startswith(("bfloat", "float"))
 
 
 def require_finite(weights: Mapping[str, Any], origin: str, name: Callable[[str], str] = str) -> None:
-    """Raises ValueError, naming the first in the order of their names, for weights (arrays or variables) with NaN or infinity.
+    """Raises ValueError, naming the first by its name, for weights (arrays or variables) with NaN or infinity.
 
-    `name` gives a weight's name in the file. Every command asks this of the weights that it reads: a model that has one answers
-    with numbers that mean nothing.
+    `name` gives a weight's name in the file. Every command asks this of the weights that it reads: a model that has one
+    answers with numbers that mean nothing.
     """
     for key in sorted(weights):
         _require_finite(np.asarray(weights[key]), name(key), origin)
@@ -27,9 +27,11 @@ def require_finite_constants(constants: Iterable[tuple[str, np.ndarray]], origin
     Infinity is meant in a single number (a bound, what stands for no number yet) and in masks, of minus infinity and 0.
     """
     for name, values in constants:
-        is_mask = is_floating(values.dtype) and bool(((values == 0) | (values == -np.inf)).all()) and bool((values == 0).any())
-        if not is_mask and not (values.ndim == 0 and is_floating(values.dtype) and not np.isnan(values)):
-            _require_finite(values, name, origin)
+        if is_floating(values.dtype) and not np.isfinite(values).all():
+            is_bound = values.ndim == 0 and not np.isnan(values)
+            is_mask = ((values == 0) | (values == -np.inf)).all() and (values == 0).any()
+            if not is_bound and not is_mask:
+                _require_finite(values, name, origin)
 
 
 def not_finite(outputs: Mapping[str, np.ndarray], has_rows: bool = True) -> tuple[int, str] | None:
@@ -48,5 +50,5 @@ def not_finite(outputs: Mapping[str, np.ndarray], has_rows: bool = True) -> tupl
 def _require_finite(values: np.ndarray, name: str, origin: str) -> None:
     bad = values.size - np.count_nonzero(np.isfinite(values)) if is_floating(values.dtype) else 0
     if bad:
-        raise ValueError(f"{origin}: {name}: expected finite numbers, got {bad:,} of {values.size:,} NaN or infinite: the "
-                         "training of this model has diverged, or the file is damaged")
+        raise ValueError(f"{origin}: {name}: expected finite numbers, got {bad:,} of {values.size:,} NaN or infinite: "
+                         "the training of this model has diverged, or the file is damaged")

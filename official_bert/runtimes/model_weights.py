@@ -1,4 +1,4 @@
-"""Checks the weights of exported models of every format when they are loaded: a model with NaN would answer every request with nothing."""
+"""Checks the weights of exported models of every format when they are loaded: one with NaN would answer with nothing."""
 
 import os
 import struct
@@ -18,9 +18,9 @@ LITERT_TYPES = {"FLOAT32": np.float32, "FLOAT16": np.float16, "FLOAT64": np.floa
 
 
 def check_saved_model(folder: str, graph: Any, origin: str) -> None:
-    """Raises ValueError, naming the first, for variables or constants of a SavedModel with NaN or infinity; `graph` is its GraphDef.
+    """Raises ValueError, naming the first, for variables or constants of a SavedModel with NaN or infinity.
 
-    Raises what TensorFlow raises for damaged files.
+    `graph` is its GraphDef. Raises what TensorFlow raises for damaged files.
     """
     import tensorflow as tf
     if os.path.exists(f"{(prefix := os.path.join(folder, VARIABLES))}.index"):
@@ -36,16 +36,17 @@ def check_saved_model(folder: str, graph: Any, origin: str) -> None:
 
 
 def check_onnx(path: str, origin: str) -> None:
-    """Raises ValueError, naming the first, for weights of an ONNX file, or of the files with its data, with NaN or infinity."""
+    """Raises ValueError, naming the first, for weights of an ONNX file or its external data with NaN or infinity."""
     import onnx
 
     def array_of(tensor: Any) -> np.ndarray | None:
-        return None if tensor.data_type == onnx.TensorProto.STRING else onnx.numpy_helper.to_array(tensor, os.path.dirname(path))
+        is_text = tensor.data_type == onnx.TensorProto.STRING
+        return None if is_text else onnx.numpy_helper.to_array(tensor, os.path.dirname(path))
     require_finite_constants(_constants(onnx.load(path, load_external_data=False), array_of), origin)
 
 
 def check_litert(path: str, origin: str) -> None:
-    """Raises ValueError, naming the first, for weights of a LiteRT file, or scales of its integers, with NaN or infinity."""
+    """Raises ValueError, naming the first, for weights of a LiteRT file, or scales of integers, with NaN or infinity."""
     from tensorflow.lite.python.schema_py_generated import Model, TensorType
     types = {getattr(TensorType, name): kind for name, kind in LITERT_TYPES.items()}
     data = np.memmap(path, np.uint8, "r")
@@ -56,9 +57,9 @@ def check_litert(path: str, origin: str) -> None:
 
 
 def _constants(message: Any, array_of: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the tensors and floats anywhere in a graph of TensorFlow or ONNX, with the name of the node or tensor that holds them.
+    """Yields the tensors and floats anywhere in a graph of TensorFlow or ONNX, with the name of the node or tensor.
 
-    So those in functions, branches and loops are seen too. `array_of` gives a tensor's values; None: they are no floats.
+    So those in functions, branches and loops are seen too. `array_of` gives a tensor's values; None: it has no floats.
     """
     name = getattr(message, "name", "") or name
     if message.DESCRIPTOR.name == "TensorProto":
@@ -84,7 +85,9 @@ def _litert_constants(model: Any, data: np.ndarray, types: dict[int, Any]) -> It
                 yield name, quantization.ScaleAsNumpy()
             if tensor.Type() not in types:
                 continue
-            held = data[buffer.Offset():buffer.Offset() + buffer.Size()] if buffer.Offset() > 1 else buffer.DataAsNumpy()
-            if isinstance(held, np.ndarray) and held.size:  # 0 for no data: the tensor is computed
-                values = np.frombuffer(held.tobytes(), types[tensor.Type()])
+            content = buffer.DataAsNumpy()  # 0 for no data: the tensor is computed, or its data stand behind the model
+            if buffer.Offset() > 1:
+                content = data[buffer.Offset():buffer.Offset() + buffer.Size()]
+            if isinstance(content, np.ndarray) and content.size:
+                values = np.frombuffer(content.tobytes(), types[tensor.Type()])
                 yield name, values if tensor.ShapeLength() else values.reshape(())

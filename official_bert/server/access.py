@@ -112,7 +112,7 @@ def read_tokens(path: str) -> list[str]:
 
 
 def _host_name(host: str) -> str:
-    """The name in a `Host` header in lower case, without its port; "" for anything else than a name or address and a port."""
+    """The name in a `Host` header in lower case, without its port; "" for anything but a name or address and a port."""
     match = HOST.fullmatch(host)
     if not match or int(match["port"] or 0) > 65535:
         return ""

@@ -120,7 +120,7 @@ def rest_gate(rules: AccessRules, log: AccessLog) -> Any:
 
 
 def check_framing(request: web.BaseRequest) -> None:
-    """Refuses a request of which a proxy might see other bounds than this server (RFC 9112, 6.1), or another host (RFC 9110, 7.2)."""
+    """Refuses a request of which a proxy might see other bounds (RFC 9112, 6.1), or another host (RFC 9110, 7.2)."""
     codings = request.headers.getall("Transfer-Encoding", [])
     if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
         raise invalid(f"Transfer-Encoding: expected chunked alone, got {', '.join(codings)!r:.80}")

@@ -96,8 +96,8 @@ class RequestHandler:
     async def predict(self, servable: Servable, request: Reading, deadline: float | None = None) -> Answer:
         """Runs the signature that a request names.
 
-        Raises RequestError, DEADLINE_EXCEEDED or RESOURCE_EXHAUSTED if there is no answer by `deadline` (of `time.monotonic`), and
-        INTERNAL for an answer that is not finite.
+        Raises RequestError, DEADLINE_EXCEEDED or RESOURCE_EXHAUSTED if there is no answer by `deadline` (of
+        `time.monotonic`), and INTERNAL for an answer that is not finite.
         """
         signature = servable.signature(request.signature)
         _check_outputs(signature, request.outputs)
@@ -136,7 +136,7 @@ class RequestHandler:
 
 
 def check_finite(outputs: Arrays, has_rows: bool = True) -> None:
-    """Refuses an answer with NaN or infinity. None of the protocols has an error for a single row, so its request fails, with its place."""
+    """Refuses an answer with NaN or infinity: no protocol has an error for a single row, so the message names it."""
     if found := not_finite(outputs, has_rows):
         row, name = found
         place = f"row {row}, output {name!r}" if has_rows else f"output {name!r}"

@@ -20,7 +20,7 @@ def check_keys(request: Mapping[str, Any], keys: Sequence[str]) -> None:
 def field(request: Mapping[str, Any], key: str, kind: type, default: Any = None, owner: str = "") -> Any:
     """Returns a value of exactly this type; null is as good as none. A default of None: it must be there.
 
-    Raises RequestError, which names the key and its `owner` (" of a tensor"); also for a string that is no text, `"\\ud800"`.
+    Raises RequestError, which names the key and its `owner` (" of a tensor"); also for a string with half a character.
     """
     value = request.get(key)
     if value is None and default is not None:

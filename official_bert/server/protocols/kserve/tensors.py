@@ -109,8 +109,8 @@ def _declared(entries: Iterable[tuple[str, str, Any]], limits: Limits) -> dict[s
             raise invalid(f"input {name!r:.80}: datatype: expected one of {', '.join(NAMES)}, got {datatype!r:.40}")
         if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS or any(
                 type(size) is not int or not 0 <= size <= MOST_SIZE for size in shape):
-            raise invalid(f"input {name!r:.80}: shape: expected a list of at most {MOST_DIMENSIONS} sizes from 0 to {MOST_SIZE}, "
-                          f"got {shape!r:.60}")
+            raise invalid(f"input {name!r:.80}: shape: expected a list of at most {MOST_DIMENSIONS} sizes from 0 to "
+                          f"{MOST_SIZE}, got {shape!r:.60}")
         shapes[name] = NAMES[datatype][0], tuple(shape)
     check_declared(shapes, limits)
     return shapes
