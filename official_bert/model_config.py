@@ -1,13 +1,66 @@
 """The configuration of an encoder: sizes, and the parts that distinguish the relatives of BERT."""
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from official_bert.fields import Constraint, Count, Natural, NonNegative, Rate, check_fields, only_with
 from official_bert.files import read_json
 from official_bert.typed_values import kinds_of
 
 Activation = Literal["gelu", "gelu_erf", "relu", "tanh", "linear"]  # gelu: the tanh form, as in 2018
+
+
+class PositionFields(NamedTuple):
+    """How an encoder knows positions: at most one of the first three numbers is not 0; if all are, by a table, as in BERT."""
+
+    relative_buckets: int
+    position_buckets: int
+    rotary: float
+    window_rotary: float  # of layers with a window
+
+    @property
+    def have_table(self) -> bool:
+        """Whether the embeddings have a table of positions."""
+        return not (self.position_buckets or self.rotary)
+
+
+class WindowFields(NamedTuple):
+    """The tokens on each side that layers see, but the first of `global_every` layers; 0: all."""
+
+    size: int
+    global_every: int
+
+    def of_layer(self, index: int) -> int:
+        """Returns the tokens on each side that layer `index` sees; 0: all."""
+        return self.size if index % self.global_every else 0
+
+
+class SharingFields(NamedTuple):
+    """The layers that share their weights (ALBERT): `groups` of `layers_in_group` layers; no groups: each has its own."""
+
+    num_layers: int
+    groups: int
+    layers_in_group: int
+
+    @property
+    def own_layers(self) -> int:
+        """The layers with weights of their own."""
+        return self.groups * self.layers_in_group or self.num_layers
+
+    def weights_of_layer(self, index: int) -> int:
+        """Returns the number of the layer whose weights layer `index` uses."""
+        if not self.groups:
+            return index
+        use, place = divmod(index, self.layers_in_group)
+        uses = self.num_layers // self.layers_in_group  # of all groups
+        return int(use / (uses / self.groups)) * self.layers_in_group + place
+
+
+class MaskedLMFields(NamedTuple):
+    """The head for masked words."""
+
+    act: str
+    transforms: bool  # False: its rows come from a pooler with a layer norm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,7 +153,7 @@ class ModelConfig:
         if self.bilstm_layers < 0 or (self.bilstm_layers and self.hidden_size % 2):
             raise ValueError(f"model.bilstm_layers: expected at least 0, and an even hidden_size (half of it for each direction), "
                              f"got {self.bilstm_layers} and {self.hidden_size}")
-        if self.num_hidden_layers % self.layers_in_group or self.own_layers > self.num_hidden_layers:
+        if self.num_hidden_layers % self.layers_in_group or self.sharing.own_layers > self.num_hidden_layers:
             raise ValueError(f"model.layers_in_group: expected num_hidden_layers ({self.num_hidden_layers}) to be a multiple of it, and at "
                              f"least layer_groups times it, got {self.layer_groups} groups of {self.layers_in_group}")
         if self.pooler_norm and self.embedding_size:
@@ -140,24 +193,27 @@ class ModelConfig:
             raise ValueError("model.convolution: expected 0, or an odd number of tokens beside at least 2 layers with norm post and "
                              f"bidirectional attention, got {self.convolution}")
 
-    @property
-    def has_position_table(self) -> bool:
-        """Whether the embeddings have a table of positions."""
-        return not (self.position_buckets or self.rotary)
+    # Groups of the fields, which the functions that make the parts of an encoder read (models/encoder_parts.py).
 
     @property
-    def masked_lm_activation(self) -> Activation:
-        """The activation of the head for words."""
-        return self.masked_lm_act or self.hidden_act
+    def positions(self) -> "PositionFields":
+        """How the encoder knows positions."""
+        return PositionFields(self.relative_buckets, self.position_buckets, self.rotary, self.window_rotary or self.rotary)
 
     @property
-    def masked_lm_transforms(self) -> bool:
-        """Whether the head for words transforms its rows; otherwise they come from a pooler with a layer norm."""
-        return not self.pooler_norm
+    def windows(self) -> "WindowFields":
+        """Which layers see a window of tokens only."""
+        return WindowFields(self.window, self.global_every)
 
-    def window_of_layer(self, index: int) -> int:
-        """Returns the tokens on each side that layer `index` sees; 0: all."""
-        return self.window if index % self.global_every else 0
+    @property
+    def sharing(self) -> "SharingFields":
+        """Which layers share their weights."""
+        return SharingFields(self.num_hidden_layers, self.layer_groups, self.layers_in_group)
+
+    @property
+    def masked_lm(self) -> "MaskedLMFields":
+        """The head for masked words."""
+        return MaskedLMFields(self.masked_lm_act or self.hidden_act, not self.pooler_norm)
 
     @property
     def longest_row(self) -> int:
@@ -169,19 +225,6 @@ class ModelConfig:
     def table_width(self) -> int:
         """The width of the embedding tables and of the rows that the head for words compares with them."""
         return self.embedding_size or self.hidden_size
-
-    @property
-    def own_layers(self) -> int:
-        """The layers with weights of their own."""
-        return self.layer_groups * self.layers_in_group or self.num_hidden_layers
-
-    def weights_of_layer(self, index: int) -> int:
-        """Returns the number of the layer whose weights layer `index` uses."""
-        if not self.layer_groups:
-            return index
-        use, place = divmod(index, self.layers_in_group)
-        uses = self.num_hidden_layers // self.layers_in_group  # of all groups
-        return int(use / (uses / self.layer_groups)) * self.layers_in_group + place
 
 
 OF_2018 = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",

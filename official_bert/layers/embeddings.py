@@ -29,7 +29,7 @@ class Embeddings(Configured):
         "vocab_size": "vocab_size", "hidden_size": "hidden_size", "max_position_embeddings": "max_position_embeddings",
         "type_vocab_size": "type_vocab_size", "dropout": "hidden_dropout_prob", "initializer_range": "initializer_range",
         "layer_norm_epsilon": "layer_norm_epsilon", "embedding_size": "embedding_size", "first_position": "first_position",
-        "task_type_vocab_size": "task_type_vocab_size", "has_positions": "has_position_table", "biases": "biases"}
+        "task_type_vocab_size": "task_type_vocab_size", "has_positions": "positions.have_table", "biases": "biases"}
     suffix = ""  # of the tables' names
 
     def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:

@@ -31,9 +31,9 @@ class MaskedLMHead(Configured):
     `transforms` (False: the rows come from a pooler with a layer norm, which does the work of the transform).
     """
 
-    FIELDS: ClassVar = {"vocab_size": "vocab_size", "hidden_size": "hidden_size", "hidden_act": "masked_lm_activation",
+    FIELDS: ClassVar = {"vocab_size": "vocab_size", "hidden_size": "hidden_size", "hidden_act": "masked_lm.act",
                         "initializer_range": "initializer_range", "layer_norm_epsilon": "layer_norm_epsilon",
-                        "embedding_size": "embedding_size", "transforms": "masked_lm_transforms"}
+                        "embedding_size": "embedding_size", "transforms": "masked_lm.transforms"}
 
     def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)

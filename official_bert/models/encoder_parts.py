@@ -35,22 +35,22 @@ from official_bert.models.stack import InWindows, Normalized, Recomputed, Stack,
 
 def make_relative_positions(config: ModelConfig, dtype: Any) -> RelativePositions | DistanceEmbeddings | None:
     """Makes the table of distances that all layers share, if there is one."""
-    if config.relative_buckets:
+    if config.positions.relative_buckets:
         return RelativePositions(config, name="relative_positions", dtype=dtype)
-    if config.position_buckets:
+    if config.positions.position_buckets:
         return DistanceEmbeddings(config, name="relative_positions", dtype=dtype)
     return None
 
 
 def make_layers(config: ModelConfig, recompute: bool | str, dtype: Any) -> list[TransformerLayer]:
     """Makes the layers with weights of their own; `recompute="attention"` lets each recompute its attention."""
-    attention = DisentangledAttention if config.position_buckets else SelfAttention
+    attention = DisentangledAttention if config.positions.position_buckets else SelfAttention
     layers = []
-    for index in range(config.own_layers):
+    for index in range(config.sharing.own_layers):
         options: dict[str, Any] = {"name": f"layer_{index}", "dtype": dtype,
                                    "attention": attention(config, recompute == "attention", name="attention", dtype=dtype)}
         if config.norm == "pre":
-            layers.append(PreNormLayer(config, first=index == 0 and not config.layer_groups, **options))
+            layers.append(PreNormLayer(config, first=index == 0 and not config.sharing.groups, **options))
         else:
             layers.append(TransformerLayer(config, **options))
     return layers
@@ -87,9 +87,9 @@ def make_stack(encoder: Any, recompute: bool | str) -> Stack:
     config: ModelConfig = encoder.config
     steps: list[Step] = []
     for index in range(config.num_hidden_layers):
-        step: Step = encoder.transformer_layers[config.weights_of_layer(index)]
+        step: Step = encoder.transformer_layers[config.sharing.weights_of_layer(index)]
         step = Recomputed(step) if recompute is True else step
-        step = InWindows(step) if config.window_of_layer(index) else step
+        step = InWindows(step) if config.windows.of_layer(index) else step
         steps.append(step)
     if encoder.convolution is not None:
         steps[0] = WithConvolution(steps[0], encoder.convolution)
@@ -107,8 +107,7 @@ def make_reader(config: ModelConfig, bilstms: Sequence[keras.layers.Layer]) -> R
 
 
 def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training: bool | None) -> TokenLayout:
-    """Makes the layout of an encoder's `inputs`; `embedded` [B,S,D] is the output of the embeddings.
-    """
+    """Makes the layout of an encoder's `inputs`; `embedded` [B,S,D] is the output of the embeddings."""
     config: ModelConfig = encoder.config
     tokens = TokenInputs(ops.cast(inputs["input_mask"], "bool"), inputs.get("instance_ids"), config.attention == "left_to_right", embedded)
     length = inputs["input_mask"].shape[1]
@@ -119,17 +118,17 @@ def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training
     else:
         mask = make_attention_mask(tokens.input_mask, tokens.instance_ids, tokens.left_to_right)
         layout = TokenLayout(mask, tokens, padding, positions)
-    return dataclasses.replace(layout, windowed=in_windows(layout, config.window)) if config.window else layout
+    return dataclasses.replace(layout, windowed=in_windows(layout, config.windows.size)) if config.windows.size else layout
 
 
 def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping[str, Any]) -> Positions:
     """Makes what attention knows of the positions of tokens."""
-    if relative_positions is None and not config.rotary:
+    if relative_positions is None and not config.positions.rotary:
         return EMBEDDED
     length = ops.shape(inputs["input_mask"])[1]
     if relative_positions is not None:
         return relative_positions.positions(length)
     position_ids = inputs.get("position_ids")
     position_ids = ops.expand_dims(ops.arange(length, dtype="int32"), 0) if position_ids is None else position_ids
-    size, base, window_base = config.hidden_size // config.num_attention_heads, config.rotary, config.window_rotary or config.rotary
+    size, base, window_base = config.hidden_size // config.num_attention_heads, config.positions.rotary, config.positions.window_rotary
     return Rotary(position_ids, base, size, windows=None if window_base == base else Rotary(position_ids, window_base, size))

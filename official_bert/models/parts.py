@@ -31,7 +31,7 @@ def layers_of(model: keras.Model) -> int:
     config = getattr(encoder_within(model), "config", None)
     if config is None:
         raise ValueError(f"expected a model with a BertEncoder as its encoder, whose parts have names, got {type(model).__name__}")
-    return config.own_layers
+    return config.sharing.own_layers
 
 
 def frozen_parts(freeze: str | Sequence[str], layers: int) -> set[str]:

@@ -74,5 +74,5 @@ class ObservedPretrainer(Pretrainer):
             outputs["nsp_logits"] = self.next_sentence(encoded["pooled_output"])
         last = encoder.config.num_hidden_layers - 1
         below = encoded["layer_outputs"][last - 1] if last else encoded["embedding_output"]
-        layer = encoder.transformer_layers[encoder.config.weights_of_layer(last)]
+        layer = encoder.transformer_layers[encoder.config.sharing.weights_of_layer(last)]
         return outputs | dict(zip(OF_RELATIONS, layer.queries_keys_values(below)))

@@ -165,7 +165,7 @@ def activation_bytes(config: Config, rows: int, length: int) -> int:
     width = FLOAT32 if training.precision == "float32" else 2
     tokens = rows * length
     in_blocks = length > LONG and not (model.relative_buckets or model.position_buckets)
-    windows = [model.window_of_layer(index) for index in range(model.num_hidden_layers)]
+    windows = [model.windows.of_layer(index) for index in range(model.num_hidden_layers)]
     keys = [min(3 * window, length) if window else 0 if in_blocks else length for window in windows]
     weights = [tokens * 2 * model.num_attention_heads * count * width for count in keys]
     inner = (3 if model.feed_forward == "gated" else 2) * model.intermediate_size

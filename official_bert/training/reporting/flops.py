@@ -20,7 +20,7 @@ def training_flops(model: ModelConfig, batch: Mapping[str, tf.Tensor]) -> tf.Ten
     length, rows = shape[-1], tf.reduce_prod(shape[:-1])
     width, inner = model.hidden_size, model.intermediate_size
     a_token = 2.0 * (4 * width * width + (3 if model.feed_forward == "gated" else 2) * width * inner)
-    windows = [model.window_of_layer(index) for index in range(model.num_hidden_layers)]
+    windows = [model.windows.of_layer(index) for index in range(model.num_hidden_layers)]
     seen = sum(tf.minimum(length, 3.0 * window) if window else length for window in windows)  # keys of a query, in all layers
     forward = (model.num_hidden_layers * a_token + 4.0 * width * seen) * length
     forward += 2.0 * width * width + 2.0 * model.embedding_size * width * length
