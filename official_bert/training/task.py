@@ -241,7 +241,8 @@ class TaskBase(abc.ABC):
         check_length(self.options.max_seq_length, self.config.model)
         if steps.train:
             check_batch("batch_size", settings.batch_size, strategy, settings.accumulation_steps)
-            parts.check_parts(self.frozen, settings.reinitialize_layers, self.config.optimizer.layer_decay, self.config.model.sharing.own_layers)
+            parts.check_parts(self.frozen, settings.reinitialize_layers, self.config.optimizer.layer_decay,
+                              self.config.model.sharing.own_layers)
         check_batch("eval_batch_size", settings.eval_batch_size, strategy)
 
     def resolve(self, files: DataFiles, steps: Steps, model: keras.Model | None = None) -> Resolved:
