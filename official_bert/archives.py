@@ -9,10 +9,11 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from official_bert.limits import MOST_PACKED, MOST_UNPACKED
+
 # What Python's reader raises for damaged, encrypted and unknown entries.
 DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError, RuntimeError, LookupError,
           OverflowError, MemoryError, UnicodeError)
-MOST_UNPACKED, MOST_TIMES = 64 << 20, 200  # whichever is more: so many bytes, or so many for each packed one
 
 
 @contextlib.contextmanager
@@ -24,7 +25,7 @@ def opened_zip(source: str | BinaryIO, where: str, most: int = 0) -> Iterator[zi
     try:
         with zipfile.ZipFile(source) as archive:
             packed = os.path.getsize(source) if isinstance(source, str) else source.seek(0, os.SEEK_END)
-            most = most or max(MOST_UNPACKED, MOST_TIMES * packed)
+            most = most or max(MOST_UNPACKED, MOST_PACKED * packed)
             if (claimed := sum(entry.file_size for entry in archive.infolist())) > most:
                 raise ValueError(f"{where}: expected a zip file that unpacks to at most {most:,} bytes, its entries claim {claimed:,}")
             yield archive

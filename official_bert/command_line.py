@@ -3,10 +3,20 @@
 Importing this defines no flag; a command calls what it needs.
 """
 
+import importlib.abc
 import os
 import sys
 
+try:
+    import resource
+except ImportError:  # Windows has no such limit
+    resource = None  # type: ignore[assignment]
+
 STOPPED = "error: stopped by SIGINT"
+LEAST_ADDRESS_SPACE = 4 << 30  # bytes, with which a small training ends on 2 cores; below it, threads cannot start
+# What the system, its loader of libraries and C++ say; libraries pass it on in errors of many types.
+OUT_OF_MEMORY = ("failed to map segment", "annot allocate memory", "cannot create shared object descriptor", "std::bad_alloc",
+                 "can't start new thread")
 PATIENCE = 0.3  # seconds that a person waits in silence after Ctrl-C
 # The packages that `pip install official-bert` leaves out, by the extra that has them: requirements-EXTRA.txt.
 EXTRAS = {"serving": ("aiohttp", "grpc", "grpc_health", "orjson", "prometheus_client", "tensorflow_serving", "urllib3"),
@@ -22,10 +32,46 @@ def missing_extra(module: str | None) -> str:
                  if module and module.partition(".")[0] in modules), "")
 
 
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one that led to it, says that there is too little memory or address space."""
+    while error is not None:
+        if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":  # that of TensorFlow
+            return True
+        if any(words in str(error) for words in OUT_OF_MEMORY):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def address_space() -> int | None:
+    """Returns the bytes of address space that this process may have (`ulimit -v`), None if there is no limit."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0] if resource else -1
+    return None if limit < 0 else limit
+
+
+def out_of_memory_line() -> str:
+    """Returns the error for too little memory, with the limit of address space if there is one."""
+    limit = address_space()
+    return ("error: out of memory; smaller batches (training.batch_size, with as many more training.accumulation_steps), "
+            "shorter sequences or a smaller model take less"
+            + (f"; this process may have {limit:,} bytes of address space (ulimit -v)" if limit else ""))
+
+
+class EnoughAddressSpace(importlib.abc.MetaPathFinder):
+    """Refuses to import TensorFlow into too little address space, where it would end the process without an error."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        """Finds nothing. Raises MemoryError for TensorFlow if `ulimit -v` is too low."""
+        if fullname == "tensorflow" and (limit := address_space()) and limit < LEAST_ADDRESS_SPACE:
+            raise MemoryError(f"TensorFlow needs {LEAST_ADDRESS_SPACE:,} bytes of address space")
+
+
 def _show(kind, error, traceback) -> None:
-    """Shows Ctrl-C and a missing extra in one line, and other errors as Python does."""
+    """Shows Ctrl-C, too little memory and a missing extra in one line, and other errors as Python does."""
     if issubclass(kind, KeyboardInterrupt):
         print(STOPPED, file=sys.stderr)
+    elif is_out_of_memory(error):
+        print(out_of_memory_line(), file=sys.stderr)
     elif issubclass(kind, ModuleNotFoundError) and (line := missing_extra(error.name)):
         print(line, file=sys.stderr)
     else:
@@ -34,6 +80,8 @@ def _show(kind, error, traceback) -> None:
 
 # Before the other imports, here and in the commands: they take a second, some of them import TensorFlow, and `run_main` begins after.
 sys.excepthook = _show
+if address_space():
+    sys.meta_path.insert(0, EnoughAddressSpace())
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silences TensorFlow's messages about the machine, unless the user has set it
 
 import concurrent.futures
@@ -339,9 +387,8 @@ def error_line(error: BaseException, values: Any) -> str:
     if reason:
         text = re.sub(r"\{\{.*?\}\} *|\[Op:.*?\]", "", text)  # TensorFlow's names of its operations
         return f"error: {reason}: {original_paths(text)}{note_of_full_disks(values)}"
-    if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":  # that of TensorFlow
-        return ("error: out of memory; smaller batches (training.batch_size, with as many more training.accumulation_steps), shorter "
-                "sequences or a smaller model take less")
+    if is_out_of_memory(error):
+        return out_of_memory_line()
     return ""
 
 

@@ -7,18 +7,20 @@ A task's own values stand under `options:` and are checked by the `Options` data
 import dataclasses
 import difflib
 import importlib.resources
+import itertools
 import json
 import os
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import yaml
 
 from official_bert.fields import Constraint, check_fields
 from official_bert.files import exists, folder_of, is_remote, normal, read_text, written_whole
+from official_bert.limits import MOST_BASES
 from official_bert.model_config import OF_RELATIVES, ModelConfig
 from official_bert.model_config import check_length as check_length
 from official_bert.model_config import read_bert_config as read_bert_config
@@ -74,12 +76,19 @@ AS_IN_2018: Mapping[str, Any] = types.MappingProxyType({  # of the scripts of th
     "training": {"epoch_rounding": "down", "eval_epochs": 0.0, "answer_with": "last", "report": False}, "options": {"dev_share": 0.0}})
 
 
-def inherited_and_own(path: str, _seen: tuple[str, ...] = ()) -> tuple[dict, dict]:
+def inherited_and_own(path: str) -> tuple[dict, dict]:
     """Returns the values that a YAML, of this package by its name, inherits from its `base:` (paths beside the file), and its own."""
-    path = normal(path if _seen else packaged(path))
-    if path in _seen:
-        raise ValueError(f"{path}: 'base' leads back to this file through {' -> '.join(_seen)}")
-    values = read_yaml(read_text(path, "configuration file" + (f" (base of {_seen[-1]})" if _seen else "")), path) or {}
+    return _inherited_and_own(normal(packaged(path)), (), itertools.count(1))
+
+
+def _inherited_and_own(path: str, seen: tuple[str, ...], numbers: Iterator[int]) -> tuple[dict, dict]:
+    """Does the same; `seen` are the files that led here, `numbers` count the files that are read."""
+    if path in seen:
+        raise ValueError(f"{path}: 'base' leads back to this file through {' -> '.join(seen)}")
+    if next(numbers) > MOST_BASES:
+        raise ValueError(f"{(*seen, path)[0]}: base: expected at most {MOST_BASES} files in all, each counted as often as it "
+                         "is named, got more")
+    values = read_yaml(read_text(path, "configuration file" + (f" (base of {seen[-1]})" if seen else "")), path) or {}
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a mapping, got {values!r}")
     merged: dict = {}
@@ -87,7 +96,8 @@ def inherited_and_own(path: str, _seen: tuple[str, ...] = ()) -> tuple[dict, dic
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise ValueError(f"{path}: base: expected a path, or a list of paths, got {listed!r}")
     for base in bases:
-        merged = merge(merged, merge(*inherited_and_own(os.path.join(folder_of(path), base), (*_seen, path))))
+        base_path = normal(os.path.join(folder_of(path), base))
+        merged = merge(merged, merge(*_inherited_and_own(base_path, (*seen, path), numbers)))
     return merged, values
 
 

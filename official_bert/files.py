@@ -20,11 +20,12 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Literal, TextIO
 
+from official_bert import json_values
+from official_bert.limits import LONGEST_LINE
 from official_bert.stores import SCHEME, matches, scheme_of, store_of
 
 BadText = Literal["error", "replace"]
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-LONGEST_LINE = 64 << 20  # bytes in a packed file
 SEEN_LAST = ("saved_model.pb", ".index", "checkpoint")  # ends of names that readers look for: whatever they name is there by then
 
 
@@ -287,14 +288,11 @@ def read_json(path: str, what: str = "file", missing: Any = None) -> Any:
     """
     if missing is not None and not exists(path):
         return missing
+    text = read_text(path, what)
     try:
-        return json.loads(read_text(path, what))
-    except RecursionError:
-        raise ValueError(f"{path}: not valid JSON: nested too deeply") from None
+        return json_values.parse(text)
     except ValueError as error:
-        if str(error).startswith(path):  # of the file itself
-            raise
-        raise ValueError(f"{path}: not valid JSON: {error}") from None  # also a number of 5,000 digits
+        raise ValueError(f"{path}: not valid JSON: {error}") from None
 
 
 def read_mapping(path: str, missing: Mapping[str, Any] | None = None) -> dict[str, Any]:

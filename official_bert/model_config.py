@@ -1,13 +1,23 @@
 """The configuration of an encoder: sizes, and the parts that distinguish the relatives of BERT."""
 
 import dataclasses
-from typing import Annotated, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple
 
 from official_bert.fields import Constraint, Count, Natural, NonNegative, Rate, check_fields, only_with
 from official_bert.files import read_json
+from official_bert.limits import MOST_LAYERS, MOST_SIZE, MOST_TOKENS, MOST_WEIGHTS
 from official_bert.typed_values import kinds_of
 
 Activation = Literal["gelu", "gelu_erf", "relu", "tanh", "linear"]  # gelu: the tanh form, as in 2018
+
+
+def check_sizes(fields: Mapping[str, Any], where: str = "") -> None:
+    """Raises ValueError, beginning with `where`, for a whole number beyond the bounds of `limits` in fields of `ModelConfig`."""
+    most = {"vocab_size": MOST_TOKENS, "num_hidden_layers": MOST_LAYERS, "bilstm_layers": MOST_LAYERS}
+    for name, value in fields.items():
+        if isinstance(value, int) and value > (bound := most.get(name, MOST_SIZE)):
+            raise ValueError(f"{where}{name}: expected at most {bound:,}, got {value:,}")
 
 
 class PositionFields(NamedTuple):
@@ -147,6 +157,9 @@ class ModelConfig:
 
     def __post_init__(self):
         check_fields(self, "model.")
+        check_sizes(vars(self), "model.")
+        if (weights := self.estimated_weights) > MOST_WEIGHTS:
+            raise ValueError(f"model: expected sizes that make at most {MOST_WEIGHTS:,} weights, got about {weights:,}")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(f"model.hidden_size: expected a multiple of num_attention_heads "
                              f"({self.num_attention_heads}), got {self.hidden_size}")
@@ -226,6 +239,14 @@ class ModelConfig:
         """The width of the embedding tables and of the rows that the head for words compares with them."""
         return self.embedding_size or self.hidden_size
 
+    @property
+    def estimated_weights(self) -> int:
+        """The weights of tables and products, without biases, norms and heads."""
+        rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size + self.task_type_vocab_size
+        products = 4 * self.hidden_size + (3 if self.feed_forward == "gated" else 2) * self.intermediate_size
+        others = 6 * self.bilstm_layers * self.hidden_size + self.convolution * self.hidden_size + self.position_buckets
+        return (rows * self.table_width + self.sharing.own_layers * self.hidden_size * products + others * self.hidden_size
+                + self.relative_buckets * self.num_attention_heads)
 
 OF_2018 = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
            "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",

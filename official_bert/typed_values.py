@@ -15,10 +15,10 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
+from official_bert.limits import DEEPEST, MOST_ALIASES, MOST_EXPANDED
+
 T = TypeVar("T")
 PLAIN = ("null", "bool", "int", "float", "str", "seq", "map")  # YAML's names of the kinds that a configuration may hold
-DEEPEST = 50  # lists and mappings in each other
-MOST_ALIASES, MOST_EXPANDED = 100, 10_000_000  # bytes of a file's values, each alias being as large as what it stands for
 WRONG_SCALAR = (ValueError, LookupError, AttributeError, ArithmeticError)  # what PyYAML raises for `!!int x` and the like
 
 

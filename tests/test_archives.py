@@ -86,8 +86,8 @@ def test_every_damage_is_one_line(tmp_path, reader):
 def test_entries_that_unpack_to_far_more_than_the_file_holds_are_refused(tmp_path, monkeypatch, reader):
     read, good, _ = READERS[reader]
     monkeypatch.setattr(archives, "MOST_UNPACKED", 1 << 16)
-    monkeypatch.setattr(archives, "MOST_TIMES", 2)
-    monkeypatch.setattr(hub, "LARGEST", 1 << 16)
+    monkeypatch.setattr(archives, "MOST_PACKED", 2)
+    monkeypatch.setattr(hub, "LARGEST_DOWNLOAD", 1 << 16)
     packed = io.BytesIO(good)
     with zipfile.ZipFile(packed, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("more.txt", bytes(1 << 20))

@@ -16,11 +16,11 @@ import numpy as np
 
 from official_bert.data.record_encoding import FRAME_FOOTER_BYTES, FRAME_HEADER_BYTES, ExampleEncoder, crc_tables, masked_crc
 from official_bert.files import open_bytes, size_of
+from official_bert.limits import MOST_PACKED_RECORD
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-MOST_PACKED_RECORD = 64 << 20  # bytes; a record has some kilobytes
 SCHEMA_VERSION = 1  # of the unmasked records, in each of them
 GZIP_MAGIC = b"\x1f\x8b\x08"  # a plain file that begins so would have a record longer than half a megabyte
 

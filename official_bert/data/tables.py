@@ -12,6 +12,7 @@ import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
+from official_bert import json_values
 from official_bert.data.cache import file_digest, text_digest
 from official_bert.data.tabular.companions import files_read, labels_beside
 from official_bert.data.tabular.encodings import text_lines
@@ -19,6 +20,7 @@ from official_bert.data.tabular.formats import (
     FASTTEXT,
     cells_of,
     check_names_once,
+    check_width,
     column_numbers,
     kind_by_content,
     neighbours,
@@ -29,6 +31,7 @@ from official_bert.data.tabular.formats import shown as shown
 from official_bert.data.tabular.formats import spelled as spelled
 from official_bert.fields import Constraint
 from official_bert.files import is_file, is_folder
+from official_bert.limits import MOST_COLUMNS
 
 Format = Literal["auto", "tsv", "csv", "jsonl", "parquet", "xlsx", "fasttext", "two_files"]
 SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl",
@@ -152,6 +155,7 @@ class TableOptions:
             rows = enumerate(source.values)
         elif (form := self.format_of(source, columns, bool(names))) not in OBJECTS:
             header, cells = self._cells(source, form, columns, names)
+            check_width(len(header), source)
             rows = _keyed(source, header, cells, broken if skip_broken else None)
             return RowReader(source, form, header, rows, self, broken)
         elif form == "parquet":
@@ -358,11 +362,11 @@ def json_values(path: str, encoding: str = "") -> tuple[Source, Iterator[tuple[i
 def _begun(line: str, where: str) -> tuple[Any, bool]:
     """Returns the value in a file's first line, and whether it goes on in the next ones; then it is None."""
     try:
-        return json.loads(line), False
+        return json_values.parse(line), False
     except json.JSONDecodeError as error:
         if error.pos >= len(line.rstrip()):
             return None, True
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     return _parsed(line, where), False  # raises the error
 
@@ -379,20 +383,20 @@ def _begins_json(line: str) -> bool:
 def _parsed_whole(path: str, number: int, first: str, other_lines: str) -> Any:
     """Returns the value that begins in line `number` and has the other lines too."""
     try:
-        return json.loads(first + other_lines)
+        return json_values.parse(first + other_lines)
     except json.JSONDecodeError as error:
         second = other_lines.lstrip().partition("\n")[0]
         if second.startswith("{") and not first.rstrip().endswith("[") and _is_json(second):
             _parsed(first, f"{path}:{number}")  # raises the error: the file is JSON lines, the first of which is cut
         raise ValueError(f"{path}:{number - 1 + error.lineno}: {_problem(error)}; expected {JSON_ROWS}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{path}: {_problem(error)}") from None
 
 
 def _is_json(text: str) -> bool:
     try:
-        json.loads(text)
-    except (ValueError, RecursionError):
+        json_values.parse(text)
+    except ValueError:
         return False
     return True
 
@@ -400,20 +404,22 @@ def _is_json(text: str) -> bool:
 def _parsed(line: str, where: str) -> Any:
     """Returns the value in a line of JSON. Raises ValueError, which begins with `where`, for anything else."""
     try:
-        return json.loads(line.rstrip("\r\n"))
-    except (ValueError, RecursionError) as error:
+        return json_values.parse(line.rstrip("\r\n"))
+    except ValueError as error:
         raise ValueError(f"{where}: {_problem(error)}; expected an object a line") from None
 
 
-def _problem(error: Exception) -> str:
+def _problem(error: ValueError) -> str:
     """What is wrong with a text that is no JSON."""
     if isinstance(error, json.JSONDecodeError):
         return f"not valid JSON: {error.msg} at column {error.colno}"
-    return f"not valid JSON: {'nested too deeply' if isinstance(error, RecursionError) else error}"
+    return f"not valid JSON: {error}"
 
 
 def _checked_object(value: Any, where: str) -> dict[str, Any]:
     """Returns a row that is an object. Raises ValueError, which begins with `where`, for anything else."""
     if not isinstance(value, dict):
         raise ValueError(f"{where}: expected a JSON object, got {json.dumps(value)[:60]}; a file has {JSON_ROWS}")
+    if len(value) > MOST_COLUMNS:
+        raise ValueError(f"{where}: expected at most {MOST_COLUMNS:,} keys, got {len(value):,}")
     return value

@@ -290,7 +290,11 @@ def _load_portable(folder: str) -> ModelFunction:
     assets = RunFolder(os.path.join(folder_here, "assets"))
     task = load_task(assets.require_config(), assets.path)
     stand_in = types.SimpleNamespace(encoder=types.SimpleNamespace(settings=encoder_settings(task.config.model)))
-    served = make_served_model(task, stand_in, ServingOptions(**described["options"]))
+    try:
+        options = ServingOptions(**described["options"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{os.path.join(folder, FILE)}: options: {error}") from None
+    served = make_served_model(task, stand_in, options)
     served.engine = as_model(engine, described)
     model = function_of(served)
     model.place = folder

@@ -10,11 +10,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from official_bert.files import read_json
+from official_bert.files import read_mapping
 from official_bert.runtimes.model_weights import check_litert, check_onnx
 from official_bert.runtimes.quiet import hidden_output
 
 FILE = "model.json"
+SECTIONS = ("inputs", "outputs", "limits", "options")
+LIMITS = ("vocab_size", "type_vocab_size", "max_seq_length")
+TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool")  # of tensors
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -102,14 +105,36 @@ def load_engine(folder: str, threads: int = 0, origin: str = "") -> tuple[Portab
     file, and for weights that are not finite.
     """
     path = os.path.join(folder, FILE)
-    try:
-        description = read_json(path)
-        engine = engine_of(description["format"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: expected what run_export writes beside a model: {error}") from None
+    description = read_mapping(path)
+    if reason := _fault_of(description):
+        raise ValueError(f"{path}: expected what run_export writes beside a model: {reason}")
+    engine = engine_of(description["format"])
     model = start(engine, file := os.path.join(folder, engine.file), threads)
     engine.check_weights(file, os.path.join(origin or folder, engine.file))
     return model, description
+
+
+def _fault_of(description: Mapping[str, Any]) -> str:
+    """Says what is wrong with the keys of a description that are read; "" if nothing is."""
+    if not isinstance(form := description.get("format"), str) or form.partition("_")[0] not in ENGINES:
+        return f"format: expected one of {', '.join(ENGINES)}, got {str(form)[:60]}"
+    for name in SECTIONS:
+        if not isinstance(section := description.get(name), dict):
+            return f"{name}: expected a mapping, got {str(section)[:60]}"
+    for name in LIMITS:
+        if type(limit := description["limits"].get(name)) is not int or not 0 <= limit < 1 << 31:
+            return f"limits.{name}: expected a number from 0 to below 2^31, got {str(limit)[:60]}"
+    for name in ("inputs", "outputs"):
+        for key, spec in description[name].items():
+            if not _is_tensor(spec):
+                return f"{name}.{key}: expected a type and a shape, got {str(spec)[:60]}"
+    return ""
+
+
+def _is_tensor(spec: Any) -> bool:
+    """Whether a value is the description of a tensor: [type, sizes], null for any size."""
+    return (isinstance(spec, list) and len(spec) == 2 and spec[0] in TYPES and isinstance(spec[1], list)
+            and all(size is None or (type(size) is int and 0 <= size < 1 << 31) for size in spec[1]))
 
 
 def start(engine: type[PortableModel], path: str, threads: int = 0) -> PortableModel:

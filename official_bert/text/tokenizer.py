@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from official_bert.limits import MOST_TOKENS
 from official_bert.text.packing import Template, truncate_pair
 
 ROLES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -31,7 +32,7 @@ class Tokenizer(abc.ABC):
 
     def __init__(self, vocab_file: str, do_lower_case: bool, vocab: Mapping[str, int], special: Mapping[str, str] | None = None):
         self.vocab_file, self.do_lower_case, self.vocab = vocab_file, do_lower_case, vocab
-        self.inv_vocab = {index: token for token, index in vocab.items()}
+        self.inv_vocab = _by_id(vocab, vocab_file)
         self.special = dict(special or zip(ROLES, ROLES))
 
     @functools.cached_property
@@ -110,3 +111,16 @@ class Tokenizer(abc.ABC):
     def special_id(self, role: str) -> int:
         """Returns the id of the special token in the role of BERT's [MASK], ..."""
         return self.convert_tokens_to_ids([self.special.get(role, role)])[0]
+
+
+def _by_id(vocab: Mapping[str, int], where: str) -> dict[int, str]:
+    """Returns {id: token}. Raises ValueError, naming `where`, for ids that are none, or that two tokens have."""
+    for token, index in vocab.items():
+        if type(index) is not int or not 0 <= index < MOST_TOKENS:
+            raise ValueError(f"{where}: token {token!r}: expected an id from 0 to below {MOST_TOKENS:,}, "
+                             f"got {str(index)[:60]}")
+    tokens = {index: token for token, index in vocab.items()}
+    if len(tokens) < len(vocab):
+        token, other = next((token, tokens[index]) for token, index in vocab.items() if tokens[index] != token)
+        raise ValueError(f"{where}: expected an id for each token, got {vocab[token]} for both {token!r} and {other!r}")
+    return tokens

@@ -20,14 +20,13 @@ from official_bert.copies import local_copy
 from official_bert.data.pretraining.yield_report import YieldReport
 from official_bert.files import folder_of, size_of
 from official_bert.files import open_bytes as store_bytes
+from official_bert.limits import LONGEST_LINE as LONGEST_LINE
+from official_bert.limits import MOST_PACKED
 
 OnBadText = Literal["error", "skip", "replace"]
 ON_BAD_TEXT = get_args(OnBadText)
 STANDARD_INPUT = "-"
 ROWS_AT_ONCE = 1000
-# Of a packed file, unless --allow_large_lines: text that people write is far below both, and a few kilobytes can unpack to gigabytes.
-LONGEST_LINE = 64 << 20  # bytes
-MOST_PACKED = 200  # times its packed bytes, after the first LONGEST_LINE
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PAR1": "parquet",
           b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow", b"PK\x03\x04": "zip"}
 _DATASET_FILES = ("state.json", "dataset_info.json", "dataset_dict.json")  # beside the .arrow files of a `datasets` folder

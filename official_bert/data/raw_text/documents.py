@@ -177,7 +177,7 @@ def _read_json_lines(lines: Iterable[str], path: str, text_key: str, bad: contai
 def _text_of_row(line: str, text_key: str, report: YieldReport) -> tuple[str, str]:
     """Returns the text of a JSON line, without markup if WikiExtractor wrote it, and ""; or "" and the problem with the line."""
     try:
-        row = json.loads(line)
+        row = json.loads(line)  # lone surrogates are the caller's to judge
     except RecursionError:
         return "", "not valid JSON: nested too deeply"
     except ValueError as error:  # also for a number of 5,000 digits

@@ -2,12 +2,12 @@
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from official_bert import json_values
 from official_bert.data import labelled_texts
 from official_bert.data.labelled_texts import EmptyText, LabelledTexts
 from official_bert.data.tables import Source, Table, TableOptions
@@ -98,7 +98,7 @@ def listed(value: Any) -> list[Any]:
         return []
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            parsed = json.loads(value)
+            parsed = json_values.parse(value)
         except ValueError:
             return [value]
         return parsed if isinstance(parsed, list) else [value]

@@ -9,13 +9,14 @@ import io
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from official_bert.archives import opened_zip
 from official_bert.data.tabular.companions import labels_beside
 from official_bert.data.tabular.encodings import head_of, text_lines
 from official_bert.files import folder_of, is_folder, list_names, open_bytes
+from official_bert.limits import MOST_COLUMNS, MOST_PACKED, MOST_SHEET_CELLS, MOST_SHEET_ROWS
 
 PACKED = (".gz", ".bz2", ".xz", ".zst")
 MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "xlsx"}
@@ -103,11 +104,40 @@ def sheet_cells(path: str) -> Iterator[tuple[int, list[str]]]:
     try:
         with opened_zip(content, path):
             sheet = openpyxl.load_workbook(content, read_only=True, data_only=True).worksheets[0]
-            rows = [[_cell_text(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
+            sheet.reset_dimensions()  # what the file claims: rows would be filled up to it
+            most_cells = max(MOST_SHEET_CELLS, MOST_PACKED * len(content.getbuffer()))
+            rows = dict(_filled_rows(sheet.iter_rows(values_only=True), most_cells))
     except Exception as error:  # its parts are XML, for whose mistakes openpyxl has no exception of its own
         raise ValueError(f"{path}: not a readable workbook: {str(error).removeprefix(f'{path}: ') or type(error).__name__}") from None
-    width = max((number for row in rows for number, cell in enumerate(row, 1) if cell), default=0)
-    yield from ((number, row[:width] + [""] * (width - len(row))) for number, row in enumerate(rows, 1) if any(row))
+    width = max(map(len, rows.values()), default=0)
+    yield from ((number, row + [""] * (width - len(row))) for number, row in rows.items())
+
+
+def _filled_rows(rows: Iterable[Sequence[Any]], most_cells: int) -> Iterator[tuple[int, list[str]]]:
+    """Yields (number, cells up to the last filled one) of the rows of a sheet that are not empty.
+
+    Raises ValueError beyond the bounds of `limits`. `most_cells` is that of the rows, all being as wide as the widest.
+    """
+    count = width = 0
+    for number, row in enumerate(rows, 1):
+        if number > MOST_SHEET_ROWS:
+            raise ValueError(f"expected at most {MOST_SHEET_ROWS:,} rows, got a cell beyond them")
+        cells = [_cell_text(cell) for cell in row]
+        while cells and not cells[-1]:
+            cells.pop()
+        if cells:
+            check_width(len(cells), f"row {number}")
+            count, width = count + 1, max(width, len(cells))
+            if count * width > most_cells:
+                raise ValueError(f"row {number}: expected at most {most_cells:,} cells, got {count:,} rows of "
+                                 f"{width:,} columns")
+            yield number, cells
+
+
+def check_width(columns: int, where: str) -> None:
+    """Raises ValueError, beginning with `where`, for more columns than a table may have."""
+    if columns > MOST_COLUMNS:
+        raise ValueError(f"{where}: expected at most {MOST_COLUMNS:,} columns, got {columns:,}")
 
 
 def _cell_text(value: Any) -> str:
@@ -174,6 +204,7 @@ def parquet_objects(path: str) -> Iterator[tuple[int, dict]]:
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
+            check_width(len(file.schema_arrow.names), path)
             check_names_once(path, file.schema_arrow.names)
             for batch in file.iter_batches():
                 for row in batch.to_pylist():

@@ -16,6 +16,7 @@ from typing import Any
 from absl import logging
 
 from official_bert.archives import opened_zip
+from official_bert.limits import LARGEST_DOWNLOAD
 
 NAME = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
 PRESET = re.compile(r"bert_[a-z0-9_]+")  # of keras-hub
@@ -27,7 +28,6 @@ WEIGHTS = (re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"), re.c
            re.compile(r"model\.weights\.h5"), re.compile(r"[\w-]+\.ckpt(-\d+)?\.(index|data-\d+-of-\d+)"))
 # Of a zip file of 2018, wherever in it they lie.
 OF_2018 = re.compile(r"(bert_config\.json|vocab\.txt|[\w-]+\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+))")
-LARGEST = 8 << 30  # bytes: several times BERT-large with its moments
 OTHER_READING = "nor is it the name of a repository of the Hugging Face hub (owner/name, and no folder owner here)"
 
 
@@ -100,7 +100,7 @@ def _line(error: Exception) -> str:
 def _unpacked(path: str, _: int) -> str:
     """Returns a folder, which goes with this process, with the checkpoint of a zip file of 2018."""
     folder = _own_folder(os.path.basename(path))
-    with opened_zip(path, path, LARGEST) as archive:
+    with opened_zip(path, path, LARGEST_DOWNLOAD) as archive:
         members = {os.path.basename(member.filename): member for member in archive.infolist()
                    if OF_2018.fullmatch(os.path.basename(member.filename))}
         if not any(name.endswith(".index") for name in members):

@@ -1,11 +1,11 @@
 """What the files of a tokenizer say about it: its kind, special and added tokens, ids, the form of rows, steps before the model."""
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from official_bert import json_values
 from official_bert.text.subwords import tokenizer_files as names
 from official_bert.text.subwords.character_map import Steps
 from official_bert.text.tokenizer import ROLES
@@ -75,7 +75,7 @@ class Definition:
     def lower_cases(self) -> bool:
         """Whether text is lower-cased before it is cut into pieces."""
         if self.family.kind in ("wordpiece", "japanese"):
-            normalizer = _mapping(self.files, names.JSON_FILE, self.where).get("normalizer") or {}
+            normalizer = mapping_in(self.files, names.JSON_FILE, self.where).get("normalizer") or {}
             lower = self.config.get("do_lower_case", normalizer.get("lowercase"))
             return self.family.kind == "wordpiece" if lower is None else bool(lower)
         return self.steps.lower
@@ -83,15 +83,16 @@ class Definition:
 
 def read_definition(files: Mapping[str, bytes], where: str) -> Definition:
     """Reads what files say. Raises ValueError, naming `where`, for another tokenizer than those of `FAMILIES`, or damaged files."""
-    config = _mapping(files, names.CONFIG_FILE, where)
+    config = mapping_in(files, names.CONFIG_FILE, where)
     class_name = class_of(files, where)
     if class_name not in FAMILIES and class_name not in GENERIC:
         file = names.CONFIG_FILE if config.get("tokenizer_class") else "config.json"
         raise ValueError(f"{where}/{file}: tokenizer_class: expected BertTokenizer, got {class_name!r}; {', '.join(sorted(FAMILIES))} are "
                          "computed, too")
-    library = _mapping(files, names.JSON_FILE, where)
+    library = mapping_in(files, names.JSON_FILE, where)
     family = FAMILIES[class_name] if class_name in FAMILIES else _generic(files, library, where)
-    stated = {**_mapping(files, names.SPECIAL_FILE, where), **{key: value for key, value in config.items() if key in KEYS.values()}}
+    stated = {**mapping_in(files, names.SPECIAL_FILE, where),
+              **{key: value for key, value in config.items() if key in KEYS.values()}}
     special = {role: _content(stated.get(key)) or family.special[role] for role, key in KEYS.items()}
     return Definition(where, family, files, special, _added(files, config, where), config)
 
@@ -105,17 +106,17 @@ def check_values(values: Mapping[str, Any], computed: Mapping[str, tuple], where
 
 def class_of(files: Mapping[str, bytes], where: str) -> str:
     """Returns the class of a tokenizer that its files name, without Fast; "" if they name none."""
-    config = _mapping(files, names.CONFIG_FILE, where)
+    config = mapping_in(files, names.CONFIG_FILE, where)
     return str(config.get("tokenizer_class") or files.get(names.CLASS_FILE, b"").decode()).removesuffix("Fast")
 
 
-def _mapping(files: Mapping[str, bytes], name: str, where: str) -> dict[str, Any]:
+def mapping_in(files: Mapping[str, bytes], name: str, where: str) -> dict[str, Any]:
     """Returns the content of a JSON file, {} if there is none."""
     if name not in files:
         return {}
     try:
-        values = json.loads(files[name])
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        values = json_values.parse(files[name])
+    except ValueError as error:
         raise ValueError(f"{where}: {name} is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{where}: {name}: expected a mapping, got {str(values)[:60]}")
@@ -166,11 +167,23 @@ def _form_of_pairs(processor: Mapping[str, Any], special: Mapping[str, str], whe
 
 def _added(files: Mapping[str, bytes], config: Mapping[str, Any], where: str) -> list[AddedToken]:
     """Returns the tokens that were added to a tokenizer, as far as its files give their ids."""
-    tokens = {str(content): AddedToken(str(content), int(index)) for content, index in _mapping(files, names.ADDED_FILE, where).items()}
-    for index, token in (config.get("added_tokens_decoder") or {}).items():
-        tokens[token["content"]] = AddedToken(token["content"], int(index), *(
+    tokens = {str(content): AddedToken(str(content), _id(index, f"{where}: {names.ADDED_FILE}"))
+              for content, index in mapping_in(files, names.ADDED_FILE, where).items()}
+    decoder, place = config.get("added_tokens_decoder") or {}, f"{where}: {names.CONFIG_FILE}: added_tokens_decoder"
+    if not isinstance(decoder, dict) or not all(isinstance(token, dict) and isinstance(token.get("content"), str)
+                                                for token in decoder.values()):
+        raise ValueError(f"{place}: expected tokens, each with its content, by their ids, got {str(decoder)[:60]}")
+    for index, token in decoder.items():
+        tokens[token["content"]] = AddedToken(token["content"], _id(index, place), *(
             bool(token.get(key)) for key in ("single_word", "lstrip", "rstrip")))
     return list(tokens.values())
+
+
+def _id(index: Any, where: str) -> int:
+    """Returns the id of a token, which files hold as a number or as a text. Raises ValueError for anything else."""
+    if not re.fullmatch("[0-9]{1,10}", str(index)):
+        raise ValueError(f"{where}: expected ids of tokens, got {str(index)[:60]!r}")
+    return int(index)
 
 
 class Part(NamedTuple):

@@ -13,7 +13,7 @@ import tokenizers
 from official_bert.text.subwords import model_proto, tokenizer_files
 from official_bert.text.subwords.byte_bpe import composed
 from official_bert.text.subwords.character_map import joined
-from official_bert.text.subwords.definition import AddedToken, AddedTokens, Definition, check_values
+from official_bert.text.subwords.definition import AddedToken, AddedTokens, Definition, check_values, mapping_in
 from official_bert.text.tokenizer import Span, Tokenizer
 
 # What counts as a space at the ends of a piece: white space and what SentencePiece's usual character map makes a space or nothing.
@@ -221,7 +221,7 @@ def library_settings(definition: Definition) -> dict[str, Any]:
     """
     files, where = definition.files, definition.where
     if tokenizer_files.JSON_FILE in files:
-        settings = json.loads(files[tokenizer_files.JSON_FILE])
+        settings = mapping_in(files, tokenizer_files.JSON_FILE, where)
         try:
             _check_settings(settings, definition)
         except (TypeError, AttributeError, LookupError) as error:  # a number for a section, and the like
@@ -230,7 +230,7 @@ def library_settings(definition: Definition) -> dict[str, Any]:
     if not {tokenizer_files.VOCAB_JSON, tokenizer_files.MERGES_FILE} <= set(files):
         raise ValueError(f"{where}: expected {tokenizer_files.JSON_FILE}, or {tokenizer_files.VOCAB_JSON} with "
                          f"{tokenizer_files.MERGES_FILE}; got {', '.join(sorted(files))}")
-    vocab = json.loads(files[tokenizer_files.VOCAB_JSON])
+    vocab = mapping_in(files, tokenizer_files.VOCAB_JSON, where)
     added = [{"id": token.id, "content": token.content, "single_word": token.single_word, "lstrip": token.lstrip, "rstrip": token.rstrip,
               "normalized": False, "special": True} for token in added_tokens(definition, vocab)]
     return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": sorted(added, key=lambda token: token["id"]),

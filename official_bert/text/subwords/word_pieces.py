@@ -1,11 +1,10 @@
 """WordPiece with other special tokens than BERT's (MPNet), which are found in a text first."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from official_bert.text.subwords import tokenizer_files
-from official_bert.text.subwords.definition import Definition, check_values
+from official_bert.text.subwords.definition import Definition, check_values, mapping_in
 from official_bert.text.subwords.host import SplitTokenizer, added_tokens
 from official_bert.text.tokenization import UNKNOWN, FullTokenizer
 from official_bert.text.vocab import number_entries
@@ -47,13 +46,19 @@ def read_pieces(definition: Definition) -> dict[str, int]:
     """Returns {token: id} of a list of WordPieces, or of `tokenizer.json`. Raises ValueError for steps that are not computed here."""
     files, where = definition.files, definition.where
     special = tuple(definition.special.values())
-    settings = json.loads(files[tokenizer_files.JSON_FILE]) if tokenizer_files.JSON_FILE in files else {}
+    settings = mapping_in(files, tokenizer_files.JSON_FILE, where)
     if tokenizer_files.WORDPIECE_FILE in files:
         lines = files[tokenizer_files.WORDPIECE_FILE].decode("utf-8", "replace").split("\n")
         pieces = number_entries(lines, f"{where}/{tokenizer_files.WORDPIECE_FILE}", special)
     else:
-        ids = {**settings["model"]["vocab"], **{token["content"]: token["id"] for token in settings.get("added_tokens") or ()}}
-        pieces = number_entries(sorted(ids, key=ids.__getitem__), f"{where}/{tokenizer_files.JSON_FILE}", special)
+        try:
+            ids = {**settings["model"]["vocab"],
+                   **{token["content"]: token["id"] for token in settings.get("added_tokens") or ()}}
+            entries = sorted(ids, key=ids.__getitem__)
+        except (TypeError, LookupError) as error:  # a text for an id, and the like
+            raise ValueError(f"{where}: {tokenizer_files.JSON_FILE}: expected a WordPiece vocabulary with ids: "
+                             f"{error}") from None
+        pieces = number_entries(entries, f"{where}/{tokenizer_files.JSON_FILE}", special)
         if pieces != ids:
             raise ValueError(f"{where}: {tokenizer_files.JSON_FILE}: expected a WordPiece vocabulary with ids 0, 1, 2, ..., got others")
     check_steps(definition.config, definition.lower_cases, f"{where}: {tokenizer_files.CONFIG_FILE}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.model_config import ModelConfig
+from official_bert.model_config import ModelConfig, check_sizes
 from official_bert.models.interchange.names import DENSE, NORM, NameTable, layer_rows, rows
 from official_bert.models.interchange.stored_models import HEAD_PREFIXES, Head
 
@@ -225,6 +225,7 @@ class Member:
         try:
             check_keys(values, self.switches, self._read)
             fields = {ours: values[theirs] for ours, theirs in self.keys.items() if theirs in values}
+            check_sizes(fields)
             for ours in ACT_FIELDS:
                 if ours in self.keys and not (isinstance(act := fields.get(ours, "gelu"), str) and act in ACTS):
                     raise ValueError(f"{self.keys[ours]}: expected one of {sorted(ACTS)}, got {act!r}")

@@ -16,15 +16,14 @@ from typing import IO, Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from official_bert.limits import MOST_DIMENSIONS, MOST_OPERATIONS, MOST_SHARED
+
 STORAGES: Mapping[str, np.dtype] = {f"torch.{kind}Storage": np.dtype(dtype) for kind, dtype in {
     "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": ml_dtypes.bfloat16, "Long": "int64", "Int": "int32",
     "Byte": "uint8", "Bool": "bool"}.items()}
 MAGIC = 0x1950a86a20f9469cfc6c  # in the first of the pickles of a file before PyTorch 1.6 (July 2020), which is no archive
 VERSION = 1001  # in the second
 MARK = object()
-MOST_OPERATIONS = 1 << 18  # of all pickles of a file: about 40 for each tensor
-MOST_DIMENSIONS = 8
-MOST_SHARED = 4  # distinct tensors hold at most so many times the bytes of the file: some share a storage, as tied weights do
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, EOFError, OSError, RuntimeError, ArithmeticError, MemoryError, struct.error,
            zipfile.BadZipFile)
 

@@ -1,0 +1,51 @@
+"""Bounds on what files claim: a small file from outside neither fills the memory nor takes hours.
+
+The string below a constant is its meaning. SECURITY.md has the same as a table; tests/test_limits.py compares both.
+The bounds of a server's requests are flags (docs/serving_limits.md).
+"""
+
+# Packed files
+LONGEST_LINE = 64 << 20
+"""bytes of a line in a packed file"""
+MOST_PACKED = 200
+"""bytes that a packed byte of a text, a table or a zip file may unpack to, beyond the first 64 MiB"""
+MOST_UNPACKED = 64 << 20
+"""bytes that the entries of a zip file may claim, however small it is"""
+MOST_PACKED_RECORD = 64 << 20
+"""bytes of a record in a packed TFRecord file"""
+
+# Configurations
+DEEPEST = 50
+"""lists and mappings in each other, in YAML"""
+MOST_ALIASES = 100
+"""aliases (`*name`) in a YAML file"""
+MOST_EXPANDED = 10_000_000
+"""bytes of the values in a YAML file, aliases written out"""
+MOST_BASES = 100
+"""files that a configuration reads through `base:`, each as often as it is named"""
+
+# Models
+MOST_LAYERS = 1000
+"""layers of an encoder, and BiLSTMs on it"""
+MOST_TOKENS = 1 << 22
+"""entries of a vocabulary, whose ids are below it"""
+MOST_SIZE = 1 << 20
+"""every other whole number in the configuration of an encoder: widths, positions, heads, segments, buckets"""
+MOST_WEIGHTS = 1 << 34
+"""weights that the sizes of an encoder may make (64 GiB in float32)"""
+LARGEST_DOWNLOAD = 8 << 30
+"""bytes of the files in a model's zip file"""
+MOST_OPERATIONS = 1 << 18
+"""operations of the pickles in a PyTorch file, about 40 for each tensor"""
+MOST_DIMENSIONS = 8
+"""dimensions of a tensor in a PyTorch file"""
+MOST_SHARED = 4
+"""bytes of the tensors of a PyTorch file for each of its own: some share a storage, as tied weights do"""
+
+# Tables
+MOST_COLUMNS = 4096
+"""columns of a table, keys of a row of JSON"""
+MOST_SHEET_ROWS = 1 << 20
+"""rows of a workbook's sheet, as in Excel"""
+MOST_SHEET_CELLS = 1 << 24
+"""cells of a sheet, rows times columns, or `MOST_PACKED` for each byte of the file if that is more"""
