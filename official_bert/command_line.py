@@ -39,7 +39,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
             return True
         if any(words in str(error) for words in OUT_OF_MEMORY):
             return True
-        error = error.__cause__ or error.__context__
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return False
 
 

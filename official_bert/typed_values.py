@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from official_bert.limits import DEEPEST, MOST_ALIASES, MOST_EXPANDED
 
 T = TypeVar("T")
 PLAIN = ("null", "bool", "int", "float", "str", "seq", "map")  # YAML's names of the kinds that a configuration may hold
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # no file of text can hold it; YAML makes it of an escape, also of a pair
 WRONG_SCALAR = (ValueError, LookupError, AttributeError, ArithmeticError)  # what PyYAML raises for `!!int x` and the like
 
 
@@ -186,6 +188,8 @@ class _StrictLoader(_BoundedLoader):
         if kind not in PLAIN:
             more = "" if not isinstance(node.value, str) else f" (YAML's {kind}{'; in quotes it is text' if kind == 'timestamp' else ''})"
             raise _Refused(f"expected text, a number, true, false, null, a list or a mapping, got {shown}{more}", node)
+        if isinstance(node.value, str) and HALF_CHARACTER.search(node.value):
+            raise _Refused(f"{shown} has half a character (a surrogate)", node)
         try:
             return super().construct_object(node, deep)
         except WRONG_SCALAR:

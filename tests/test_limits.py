@@ -6,13 +6,15 @@ import inspect
 import itertools
 import json
 import pathlib
+import subprocess
+import sys
 import time
 import zipfile
 
 import pytest
 from made_tokenizers import byte_bpe, word_pieces
 
-from official_bert import json_values, limits
+from official_bert import command_line, json_values, limits
 from official_bert.config import load_config
 from official_bert.data.tables import TableOptions
 from official_bert.data.tabular import formats
@@ -20,6 +22,7 @@ from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.projects import hugging_face
 from official_bert.runtimes import engines
 from official_bert.text import loading
+from official_bert.typed_values import read_yaml
 
 ROOT = pathlib.Path(__file__).parent.parent
 SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
@@ -236,6 +239,12 @@ def test_json_that_nothing_can_hold_is_refused(text, told):
         json_values.parse(text)
 
 
+def test_yaml_with_half_a_character_is_refused_with_its_line():
+    with pytest.raises(ValueError, match=r"a.yaml:2: '\\ud800x' has half a character"):
+        read_yaml('a: 1\nb: ["\\ud800x"]\n', "a.yaml")
+    assert read_yaml('a: "\\U0001F600"', "a.yaml") == {"a": "\U0001F600"}
+
+
 def test_pairs_of_surrogates_are_characters():
     assert json_values.parse('["\\ud83d\\ude00", "\\\\ud800"]') == ["\U0001F600", "\\ud800"]
     assert json_values.parse(b"\xef\xbb\xbf[1]") == [1]
@@ -267,3 +276,36 @@ def test_a_description_of_a_portable_model_without_its_parts_is_refused(tmp_path
     (tmp_path / engines.FILE).write_text(json.dumps([whole]))
     with pytest.raises(ValueError, match="model.json: expected a mapping"):
         engines.load_engine(str(tmp_path))
+
+
+@pytest.mark.parametrize("change", [
+    {"model": 1}, {"model": {"type": []}}, {"model": {"type": "BPE", "vocab": 1}}, {"added_tokens": [[1]]}, {"post_processor": 1},
+    {"post_processor": {"type": "TemplateProcessing", "pair": [1]}}])
+def test_sections_of_another_kind_in_a_tokenizer_are_refused(tmp_path, change):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(json.loads(byte_bpe()) | change))
+    with pytest.raises(ValueError, match=r"tokenizer.json: (model: )?expected"):
+        loading.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("error", [
+    MemoryError("x"), ImportError("libtensorflow_cc.so.2: failed to map segment from shared object"),
+    RuntimeError("can't start new thread"), RuntimeError("std::bad_alloc")])
+def test_too_little_memory_is_told_in_one_line_whatever_error_says_it(error, monkeypatch):
+    outer = KeyError("raised while it was handled")
+    outer.__context__ = error
+    for limit, told in ((None, "take less"), (3 << 30, "may have 3,221,225,472 bytes of address space (ulimit -v)")):
+        monkeypatch.setattr(command_line, "address_space", lambda limit=limit: limit)
+        for raised in (error, outer):
+            line = command_line.error_line(raised, None)
+            assert line.startswith("error: out of memory; ") and line.endswith(told)
+    assert not command_line.error_line(KeyError("a"), None)
+
+
+def test_tensorflow_is_not_imported_into_less_address_space_than_it_needs():
+    code = ("import sys\nfrom official_bert import command_line\ntry:\n    import tensorflow\nfinally:\n"
+            "    print('tensorflow' in sys.modules)")
+    least = command_line.LEAST_ADDRESS_SPACE >> 10  # KiB
+    done = subprocess.run(["bash", "-c", f"ulimit -v {least - 1}; exec {sys.executable} -c \"$0\"", code], capture_output=True,
+                          text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "False\n")
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: out of memory; ")

@@ -12,7 +12,6 @@ import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from official_bert import json_values
 from official_bert.data.cache import file_digest, text_digest
 from official_bert.data.tabular.companions import files_read, labels_beside
 from official_bert.data.tabular.encodings import text_lines
@@ -31,6 +30,7 @@ from official_bert.data.tabular.formats import shown as shown
 from official_bert.data.tabular.formats import spelled as spelled
 from official_bert.fields import Constraint
 from official_bert.files import is_file, is_folder
+from official_bert.json_values import parse as parse_json
 from official_bert.limits import MOST_COLUMNS
 
 Format = Literal["auto", "tsv", "csv", "jsonl", "parquet", "xlsx", "fasttext", "two_files"]
@@ -362,7 +362,7 @@ def json_values(path: str, encoding: str = "") -> tuple[Source, Iterator[tuple[i
 def _begun(line: str, where: str) -> tuple[Any, bool]:
     """Returns the value in a file's first line, and whether it goes on in the next ones; then it is None."""
     try:
-        return json_values.parse(line), False
+        return parse_json(line), False
     except json.JSONDecodeError as error:
         if error.pos >= len(line.rstrip()):
             return None, True
@@ -383,7 +383,7 @@ def _begins_json(line: str) -> bool:
 def _parsed_whole(path: str, number: int, first: str, other_lines: str) -> Any:
     """Returns the value that begins in line `number` and has the other lines too."""
     try:
-        return json_values.parse(first + other_lines)
+        return parse_json(first + other_lines)
     except json.JSONDecodeError as error:
         second = other_lines.lstrip().partition("\n")[0]
         if second.startswith("{") and not first.rstrip().endswith("[") and _is_json(second):
@@ -395,7 +395,7 @@ def _parsed_whole(path: str, number: int, first: str, other_lines: str) -> Any:
 
 def _is_json(text: str) -> bool:
     try:
-        json_values.parse(text)
+        parse_json(text)
     except ValueError:
         return False
     return True
@@ -404,7 +404,7 @@ def _is_json(text: str) -> bool:
 def _parsed(line: str, where: str) -> Any:
     """Returns the value in a line of JSON. Raises ValueError, which begins with `where`, for anything else."""
     try:
-        return json_values.parse(line.rstrip("\r\n"))
+        return parse_json(line.rstrip("\r\n"))
     except ValueError as error:
         raise ValueError(f"{where}: {_problem(error)}; expected an object a line") from None
 

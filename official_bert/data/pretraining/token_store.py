@@ -92,7 +92,7 @@ def open_store(folder: str, description: dict) -> TokenStore | None:
         return None
     except NotADirectoryError:
         raise ValueError(f"{folder}: expected a folder for the token store, got a file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         raise _damaged(folder) from None
     try:
         differing = [what for key, what in DESCRIBED.items() if meta["made_of"].get(key, "") != description[key]]

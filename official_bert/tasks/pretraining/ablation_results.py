@@ -15,7 +15,7 @@ def read_rows(path: str) -> list[dict[str, Any]]:
     for number, line in enumerate(read_lines(path), 1):
         try:
             row = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             row = None
         if not (isinstance(row, dict) and {"scale", "row"} <= row.keys()):
             raise ValueError(f"{path}:{number}: expected a row of results in JSON, got {line[:60]!r}")

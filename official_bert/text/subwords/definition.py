@@ -90,7 +90,10 @@ def read_definition(files: Mapping[str, bytes], where: str) -> Definition:
         raise ValueError(f"{where}/{file}: tokenizer_class: expected BertTokenizer, got {class_name!r}; {', '.join(sorted(FAMILIES))} are "
                          "computed, too")
     library = mapping_in(files, names.JSON_FILE, where)
-    family = FAMILIES[class_name] if class_name in FAMILIES else _generic(files, library, where)
+    try:
+        family = FAMILIES[class_name] if class_name in FAMILIES else _generic(files, library, where)
+    except (TypeError, AttributeError, LookupError) as error:  # a number for a section, and the like
+        raise ValueError(f"{where}: {names.JSON_FILE}: expected the settings of a tokenizer: {error}") from None
     stated = {**mapping_in(files, names.SPECIAL_FILE, where),
               **{key: value for key, value in config.items() if key in KEYS.values()}}
     special = {role: _content(stated.get(key)) or family.special[role] for role, key in KEYS.items()}

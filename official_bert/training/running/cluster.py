@@ -57,7 +57,7 @@ def workers_of(placement: Placement) -> tuple[list[str], int]:
         config = json.loads(text or "{}")
         cluster, kind, index = config["cluster"], config["task"].get("type", "worker"), int(config["task"]["index"])
         addresses = len(cluster[kind])
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise ValueError(f"{HERE}expected --worker_hosts and --task_index, or TF_CONFIG with cluster.worker "
                          f"and task.index, got TF_CONFIG={text!r}") from None
     if others := sorted({kind, *cluster} - {"chief", "worker"}):

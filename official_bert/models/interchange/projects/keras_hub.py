@@ -14,6 +14,7 @@ import keras_hub
 import numpy as np
 from safetensors.numpy import save_file
 
+from official_bert import json_values
 from official_bert.config import ModelConfig
 from official_bert.files import read_mapping
 from official_bert.models.interchange import stored_models
@@ -127,4 +128,10 @@ def _read_heads(path: str) -> tuple[dict[str, np.ndarray], list[str], Kind]:
     if not os.path.exists(path):
         return {}, [], ""
     heads, facts = stored_models.read_safetensors(path)
-    return heads, json.loads(facts.get("labels", "[]")), cast(Kind, facts.get("kind", ""))
+    try:
+        labels = json_values.parse(facts.get("labels", "[]"))
+        if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+            raise ValueError(f"expected a list of texts, got {str(labels)[:60]}")
+    except ValueError as error:
+        raise ValueError(f"{path}: labels: {error}") from None
+    return heads, labels, cast(Kind, facts.get("kind", ""))
