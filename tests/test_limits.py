@@ -184,7 +184,7 @@ def test_a_folder_that_claims_endless_sizes_is_refused_before_its_weights_are_re
              "max_position_embeddings": 64, "type_vocab_size": 2}
     (tmp_path / "config.json").write_text(json.dumps(usual | values))
     began = time.monotonic()
-    with pytest.raises(ValueError, match=r"config.json: .*(expected at most|num_hidden_layers: expected at least 1)"):
+    with pytest.raises(ValueError, match=r"config.json: .*(expected at most|num_hidden_layers: expected a number)"):
         hugging_face.read(str(tmp_path))
     assert time.monotonic() - began < 2
 

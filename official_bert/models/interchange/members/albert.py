@@ -26,9 +26,12 @@ POOLER, WORDS = dense("pooler/", "albert.pooler."), words("predictions.dense.", 
 
 def all_layers(values: Values) -> Fields:
     """Each of their layers is a group of `inner_group_num` layers of ours. Raises ValueError without a group or a product."""
-    for key in ("num_hidden_groups", "embedding_size", "num_hidden_layers", "inner_group_num"):
-        if type(values[key]) is not int or values[key] == 0:
-            raise ValueError(f"{key}: expected at least 1, got {str(values[key])[:60]}")
+    for key in ("num_hidden_groups", "embedding_size"):
+        if values[key] == 0:
+            raise ValueError(f"{key}: expected at least 1, got {values[key]}")
+    for key in ("num_hidden_layers", "inner_group_num"):
+        if type(values[key]) is not int:  # a list times a number is a long list
+            raise ValueError(f"{key}: expected a number, got {str(values[key])[:60]}")
     return {"num_hidden_layers": values["num_hidden_layers"] * values["inner_group_num"]}
 
 
