@@ -163,6 +163,12 @@ def test_sizes_of_an_encoder_are_bounded(key, most):
         ModelConfig(**{**small, key: most + 1})
 
 
+def test_sizes_in_a_configuration_of_2018_are_refused_with_its_name(tmp_path):
+    (tmp_path / "bert_config.json").write_text(json.dumps({"hidden_size": 16, "num_hidden_layers": 10**9}))
+    with pytest.raises(ValueError, match=r"bert_config.json: num_hidden_layers: expected at most 1,000, got 1,000,000,000"):
+        load_config(bert_config_file=str(tmp_path / "bert_config.json"))
+
+
 def test_the_sizes_of_an_encoder_together_are_bounded():
     # Of BERT-base's 109,482,240, the pooler has 590,592, and 121,344 are biases and layer norms.
     assert ModelConfig().estimated_weights == 109_482_240 - 590_592 - 121_344

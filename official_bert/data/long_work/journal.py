@@ -7,9 +7,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from official_bert.limits import MOST_PACKED, MOST_UNPACKED
+
 _HEADER = struct.Struct("<QI")  # bytes of an entry, its CRC-32
-# Larger entries are dropped like damaged ones: a few bytes of a file that someone else wrote must not fill the memory.
-MOST_BYTES, MOST_EXPANDED = 1 << 26, 100  # unpacked, whichever is more: so many bytes, or so many for each packed one
 
 
 class Journal:
@@ -61,7 +61,7 @@ class Journal:
 def _unpacked(data: bytes) -> bytes:
     """Unpacks an entry. Raises ValueError if it is larger than any that a run writes, zlib.error if it is damaged."""
     unpacker = zlib.decompressobj()
-    unpacked = unpacker.decompress(data, max(MOST_BYTES, MOST_EXPANDED * len(data)))
+    unpacked = unpacker.decompress(data, max(MOST_UNPACKED, MOST_PACKED * len(data)))
     if not unpacker.eof:
         raise ValueError("an entry is cut off, or too large")
     return unpacked
