@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from official_bert.config import Config
+from official_bert.config import Config, ConfigSources
 from official_bert.interface.finetuning import make_config
 from official_bert.tasks.loading import load_task
 
@@ -102,5 +102,5 @@ def test_a_module_that_only_a_run_names_is_not_run(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=told):
         load_task(Config(task="own_elsewhere.task"), str(run))
     with pytest.raises(ValueError, match=told):  # to evaluate it
-        make_config("", None, "", str(run), train=False)
+        make_config("", ConfigSources(), "", str(run), train=False)
     assert not (tmp_path / "ran").exists()

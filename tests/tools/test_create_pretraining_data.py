@@ -232,7 +232,7 @@ def test_a_stopped_run_leaves_its_work_folder_and_goes_on_from_it(create, tmp_pa
 
 def test_a_disk_that_is_too_small_is_refused_before_work(assert_refused, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 50_000))
-    assert_refused(f"{tmp_path}: about .* are needed for records and temporary files, 0.1 MB are free",
+    assert_refused(f"{tmp_path}: about .* are needed for records and temporary files, 50.0 kB are free",
                    *small(tmp_path, "--dupe_factor=40"))
 
 

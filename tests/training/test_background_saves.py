@@ -93,6 +93,6 @@ def test_a_checkpoint_that_cannot_be_written_in_the_background_stops_the_run(rec
 
 def test_a_disk_without_room_for_a_checkpoint_is_told_before_the_first_step(records, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=1000))
-    with pytest.raises(ValueError, match=r"run: about .* MB are needed for a checkpoint, 0.0 MB are free"):
+    with pytest.raises(ValueError, match=r"run: about .* kB are needed for a checkpoint, 1.0 kB are free"):
         train(records, tmp_path / "run")
     assert not (tmp_path / "run").exists()

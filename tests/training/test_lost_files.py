@@ -129,10 +129,10 @@ def test_a_kill_within_an_evaluation_leaves_no_threshold_of_other_weights_with_t
     for number in itertools.count():
         writes = itertools.count()
 
-        def killed(*given, writes=writes, number=number):
+        def killed(*given, writes=writes, number=number, **options):
             if next(writes) == number:
                 raise KeyboardInterrupt
-            dump(*given)
+            dump(*given, **options)
         with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
             patch.setattr(json, "dump", killed)
             evaluate(*evaluations[1])

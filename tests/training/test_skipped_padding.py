@@ -84,8 +84,8 @@ def test_a_run_of_real_tokens_alone_resumes_with_the_same_dropout(tmp_path, trai
 def test_texts_without_any_token_are_computed_as_a_whole():
     tokens = real_tokens.RealTokens(np.zeros((2, 3)), 4)
     rows = tf.reshape(tf.range(6.0), (2, 3, 1))
-    np.testing.assert_array_equal(tokens.take(rows)[0, :, 0], [0, 1, 2, 3, 4, 5, 0, 0])
-    np.testing.assert_array_equal(tokens.put(tokens.take(rows)), rows)
+    np.testing.assert_array_equal(tokens.unpad(rows)[0, :, 0], [0, 1, 2, 3, 4, 5, 0, 0])
+    np.testing.assert_array_equal(tokens.pad(tokens.unpad(rows)), rows)
 
 
 def test_padding_stays_where_shapes_must_be_known_beforehand():
