@@ -65,7 +65,8 @@ def test_any_json_gives_inputs_that_fit_the_signature_or_is_refused(request, sig
 
 
 @settings(max_examples=500, deadline=None)
-@given(array=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=6).map(lambda x: np.array(x, np.float32)))
+@given(array=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=6).map(
+    lambda x: np.array(x, np.float32)))
 def test_floats_survive_json(array):
     for as_rows in (True, False):
         answer = json.loads(rest_json.format_outputs({"x": array}, as_rows, 1 << 20))
