@@ -67,15 +67,7 @@ def plain_instances(documents, config, rng):
                 a, b = joined(document[first:split]), joined(document[split:end])
                 is_random = end - first == 1 or rng.random() < 0.5
                 if is_random:
-                    for _ in range(10):
-                        other = rng.randint(0, len(documents) - 1)
-                        if other != place:
-                            break
-                    b = []
-                    for sentence in documents[other][rng.randint(0, len(documents[other]) - 1):]:
-                        b = b + sentence
-                        if len(b) >= target - len(a):
-                            break
+                    b = random_next(documents, place, target - len(a), rng)
                     end = split
                 first = end
                 while len(a) + len(b) > most:
@@ -84,6 +76,20 @@ def plain_instances(documents, config, rng):
                 ids = [CLS, *a, SEP, *b, SEP]
                 found.append((ids, len(a) + 2, int(is_random), *plain_masks(ids, config, rng)))
     return found
+
+
+def random_next(documents, place, length, rng):
+    """Sentences of another document, from a random one on, until they have that many tokens."""
+    for _ in range(10):
+        other = rng.randint(0, len(documents) - 1)
+        if other != place:
+            break
+    tokens = []
+    for sentence in documents[other][rng.randint(0, len(documents[other]) - 1):]:
+        tokens = tokens + sentence
+        if len(tokens) >= length:
+            break
+    return tokens
 
 
 def plain_masks(ids, config, rng):
