@@ -2,6 +2,7 @@
 
 import collections
 import io
+import pathlib
 import resource
 import struct
 import time
@@ -17,6 +18,7 @@ from official_bert.models.interchange.projects.torch_pickle import load_tensors
 # Opcodes of pickle's protocol 2, written out: https://docs.python.org/3/library/pickletools.html
 START, STOP, MARK, TUPLE, EMPTY_TUPLE, REDUCE, BUILD, PERSISTENT_ID = b"\x80\x02", b".", b"(", b"t", b")", b"R", b"b", b"Q"
 EMPTY_DICT, SETITEM, SETITEMS, FALSE = b"}", b"s", b"u", b"\x89"
+REAL_FILES = sorted(pathlib.Path(__file__).parents[2].glob("fixtures/pytorch/*.bin"))  # of two versions, in both forms (make.py)
 WEIGHTS = {"a.weight": np.arange(6, dtype="float32").reshape(2, 3), "b.bias": np.array([1.5, -2.0], "float32")}
 
 
@@ -199,8 +201,10 @@ def damaged(rng):
             else:
                 del data[max(1, place):]
         return bytes(data)
-    kind = rng.integers(3)
-    return hurt(archive(state_dict(WEIGHTS))) if kind == 0 else archive(hurt(state_dict(WEIGHTS))) if kind == 1 else hurt(older(WEIGHTS))
+    kind = rng.integers(4)
+    if kind == 0:
+        return hurt(REAL_FILES[int(rng.integers(len(REAL_FILES)))].read_bytes())
+    return hurt(archive(state_dict(WEIGHTS))) if kind == 1 else archive(hurt(state_dict(WEIGHTS))) if kind == 2 else hurt(older(WEIGHTS))
 
 
 def older(weights):
@@ -237,6 +241,14 @@ def read_damaged(load, count, make, seed):
             ends["refused"] += 1
         assert time.process_time() - start < 1 + len(data) / 1e6
     return ends
+
+
+@pytest.mark.parametrize("path", REAL_FILES, ids=lambda path: path.stem)
+def test_files_of_several_versions_of_pytorch_are_read(load, path):
+    tensors = {name: np.asarray(value, "float32") for name, value in load(path.read_bytes()).items()}
+    assert {name: value.tolist() for name, value in tensors.items()} == {
+        "weight": [[0, 1, 2], [3, 4, 5]], "bias": [1.5, -2], "turned": [[0, 3], [1, 4], [2, 5]], "half": [0.5, -1],
+        "brain": [0.5, -1], "ids": [[7, 8]], "parameter": 3}
 
 
 def test_older_files_are_read(load):
