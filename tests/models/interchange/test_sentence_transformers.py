@@ -12,8 +12,7 @@ from commands import run_here
 from made_finetuning import VOCAB, make_config
 from safetensors.numpy import save_file
 
-from official_bert.interface import evaluations
-from official_bert.interface.predictor import Predictor
+from official_bert.interface.predictor import Predictor, evaluate
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.projects import ours
@@ -157,7 +156,7 @@ def test_answers_and_evaluation_have_the_same_vectors(rich, tmp_path):
     path = tmp_path / "dev.jsonl"
     rows, pairs = [0, 1, 3], [1, 3, 0]  # without the empty text
     path.write_text("".join(json.dumps({"text": TEXTS[row], "text_pair": TEXTS[pair]}) + "\n" for row, pair in zip(rows, pairs)))
-    measured = evaluations.evaluate(str(folder), str(path), {})
+    measured = evaluate(str(folder), str(path), {})
     found = measured.resolved.held_out._vectors(measured.predictions)[1]
     np.testing.assert_allclose(found[:, 0], queries[rows], atol=2e-5)
     np.testing.assert_allclose(found[:, 1], passages[pairs], atol=2e-5)
