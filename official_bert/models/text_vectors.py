@@ -30,7 +30,7 @@ class VectorLayer:
     activation: Literal["linear", "tanh", "relu", "gelu", "sigmoid", "silu"] = "linear"
     use_bias: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if (self.kind == "dense") != (self.units > 0):
             raise ValueError(f"config.options.vector_layers: {self.kind}: expected units above 0 for dense alone, got {self.units}")
 
