@@ -27,8 +27,8 @@ flags.DEFINE_bool("do_lower_case", None, "Whether text is lower-cased; by defaul
 flags.DEFINE_string("output", None, "Folder of the exported model, such as models/NAME.", required=True)
 flags.DEFINE_integer("version", 0, "Version to write; 0: one above the highest existing version.", 0, 10**18 - 1)
 flags.DEFINE_enum("head", "", ["", "embeddings"], "The model's output; empty: the answers of its task.")
-flags.DEFINE_enum("pooling", None, ["cls", "mean"], "Embeddings: the vector of [CLS], or the mean over all tokens; by default as a "
-                  "retrieval run was trained, or the mean.")
+flags.DEFINE_enum("pooling", None, ["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"], "Embeddings: the vector of "
+                  "[CLS], or the mean or another pooling over all tokens; by default as a retrieval run was trained, or the mean.")
 flags.DEFINE_bool("normalize", None, "Embeddings: vectors of length 1; by default as a retrieval run's options.normalize says.")
 flags.DEFINE_integer("dimensions", None, "Embeddings: only the first numbers of a vector, as trained with options.matryoshka.",
                      lower_bound=1)

@@ -160,11 +160,12 @@ class Predictor:
             raise ValueError(f"prompt: expected one of {', '.join(self.prompts)}, got {prompt!r}")
         self.require_float_vectors("expected float32 vectors")
         rows, _ = self._rows.read_texts(texts)
-        if front := self.prompts.get(prompt, ""):
+        model = self._model.after(prompt) if prompt in self._model.prompted else self._model
+        if model is self._model and (front := self.prompts.get(prompt, "")):  # of a model that was exported without its prompts
             rows = [{**row, "text": front + row["text"]} for row in rows]
         vectors = out
         for numbers in self._batches(rows, batch_size):
-            part = np.asarray(self._outputs(rows, numbers)["embedding"], np.float32)
+            part = np.asarray(self._outputs(rows, numbers, model)["embedding"], np.float32)
             vectors = np.zeros((len(rows), part.shape[-1]), np.float32) if vectors is None else vectors
             vectors[numbers] = part / np.maximum(np.linalg.norm(part, axis=-1, keepdims=True), 1e-12)
         return np.zeros((0, 0), np.float32) if vectors is None else vectors
@@ -193,13 +194,13 @@ class Predictor:
                 answers[index] = {name: plain(outputs[name][place]) for name in self.outputs}
         return answers
 
-    def _outputs(self, rows: Sequence[Row], numbers: Sequence[int]) -> dict[str, Any]:
-        """Returns the outputs for the rows of these numbers.
+    def _outputs(self, rows: Sequence[Row], numbers: Sequence[int], model: ModelFunction | None = None) -> dict[str, Any]:
+        """Returns the outputs for the rows of these numbers, those of another `model` than the default one if it is given.
 
         Raises ValueError, naming the row, for an answer that is not finite.
         """
         try:
-            outputs = self._model(**{name: [rows[number][name] for number in numbers] for name in self.inputs})
+            outputs = (model or self._model)(**{name: [rows[number][name] for number in numbers] for name in self.inputs})
         except tf.errors.InvalidArgumentError as error:
             if (claim := broken_claim(error)) is None:
                 raise

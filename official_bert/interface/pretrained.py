@@ -7,7 +7,7 @@ from absl import logging
 
 from official_bert.files import is_file
 from official_bert.interface import keras_objects as keras_objects  # registers the classes of .keras files
-from official_bert.models.encoder import BertEncoder
+from official_bert.models.encoder import BertEncoder, encoder_within
 from official_bert.models.interchange import casing, formats
 from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.interchange.projects import hugging_face_tokenizers, ours
@@ -72,7 +72,7 @@ def load_encoder(path: str | os.PathLike, return_layers: bool = False) -> BertEn
     model = formats.encoder_of(formats.read(os.fspath(path)))
     if "pooler/kernel" not in model.weights:
         logging.warning("%s: has no pooler: pooled_output is that of random weights", model.origin)
-    return formats.make_model(model, return_layers=return_layers)
+    return encoder_within(formats.make_model(model, return_layers=return_layers))
 
 
 def load_model(path: str | os.PathLike) -> keras.Model:

@@ -4,8 +4,9 @@ vocabulary (SPLADE, Formal et al. 2021).
 B batch, T texts of an example, R texts in all, S sequence, D hidden size, V words.
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -13,21 +14,17 @@ from keras import ops
 from official_bert.layers.heads import MaskedLMHead
 from official_bert.layers.speed.recomputation import recomputed_in_chunks
 from official_bert.models.encoder import INPUTS, BertEncoder, EncoderWithHeads
+from official_bert.models.text_vectors import (
+    PROMPT_TOKENS,
+    Poolings,
+    VectorLayer,
+    make_vector_layers,
+    poolings_of,
+    text_vectors,
+    vector_width,
+)
 
-Pooling = Literal["cls", "mean"]
 TEXTS_AT_ONCE = 2  # whose logits for words are held together
-
-
-def text_vectors(encoder: BertEncoder, inputs: Mapping[str, Any], pooling: Pooling = "mean", training: bool | None = None) -> Any:
-    """Returns a vector for each text, float32 [B,D]: the mean of the real tokens' rows, or the row of [CLS] (left to right, of
-    the last token). Inputs are the encoder's.
-    """
-    if pooling == "cls":
-        place = encoder.reader.pooled_positions(inputs["input_mask"])
-        return ops.cast(encoder({**inputs, "output_positions": place}, training=training)["sequence_output"][:, 0], "float32")
-    rows = ops.cast(encoder(inputs, training=training)["sequence_output"], "float32")     # [B,S,D]
-    weights = ops.expand_dims(ops.cast(inputs["input_mask"], "float32"), 2)
-    return ops.sum(rows * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1.0)
 
 
 def cut_to_longest(rows: Any) -> Any:
@@ -46,14 +43,21 @@ def cut_to_longest(rows: Any) -> Any:
 class BiEncoder(EncoderWithHeads):
     """An encoder for T texts of an example, each a row of its own.
 
-    Inputs: `input_ids`, `input_mask`, `segment_ids` [B,T,S]. Outputs: `embedding` [B,T,D], float32, of length 1; of a text without any
-    token, 0. With `texts_at_once`, training encodes so many texts at a time and keeps no activations: groups may be as large as one likes.
+    Inputs: `input_ids`, `input_mask`, `segment_ids` [B,T,S], perhaps `prompt_tokens` [B,T,1]. Outputs: `embedding` [B,T,W], float32, of
+    length 1. `layers` follow the pooling; of their result, the first `dimensions` numbers count (0: all).
+    With `texts_at_once`, training encodes so many texts at a time and keeps no activations: groups may be as large as one likes.
     With `cuts`, first texts are encoded apart from the others, each as long as the longest of them.
     """
 
-    def __init__(self, encoder: BertEncoder, pooling: Pooling = "mean", texts_at_once: int = 0, cuts: bool = False, **kwargs: Any) -> None:
+    def __init__(self, encoder: BertEncoder, pooling: Poolings = "mean", texts_at_once: int = 0, cuts: bool = False,
+                 layers: Sequence[VectorLayer | Mapping[str, Any]] = (), dimensions: int = 0, **kwargs: Any) -> None:
         super().__init__(encoder, **kwargs)
-        self.settings = {"pooling": pooling, "texts_at_once": texts_at_once, "cuts": cuts}
+        kinds = [layer if isinstance(layer, VectorLayer) else VectorLayer(**layer) for layer in layers]
+        self.settings = {"pooling": pooling, "texts_at_once": texts_at_once, "cuts": cuts, "dimensions": dimensions,
+                         "layers": [dataclasses.asdict(layer) for layer in kinds]}
+        hidden_size = encoder.settings["hidden_size"]
+        self.width = vector_width(hidden_size, pooling, kinds)
+        self.vector_layers = make_vector_layers(kinds, hidden_size * len(poolings_of(pooling)))
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         texts = inputs["input_ids"].shape[1]
@@ -63,19 +67,24 @@ class BiEncoder(EncoderWithHeads):
 
     def _encode(self, inputs: Mapping[str, Any], first: Any, last: Any, training: bool | None) -> Any:
         """Returns the vectors of some texts of each example, [B,last-first,D]."""
-        length = ops.shape(inputs["input_ids"])[2]
-        rows = {name: ops.reshape(inputs[name][:, first:last], (-1, length)) for name in INPUTS}    # [R,S]
+        rows = {name: ops.reshape(inputs[name][:, first:last], (-1, ops.shape(inputs[name])[2])) for name in self._names(inputs)}
         rows = cut_to_longest(rows) if self.settings["cuts"] else rows
-        width, size = self.encoder.settings["hidden_size"], self.settings["texts_at_once"]
+        width, size = self.settings["dimensions"] or self.width, self.settings["texts_at_once"]
         if size and training:
             sites = [variable for variable in self.encoder.variables if variable.name == "seed_generator_state"]
-            vectors = recomputed_in_chunks(lambda part: self._vectors(part, training=True), self.encoder.weights, sites, rows, size, width)
+            vectors = recomputed_in_chunks(lambda part: self._vectors(part, training=True), self.weights, sites, rows, size, width)
         else:
             vectors = self._vectors(rows, training)
         return ops.reshape(vectors, (-1, last - first, width))
 
     def _vectors(self, rows: Any, training: bool | None) -> Any:
-        return text_vectors(self.encoder, rows, self.settings["pooling"], training)                 # [R,D]
+        vectors = text_vectors(self.encoder, rows, self.settings["pooling"], self.vector_layers, training)
+        return vectors[:, :self.settings["dimensions"] or self.width]                              # [R,W]
+
+    @staticmethod
+    def _names(inputs: Mapping[str, Any]) -> tuple[str, ...]:
+        """The inputs of `text_vectors` that are there."""
+        return (*INPUTS, *([PROMPT_TOKENS] if PROMPT_TOKENS in inputs else ()))
 
 
 @keras.saving.register_keras_serializable("official_bert")

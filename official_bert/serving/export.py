@@ -124,11 +124,10 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], w
         assets = [*assets, _write_padded(padded, inputs, pathlib.Path(folder).with_name(f"padded-{form}"))]
     with weights.scope():
         served.group = functools.partial(in_groups, few=weights.few)
-        signatures = make_signatures(inputs, answer, served.longest, options.num_choices, prompts, padded)
+        answers = checked_answers(served, answer, prompts)
+        signatures = make_signatures(inputs, answers, served.longest, options.num_choices, padded)
         del served.group
         if any(name in ENGINES for name in options.formats):
-            by_name = checked(answer)
-            answers = {"serving_default": by_name, **with_prompts(by_name, prompts)}
             signatures |= split_signatures(served, answers, inputs)
     holder = tf.Module()
     # The variables and not the Keras model: loading then needs no Keras, and nothing of ours is traced a second time.
@@ -185,15 +184,15 @@ def _counter(counter: str, inputs: Mapping[str, tf.TensorSpec]) -> str:
     return f"num_{counter}" if counter in inputs else counter
 
 
-def make_signatures(inputs: Mapping[str, tf.TensorSpec], answer: Callable, longest: Mapping[str, int], num_choices: int,
-                    prompts: Mapping[str, str] | None = None, padded: Mapping[str, str] | None = None) -> dict:
+def make_signatures(inputs: Mapping[str, tf.TensorSpec], answers: Mapping[str, Callable], longest: Mapping[str, int], num_choices: int,
+                    padded: Mapping[str, str] | None = None) -> dict:
     """Returns `serving_default` with named tensors, and `examples` with serialized `tf.train.Example`s under `inputs`.
 
-    Each of the `prompts` has a signature of its name, which puts it in front of `text`.
+    Each further one of `answers`, to texts behind a prompt, has a signature of its name.
 
     Examples of other lengths are padded, so `examples` also gives the lengths of those inputs that `padded` outputs are as wide as.
     """
-    by_name = tf.function(checked(answer), autograph=False).get_concrete_function(**inputs)
+    by_name = tf.function(answers["serving_default"], autograph=False).get_concrete_function(**inputs)
     counted = [name for name in (padded or {}).values() if name in inputs]
 
     @functools.partial(tf.function, input_signature=[tf.TensorSpec([None], tf.string, "inputs")], autograph=False)
@@ -201,21 +200,18 @@ def make_signatures(inputs: Mapping[str, tf.TensorSpec], answer: Callable, longe
         tensors, lengths = parse_inputs(serialized, inputs, longest, num_choices)
         return by_name(**tensors) | {_counter(name, inputs): lengths[name] for name in counted}
 
-    prompted = {name: tf.function(by_text, autograph=False, input_signature=[tf.TensorSpec([None], tf.string, "text")])
-                for name, by_text in with_prompts(by_name, prompts or {}).items()}
-    return {"serving_default": by_name, **{name: function.get_concrete_function()
-                                           for name, function in {"examples": by_example, **prompted}.items()}}
+    prompted = {name: tf.function(function, autograph=False).get_concrete_function(**inputs)
+                for name, function in answers.items() if name != "serving_default"}
+    return {"serving_default": by_name, "examples": by_example.get_concrete_function(), **prompted}
 
 
-def checked(answer: Callable) -> Callable:
-    """Returns a function of named tensors, which answers them once they have been checked to have as many rows."""
-    return lambda **tensors: answer(require(same_rows(tensors), tensors))
-
-
-def with_prompts(by_name: Callable, prompts: Mapping[str, str]) -> dict[str, Callable]:
-    """Returns a function for each of the prompts, which puts it in front of the texts that it gives to `by_name`."""
-    return {name: lambda text, front=prompt: by_name(text=tf.strings.join([front, text]))
-            for name, prompt in prompts.items()}
+def checked_answers(served: ServedModel, answer: Callable, prompts: Mapping[str, str]) -> dict[str, Callable]:
+    """Returns what the signatures of named tensors compute, by their names: the answer to inputs that have been checked to have as many
+    rows, and that to texts behind each of the prompts.
+    """
+    prompted = {name: functools.partial(served.answer_prompted, prompt=prompt) for name, prompt in prompts.items()}
+    return {name: lambda function=function, **tensors: function(require(same_rows(tensors), tensors))
+            for name, function in {"serving_default": answer, **prompted}.items()}
 
 
 def foreign_ops(function) -> set[str]:

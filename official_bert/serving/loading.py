@@ -1,5 +1,6 @@
 """Loads exported models as functions, for our commands and tests; servers and other people need only TensorFlow for it."""
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -12,6 +13,8 @@ from official_bert.files import exists, list_names, list_versions
 from official_bert.models.run_folder import RunFolder
 from official_bert.runtimes.model_weights import check_saved_model
 from official_bert.serving.served_model import ServedModel
+
+PROMPT_NAMES = ("query", "passage")  # of signatures
 
 
 def latest_version(folder: str) -> str:
@@ -47,10 +50,15 @@ class ModelFunction:
     `inputs` are the names and tensor specs of its inputs, `outputs` those of its outputs; `owner` holds its variables.
     """
 
-    def __init__(self, signature: Callable, owner: Any, place: str):
-        self.signature, self.owner, self.place = signature, owner, place
+    def __init__(self, signature: Callable, owner: Any, place: str, prompted: Mapping[str, Callable[[], Callable]] | None = None):
+        self.signature, self.owner, self.place, self.prompted = signature, owner, place, prompted or {}
         self.inputs: Mapping[str, tf.TensorSpec] = signature.structured_input_signature[1]
         self.outputs: Mapping[str, tf.TensorSpec] = signature.structured_outputs
+
+    @functools.cache  # noqa: B019  of a model, which lives as long as it is used
+    def after(self, prompt: str) -> "ModelFunction":
+        """Returns the function of texts with a prompt in front, by its name: one of `prompted`, which makes its signature."""
+        return ModelFunction(self.prompted[prompt](), self.owner, self.place)
 
     def __call__(self, **values: Any) -> dict[str, Any]:
         """Returns the outputs; raises ValueError unless `values` have the names of `inputs`."""
@@ -75,10 +83,18 @@ def load_exported(path: str, form: Literal["text", "ids"] = "text") -> ModelFunc
         definition = saved_model_pb2.SavedModel.FromString(file.read())
     for meta_graph in definition.meta_graphs:
         check_saved_model(folder_here, meta_graph.graph_def, folder)
-    return ModelFunction(saved_model.signatures["serving_default"], saved_model, folder)
+    named = {name: lambda signature=signature: signature for name, signature in saved_model.signatures.items()
+             if form == "text" and name in PROMPT_NAMES and list(signature.structured_input_signature[1]) == ["text"]}
+    return ModelFunction(saved_model.signatures["serving_default"], saved_model, folder, named)
 
 
 def function_of(served: ServedModel) -> ModelFunction:
     """Returns the `text` form of a served model that is not exported."""
     graph = tf.function(lambda **tensors: served.answer_text(tensors), autograph=False)
-    return ModelFunction(graph.get_concrete_function(**served.text_inputs), served, "this model")
+    named = {name: functools.partial(tf.function(functools.partial(_prompted, served, prompt), autograph=False).get_concrete_function,
+                                     **served.text_inputs) for name, prompt in served.prompts.items()}
+    return ModelFunction(graph.get_concrete_function(**served.text_inputs), served, "this model", named)
+
+
+def _prompted(served: ServedModel, prompt: str, **tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+    return served.answer_prompted(tensors, prompt)

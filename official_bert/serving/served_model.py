@@ -20,9 +20,9 @@ import tensorflow as tf
 
 from official_bert.config import check_length
 from official_bert.fields import Constraint, Count, Probability, check_fields
-from official_bert.models.bi_encoder import Pooling, text_vectors
 from official_bert.models.encoder import BertEncoder, encoder_within
 from official_bert.models.replaced_tokens import ReplacedTokenDetector
+from official_bert.models.text_vectors import PROMPT_TOKENS, Pooling, Poolings, poolings_of, text_vectors, vector_width
 from official_bert.serving.bounds import Claim, in_groups, in_range, require
 from official_bert.text import graph_packing, loading
 from official_bert.text.graph_loading import AnyGraphTokenizer, load_graph
@@ -65,7 +65,7 @@ class ServingOptions:
     top_k: Count | None = _read_by("fill-mask models and sparse vectors")
     """Words for each blank, or of a text."""
     pooling: Pooling | None = _read_by("embeddings (--head=embeddings)")
-    """Vector of a text: the row of [CLS], or the mean."""
+    """Vector of a text: the row of [CLS], the mean or another pooling of all rows."""
     normalize: bool | None = _read_by("embeddings")
     """Vectors of length 1."""
     dimensions: Count | None = _read_by("embeddings")
@@ -180,6 +180,10 @@ class ServedModel(tf.Module, abc.ABC):
         features, truncated = self.pack(*(self.tokenizer.tokenize(inputs[name]) for name in self.text_inputs))
         return {**self.answer_rows(features), "truncated": truncated}
 
+    def answer_prompted(self, inputs: Tensors, prompt: str) -> dict[str, tf.Tensor]:
+        """Returns the outputs of the `text` SavedModel for texts with a prompt in front."""
+        return self.answer_text({**inputs, "text": tf.strings.join([prompt, inputs["text"]])})
+
     def claims(self, inputs: Tensors) -> list[Claim]:
         """Returns what must hold of the inputs of `ids_inputs`, as `bounds.require` takes it."""
         shapes = {name: tf.shape(inputs[name]) for name in ID_INPUTS}
@@ -287,25 +291,34 @@ class ServedWindows(ServedModel):
 
 
 class ServedEmbeddings(ServedModel):
-    """Gives a vector for a text: the encoder's last row of [CLS], or the mean of all rows.
+    """Gives a vector for a text: pooled rows of the encoder, and what the model's layers behind them make of that (`text_vectors`).
 
     With `dimensions`, its first numbers alone; with `normalize`, of length 1. `vectors` are float32; int8, in 256 steps over the range
     of each number in calibration texts (`calibrate`); or binary, a bit for each number above 0, eight in a uint8, the first one highest.
-    `prompts` stand in front of the texts of the signatures of their names.
+    `prompts` stand in front of the texts of the signatures of their names, `default_prompt` in front of others; without `include_prompt`,
+    their tokens are read but not pooled.
     """
 
     outputs = ("embedding", "token_count", "truncated")
     reads = ("pooling", "normalize", "dimensions", "vectors")
 
-    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, pooling: Pooling = "mean",
-                 normalize: bool = False, dimensions: int = 0, vectors: Vectors = "float32", prompts: Mapping[str, str] | None = None):
+    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, pooling: Poolings = "mean",
+                 normalize: bool = False, dimensions: int = 0, vectors: Vectors = "float32", prompts: Mapping[str, str] | None = None,
+                 default_prompt: str = "", include_prompt: bool = True):
         super().__init__(model, tokenizer, max_seq_length)
-        width = self.encoder.settings["hidden_size"]
+        self.layers = getattr(model, "vector_layers", ())
+        if self.layers and len(poolings_of(pooling)) != len(poolings_of(model.settings["pooling"])):
+            count = len(poolings_of(model.settings["pooling"]))
+            raise ValueError(f"--pooling={pooling}: expected {count} poolings, which the layers behind them read")
+        width = getattr(model, "width", 0) if self.layers else vector_width(self.encoder.settings["hidden_size"], pooling, ())
         self.pooling, self.normalize, self.vectors, self.dimensions = pooling, normalize, vectors, dimensions or width
         self.prompts = prompts or {}
+        self.default_prompt, self.include_prompt = default_prompt, include_prompt
         self.ranges: np.ndarray | None = None  # of each number, lowest and highest [2,D]
         if vectors != "float32":
             self.why_not_dense = f"which step a number at the border of two has depends on the runtime (--vectors={vectors})"
+        elif not include_prompt and (self.prompts or default_prompt):
+            self.why_not_dense = "rows of ids do not say which tokens are a prompt's, which is not pooled (options.include_prompt: false)"
         if self.dimensions > width:
             raise ValueError(f"--dimensions: expected at most {width}, the numbers of the model's vectors, got {self.dimensions}")
         if vectors == "binary" and self.dimensions % 8:
@@ -315,14 +328,31 @@ class ServedEmbeddings(ServedModel):
         """Finds the range of each number of the vectors of texts, for int8. Raises ValueError for fewer than two texts."""
         if len(texts) < 2:
             raise ValueError(f"expected at least two texts to calibrate int8 vectors, got {len(texts)}")
-        run = tf.function(lambda part: self._vectors_of(self.pack(self.tokenizer.tokenize(part))[0])["embedding"], autograph=False,
+        run = tf.function(lambda part: self._vectors_of_texts(part, self.default_prompt)["embedding"], autograph=False,
                           input_signature=[tf.TensorSpec([None], tf.string)])
         parts = [run(tf.constant(list(texts[start:start + at_once]))).numpy() for start in range(0, len(texts), at_once)]
         self.ranges = np.stack([np.min([part.min(axis=0) for part in parts], axis=0), np.max([part.max(axis=0) for part in parts], axis=0)])
 
-    def _vectors_of(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `embedding` [B,D], float32, of rows of ids."""
-        return self.run({name: inputs[name] for name in ID_INPUTS}, {"embedding": tf.TensorSpec([None, self.dimensions])})
+    def _vectors_of(self, inputs: Tensors, prompt_tokens: int = 0) -> dict[str, tf.Tensor]:
+        """Returns `embedding` [B,D], float32, of rows of ids, whose first `prompt_tokens` are not pooled."""
+        def compute(part: Tensors, _: tf.Tensor) -> Mapping[str, tf.Tensor]:
+            more = {PROMPT_TOKENS: tf.fill([tf.shape(part["input_ids"])[0], 1], prompt_tokens)} if prompt_tokens else {}
+            return self.run_model(part, **more)
+        return self.run({name: inputs[name] for name in ID_INPUTS}, {"embedding": tf.TensorSpec([None, self.dimensions])}, compute)
+
+    def _vectors_of_texts(self, texts: tf.Tensor, prompt: str) -> dict[str, tf.Tensor]:
+        """Returns `embedding` [B,D], float32, of texts behind a prompt, `token_count` [B] and `truncated` [B]."""
+        features, truncated = self.pack(self.tokenizer.tokenize(tf.strings.join([prompt, texts]) if prompt else texts))
+        vectors = self._vectors_of(features, 0 if self.include_prompt else self._tokens_of(prompt))
+        return {**vectors, "token_count": tf.reduce_sum(features["input_mask"], axis=1), "truncated": truncated}
+
+    def _tokens_of(self, prompt: str) -> int:
+        """Returns how many tokens a prompt has, those in front of it ([CLS]) included, those behind it ([SEP]) not; 0 without a prompt."""
+        if not prompt:
+            return 0
+        with tf.init_scope():
+            ids = self.pack(self.tokenizer.tokenize(tf.constant([prompt])))[0]["input_ids"].numpy()[0]
+        return len(ids) - (int(ids[-1]) in self.special.values())
 
     def answer_rows(self, inputs):
         """Returns `embedding` [B,D]; binary, [B,D/8]."""
@@ -330,7 +360,7 @@ class ServedEmbeddings(ServedModel):
 
     def call_model(self, inputs):
         """Returns `embedding` [G,D]."""
-        vectors = text_vectors(self.model, inputs, self.pooling, training=False)[:, :self.dimensions]
+        vectors = text_vectors(self.encoder, inputs, self.pooling, self.layers, training=False)[:, :self.dimensions]
         return {"embedding": tf.math.l2_normalize(vectors, axis=-1, epsilon=1e-24) if self.normalize else vectors}
 
     def finish_rows(self, outputs):
@@ -349,8 +379,11 @@ class ServedEmbeddings(ServedModel):
 
     def answer_text(self, inputs):
         """Returns `embedding` [B,D], `token_count` [B] ([CLS] and [SEP] included) and `truncated` [B]."""
-        features, truncated = self.pack(self.tokenizer.tokenize(inputs["text"]))
-        return {**self.answer_rows(features), "token_count": tf.reduce_sum(features["input_mask"], axis=1), "truncated": truncated}
+        return self.answer_prompted(inputs, self.default_prompt)
+
+    def answer_prompted(self, inputs, prompt):
+        """Returns the same for texts with a prompt in front, in the place of the default one."""
+        return self.finish_rows(self._vectors_of_texts(inputs["text"], prompt))
 
     @staticmethod
     def describe(row, answer):
@@ -363,7 +396,8 @@ def vector_settings(task: TaskBase) -> dict[str, Any]:
     if task.head != "embeddings":
         return {}
     options = task.options
-    return {"pooling": options.pooling, "normalize": options.normalize, "prompts": options.prompts}
+    return {"pooling": options.pooling, "normalize": options.normalize, "dimensions": options.dimensions,
+            "include_prompt": options.include_prompt, "default_prompt": options.default_prompt, "prompts": options.prompts}
 
 
 def make_served_model(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:

@@ -179,6 +179,8 @@ def _answering(stored: StoredModel) -> StoredModel:
         logging.warning("%s: not used: %s", stored.origin, ", ".join(stored.unknown[:6]))
     for warning in stored.warnings:
         logging.warning("%s: %s", stored.origin, warning)
-    alone = not stored.head or (stored.head == "pretraining" and "masked_lm/output_bias" not in stored.weights)
+    if stored.why_no_vectors:
+        raise ValueError(f"{stored.why_no_vectors}; --init_checkpoint takes its encoder alone")
+    alone = not stored.head or stored.pooling or (stored.head == "pretraining" and "masked_lm/output_bias" not in stored.weights)
     return formats.encoder_of(stored) if alone else dataclasses.replace(stored, unknown=())
 

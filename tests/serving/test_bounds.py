@@ -205,7 +205,7 @@ def test_lists_of_examples_are_refused_before_they_are_padded():
 
 def test_inputs_with_other_numbers_of_rows_are_refused(make_windowed):
     served = make_windowed("spans")
-    signature = export.make_signatures(served.text_inputs, served.answer_text, {}, 1)["serving_default"]
+    signature = export.make_signatures(served.text_inputs, export.checked_answers(served, served.answer_text, {}), {}, 1)["serving_default"]
     with pytest.raises(REFUSED, match=r"question: expected as many rows as context has, got\] \[2\]"):
         signature(question=tf.constant(["a", "b"]), context=tf.constant(["c"]))
 

@@ -19,7 +19,8 @@ GIVEN = {
     "train_on": ["scores", "texts"],
     "negative_columns": ["[other]", "[other, more]"], "most_negatives": ["1"], "label_column": ["score"], "teacher_columns": ["[scores]"],
     "score_column": ["score"], "score_range": ["[0, 5]"], "group_size": ["2", "3"], "texts_at_once": ["2"], "temperature": ["0.1"],
-    "margin": ["0.5"], "matryoshka": ["[16, 8]"], "pooling": ["cls"], "normalize": ["true"], "query_prompt": ["'the '"],
+    "margin": ["0.5"], "matryoshka": ["[16, 8]"], "pooling": ["cls"], "normalize": ["true"], "dimensions": ["8"],
+    "vector_layers": ["[{kind: dense, units: 4}]"], "include_prompt": ["false"], "default_prompt": ["'a '"], "query_prompt": ["'the '"],
     "passage_prompt": ["'a '"], "unknown_ids": ["skip"], "empty_text": ["skip"], "query_penalty": ["0.0"], "passage_penalty": ["0.0"],
     "penalty_steps": ["5"], "candidates": ["5"], "dropout": ["0.0"], "text_pair_column": ["other"], "max_seq_length": ["8"],
     "buckets": ["[8, 32]"], "dev_share": ["0.5"], "train_share": ["0.5"], "folds": ["2"]}

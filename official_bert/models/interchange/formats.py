@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from official_bert.data.long_work.preflight import check_disk
 from official_bert.files import read_mapping, written_folder
+from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPredictor, Tagger
 from official_bert.models.encoder import ENCODER_PREFIXES, BertEncoder, encoder_settings, encoder_within, weights_by_name
 from official_bert.models.interchange import hub, prefixes, stored_models
@@ -25,6 +26,7 @@ from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.replaced_tokens import GENERATOR, ReplacedTokenDetector
 from official_bert.models.run_folder import RunFolder
+from official_bert.models.text_vectors import LAYER_PREFIX
 from official_bert.runtimes.finite import require_finite
 from official_bert.text import loading
 from official_bert.text.subwords import tokenizer_files
@@ -198,8 +200,9 @@ def as_head(model: StoredModel, head: Head) -> StoredModel:
 
 
 def encoder_of(model: StoredModel) -> StoredModel:
-    """Returns only the encoder of a stored model, without heads and without weights that are not BERT's."""
-    weights = {name: weight for name, weight in model.weights.items() if name.startswith(ENCODER_PREFIXES)}
+    """Returns only the encoder of a stored model, with the layers that make its vectors, without other heads and unknown weights."""
+    kept = (*ENCODER_PREFIXES, *([LAYER_PREFIX] if model.pooling else []))
+    weights = {name: weight for name, weight in model.weights.items() if name.startswith(kept)}
     return dataclasses.replace(model, weights=weights, head="", unknown=(), labels=(), generator=None)
 
 
@@ -212,7 +215,8 @@ def make_model(model: StoredModel, **options: Any) -> keras.Model:
     classes = {name: len(weight) for name, weight in model.weights.items()}
     if model.head in ("classifier", "tagger") and (bias := f"{model.head}/output_bias") not in classes:
         raise ValueError(f"{model.origin}: missing: {model.table.theirs(bias) or bias}")
-    makers = {"": lambda: encoder, "pretraining": lambda: Pretrainer(
+    makers = {"": lambda: BiEncoder(encoder, model.pooling or "mean", layers=model.vector_layers, dimensions=model.dimensions)
+              if model.vector_layers else encoder, "pretraining": lambda: Pretrainer(
             encoder, "next_sentence/output_bias" in classes, "boundary/output_bias" in classes),
             "choice": lambda: ChoiceClassifier(encoder),
             "classifier": lambda: Classifier(encoder, classes["classifier/output_bias"]),

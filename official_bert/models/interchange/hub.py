@@ -22,7 +22,7 @@ NAME = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<r
 PRESET = re.compile(r"bert_[a-z0-9_]+")  # of keras-hub
 # The files of a repository that tell of its model: configurations, tokenizers, the modules of sentence-transformers, a preset's parts.
 SMALL_FILES = re.compile(r"(\w*config|config_\w+|tokenizer|vocab|special_tokens_map|added_tokens|modules|task|metadata)\.json"
-                         r"|vocab\.txt|merges\.txt|[\w.]+\.model|\d_\w+/(config\.json|model\.safetensors)|assets/tokenizer/[\w.]+")
+                         r"|vocab\.txt|merges\.txt|[\w.]+\.model|\d_\w+/(config\.json|model\.safetensors|pytorch_model\.bin)|assets/tokenizer/[\w.]+")
 # Its weights, the first kind that it has: a file that can hold nothing but tensors comes before a pickle.
 WEIGHTS = (re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"), re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?"),
            re.compile(r"model\.weights\.h5"), re.compile(r"[\w-]+\.ckpt(-\d+)?\.(index|data-\d+-of-\d+)"))

@@ -12,6 +12,7 @@ import safetensors
 from official_bert.config import ModelConfig, build, read_bert_config
 from official_bert.model_config import BERT_BASE, OF_RELATIVES
 from official_bert.models.interchange.names import NameTable
+from official_bert.models.text_vectors import Poolings, VectorLayer
 from official_bert.text.loading import VOCAB_FILE
 from official_bert.text.subwords import tokenizer_files
 from official_bert.text.vocab import read_entries
@@ -19,7 +20,6 @@ from official_bert.text.vocab import read_entries
 Head = Literal["", "pretraining", "classifier", "choice", "tagger", "span", "replaced"]
 Kind = Literal["", "classifier", "multi_label", "regression"]
 Objective = Literal["", "masked_lm", "next_token", "replaced_tokens"]
-StoredPooling = Literal["", "cls", "mean", "other"]
 BERT_CONFIG_FILE = "bert_config.json"
 # Weights that tell the sizes.
 SIZED = ("embeddings/word_embeddings", "embeddings/position_embeddings", "embeddings/token_type_embeddings",
@@ -49,8 +49,13 @@ class StoredModel:
     objective_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the run, beside the objective
     generator: "StoredModel | None" = None  # of a discriminator, which learned to tell its guesses
     sentence_task: str = ""  # that a pre-trained model's head for sentences learned: nsp or sop; "" if the files do not say
-    pooling: StoredPooling = ""  # of an encoder's rows to a vector of the text; "": the files do not say; "other": not computed here
-    normalize: bool = False  # whether vectors of texts have length 1
+    pooling: Poolings | Literal[""] = ""  # of an encoder's rows to a vector of the text; "": the files do not say
+    include_prompt: bool = True  # whether the tokens of a prompt are pooled too
+    vector_layers: Sequence[VectorLayer] = ()  # behind the pooling; their weights are `vector_NUMBER/...`
+    dimensions: int = 0  # first numbers of a vector that are given alone; 0: all
+    normalize: bool = False  # whether vectors of texts then have length 1
+    default_prompt: str = ""  # in front of texts of which nobody says what they are
+    why_no_vectors: str = ""  # what the files say about vectors and is not computed here: nothing answers with this model
     prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # in front of texts: of a `query`, of a `passage`
     longest_text: int = 0  # tokens of a text of which a vector is made; 0: the files do not say
     unknown: Sequence[str] = ()  # their weights that have no row in the table

@@ -9,7 +9,7 @@ from official_bert.data.search.rows import SearchColumns
 from official_bert.data.splits import SplitOptions
 from official_bert.data.tables import TableOptions
 from official_bert.fields import Constraint, Natural, Positive, ScoreRange, check_used, only_with
-from official_bert.models.bi_encoder import Pooling
+from official_bert.models.text_vectors import Poolings, VectorLayer
 
 TWO_COLUMNS = "config.options.text_column, text_pair_column: expected two columns"
 Loss = Literal["", "contrastive", "contrastive_both", "triplet", "margin_mse", "kl", "cosine", "cosent"]
@@ -61,14 +61,23 @@ class Options(SplitOptions, TableOptions):
     """Least difference of cosines, of triplets."""
     matryoshka: Sizes = ()
     """First numbers of the vectors that are good vectors too; the loss is the sum over them."""
-    pooling: Pooling = "mean"
-    """Vector of a text: the row of [CLS], or the mean of all rows."""
+    pooling: Poolings = "mean"
+    """Vector of a text, of one or several of these poolings: the row of [CLS], the mean of all rows, their largest numbers, their sum
+    divided by the root of their number, their mean weighted by place, the last row."""
+    include_prompt: bool = True
+    """Whether the tokens of a prompt are pooled too."""
+    vector_layers: tuple[VectorLayer, ...] = ()
+    """Layers behind the pooling: dense, layer_norm or normalize."""
+    dimensions: Natural = 0
+    """First numbers of a vector that are given alone; 0: all."""
     normalize: bool = False
     """Exported vectors have length 1."""
     query_prompt: str = ""
     """Text in front of first texts, such as `query: `."""
     passage_prompt: str = ""
     """Text in front of second texts and negatives."""
+    default_prompt: str = ""
+    """Text in front of texts of which nobody says whether they are queries or passages, in answers."""
     unknown_ids: UnknownIds = "refuse"
     """Judgements of a collection (BEIR) whose ids are unknown."""
     empty_text: labelled_texts.EmptyText = "refuse"
@@ -116,9 +125,9 @@ class Options(SplitOptions, TableOptions):
 
     @property
     def prompts(self) -> dict[str, str]:
-        """The prompts that there are, by the names of their signatures."""
+        """The prompts that there are, by the names of their signatures; beside a default one, they may be empty."""
         prompts = {"query": self.query_prompt, "passage": self.passage_prompt}
-        return {name: prompt for name, prompt in prompts.items() if prompt}
+        return {name: prompt for name, prompt in prompts.items() if prompt or self.default_prompt}
 
     @property
     def in_groups(self) -> bool:

@@ -41,7 +41,8 @@ class Options(retrieval_options.Options):
         if self.train_on != "pairs":
             raise ValueError(f"config.options.train_on: sparse vectors are trained on pairs, got {self.train_on}")
         check_used(self, ["penalty_steps"], "a query_penalty or a passage_penalty above 0", self.query_penalty + self.passage_penalty > 0.0)
-        check_used(self, ["score_column", "matryoshka", "pooling", "normalize", "texts_at_once", "score_range"], "--task=retrieval", False)
+        check_used(self, ["score_column", "matryoshka", "pooling", "include_prompt", "vector_layers", "dimensions", "normalize",
+                          "default_prompt", "texts_at_once", "score_range"], "--task=retrieval", False)
 
     @property
     def in_groups(self):

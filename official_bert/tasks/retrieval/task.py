@@ -21,6 +21,7 @@ from official_bert.data.sources import ExampleSource
 from official_bert.data.tables import Source
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
 from official_bert.models.bi_encoder import BiEncoder
+from official_bert.models.text_vectors import PROMPT_TOKENS, vector_width
 from official_bert.serving.served_model import ServedEmbeddings, vector_settings
 from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, number_texts
 from official_bert.tasks.retrieval.options import OF_A_TEACHER, TWO_COLUMNS, Options
@@ -42,7 +43,8 @@ class Task(RankingTask):
     def build_model(self):
         """Builds an encoder without a head."""
         options, training = self.options, self.config.training
-        settings = {"pooling": options.pooling, "texts_at_once": options.texts_at_once, "cuts": not training.xla}
+        settings = {"pooling": options.pooling, "texts_at_once": options.texts_at_once, "cuts": not training.xla,
+                    "layers": options.vector_layers, "dimensions": options.dimensions}
         return BiEncoder.make(self.config.model, settings, recompute=training.recompute)
 
     def losses(self, outputs, batch):
@@ -98,7 +100,8 @@ class Task(RankingTask):
             target = {"scores": tf.TensorSpec((batch_size,), tf.float32)}
         elif options.teacher_columns:
             target = {"teacher": tf.TensorSpec((batch_size, texts - 1), tf.float32)}
-        return self._row_spec(batch_size, texts) | target
+        prompts = {} if self.options.include_prompt else {PROMPT_TOKENS: tf.TensorSpec((batch_size, texts, 1), tf.int32)}
+        return self._row_spec(batch_size, texts) | target | prompts
 
     def best_metric(self):
         """The correlation with the scores, or the mean reciprocal rank."""
@@ -180,9 +183,14 @@ class Task(RankingTask):
         settings, options = self.config.training, self.options
         if options.text_column == options.text_pair_column:
             raise ValueError(f"{TWO_COLUMNS}, got {options.text_column!r} twice")
-        width, model = self.config.model.hidden_size, self.config.model
+        model = self.config.model
+        width = vector_width(model.hidden_size, options.pooling, options.vector_layers)
+        if options.dimensions > width:
+            raise ValueError(f"config.options.dimensions: expected at most the {width} numbers of a vector, got {options.dimensions}")
+        width = options.dimensions or width
         if options.matryoshka and max(options.matryoshka) > width:
-            raise ValueError(f"config.options.matryoshka: expected at most model.hidden_size = {width}, got {max(options.matryoshka)}")
+            named = "model.hidden_size" if width == model.hidden_size else "the numbers of a vector"
+            raise ValueError(f"config.options.matryoshka: expected at most {named} = {width}, got {max(options.matryoshka)}")
         if options.train_on == "texts" and steps.train and not (model.hidden_dropout_prob or model.attention_probs_dropout_prob):
             raise ValueError("config.options.train_on: texts: expected dropout in the model (model.hidden_dropout_prob), which makes two "
                              "vectors of one text differ, got none")
@@ -222,18 +230,32 @@ class Task(RankingTask):
     def _collection(self, collection: Collection, files: DataFiles) -> HeldOutCollection:
         queries, passages = ([prompt + text for text in texts] for prompt, texts in (
             (self.options.query_prompt, collection.queries), (self.options.passage_prompt, collection.passages)))
-        return HeldOutCollection(collection, self._source_of([(text,) for text in (*queries, *passages)], {}, files))
+        prompts = np.repeat(self._prompt_tokens, (len(queries), len(passages)))[:, None]
+        return HeldOutCollection(collection, self._source_of([(text,) for text in (*queries, *passages)], {}, files, prompts=prompts))
+
+    @property
+    def _prompt_tokens(self) -> tuple[int, int]:
+        """How many tokens the prompts of a query and of a passage have, [CLS] included; 0 without a prompt."""
+        query, passage = (TextFeatures(make_features([prompt], None, self.tokenizer, self.options.max_seq_length))[0]["input_ids"]
+                          for prompt in (self.options.query_prompt, self.options.passage_prompt))
+        return (len(query) - 1 if self.options.query_prompt else 0), (len(passage) - 1 if self.options.passage_prompt else 0)
 
     def _make_source(self, rows: Sequence[Sequence[str]], extra: dict[str, np.ndarray], files: DataFiles,
                      training: bool = False) -> ExampleSource:
         """Makes batches of rows of texts, the first of which are queries."""
         query, passage = self.options.query_prompt, self.options.passage_prompt
         with_prompts = [(query + first, *(passage + text for text in others)) for first, *others in rows] if query or passage else rows
-        return self._source_of(with_prompts, extra, files, training)
+        query_tokens, passage_tokens = self._prompt_tokens
+        prompts = np.full((len(rows), max(map(len, rows))), passage_tokens, np.int32)
+        prompts[:, 0] = query_tokens
+        return self._source_of(with_prompts, extra, files, training, prompts)
 
     def _source_of(self, rows: Sequence[Sequence[str]], extra: dict[str, np.ndarray], files: DataFiles,
-                   training: bool = False) -> ExampleSource:
+                   training: bool = False, prompts: np.ndarray | None = None) -> ExampleSource:
+        """`prompts` [N,T] are the numbers of tokens of prompts."""
         arrays = make_features([text for row in rows for text in row], None, self.tokenizer, self.options.max_seq_length, files.cache_dir)
+        if prompts is not None and not self.options.include_prompt:
+            extra = extra | {PROMPT_TOKENS: prompts[..., None]}
         return self.make_batches(ChoiceFeatures(TextFeatures(arrays), [len(row) for row in rows], extra), training)
 
     def _cosines(self, scores: np.ndarray) -> np.ndarray:
@@ -242,7 +264,7 @@ class Task(RankingTask):
         return (scores - np.float32(low)) / np.float32(high - low or 1.0)
 
     def served(self, model, options):
-        return ServedEmbeddings.make(self, model.encoder, options, **vector_settings(self))
+        return ServedEmbeddings.make(self, model, options, **vector_settings(self))
 
 
 def shortened(vectors: tf.Tensor, size: int | None) -> tf.Tensor:

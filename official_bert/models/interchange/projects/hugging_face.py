@@ -12,14 +12,15 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from official_bert.config import ModelConfig, build
-from official_bert.files import read_json, read_mapping
+from official_bert.files import read_mapping
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.members.family import member_for, member_of
 from official_bert.models.interchange.members.member import Member
 from official_bert.models.interchange.names import NameTable, as_matrix
 from official_bert.models.interchange.projects import hugging_face_tokenizers as tokenizers
-from official_bert.models.interchange.projects import torch_pickle
-from official_bert.models.interchange.stored_models import Kind, StoredModel, StoredPooling
+from official_bert.models.interchange.projects import sentence_transformers, torch_pickle
+from official_bert.models.interchange.stored_models import Kind, StoredModel
+from official_bert.models.text_vectors import LAYER_PREFIX
 from official_bert.text.subwords import tokenizer_files
 
 NAME = "Hugging Face folder"
@@ -29,14 +30,6 @@ OTHER_CLASSES = ("LMHeadModel", "ForCausalLM", "GenerationEncoder", "GenerationD
 KINDS: Mapping[str, Kind] = {"single_label_classification": "classifier", "multi_label_classification": "multi_label",
                              "regression": "regression"}
 WEIGHT_TYPES = ("float32", "float16", "bfloat16", "float64")
-# Files of sentence-transformers, which say how a vector of a text is made.
-MODULES_FILE, POOLING_FOLDER, NORMALIZE_FOLDER = "modules.json", "1_Pooling", "2_Normalize"
-SETTINGS_FILE, LENGTH_FILE = "config_sentence_transformers.json", "sentence_bert_config.json"
-NO_LENGTH = 10**6  # tokens: a larger number stands for none
-PROMPTS = {"query": ("query",), "passage": ("document", "passage")}  # our names, and theirs
-MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_max_tokens": "max",
-         "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len", "pooling_mode_weightedmean_tokens": "weightedmean",
-         "pooling_mode_lasttoken": "lasttoken"}
 USUAL_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # positions 0, 1, 2, ... and segment 0, in some versions
 
 
@@ -72,14 +65,16 @@ def read(folder: str) -> StoredModel:
     if config.hidden_act == "gelu_erf":
         notes.append("hidden_act gelu is Hugging Face's, the erf form: gelu_erf here")
     notes += member.remarks(values)
-    of_tokenizer, pooling = tokenizers.read(folder), "" if head else read_pooling(folder)
-    warnings = [*pooling_remarks(pooling), *tokenizers.remarks(folder, of_tokenizer["vocab"])]
+    of_tokenizer = tokenizers.read(folder)
+    vectors, vector_weights = sentence_transformers.read(folder, head, config.hidden_size, read_tensors)
+    weights |= vector_weights
+    warnings = [*filter(None, [vectors.get("why_no_vectors", "")]), *tokenizers.remarks(folder, of_tokenizer["vocab"])]
     if own_class:
         warnings.append(f"{architecture} is a class of its own, read by the names of its weights "
                         f"({f'head: {head}' if head else 'the encoder'}); what it computes otherwise is not done here")
     return StoredModel(origin=f"{NAME} {folder} ({architecture or member.title})", weights=weights, table=table, config=config,
-                       model_type=model_type, head=head, unknown=[*unknown, *unusable], notes=notes, pooling=pooling, warnings=warnings,
-                       **of_tokenizer, **(read_settings(folder) if pooling else {}),
+                       model_type=model_type, head=head, unknown=[*unknown, *unusable], notes=notes, warnings=warnings,
+                       **of_tokenizer, **vectors,
                        sentence_task=member.sentence_task if "next_sentence/output_bias" in weights else "",
                        labels=_read_labels(values, path) if head in ("classifier", "tagger") else [],
                        kind=_read_kind(values, path, len(weights.get("classifier/output_bias", ()))) if head == "classifier" else "")
@@ -196,7 +191,8 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     architecture, table = member.stems[model_type] + suffix, NameTable([*member.encoder, *form.rows])
     left_out = [name for name in stored.weights if name.startswith(("pooler/", "boundary/")) and table.theirs(name) is None]
     tensors = {}
-    for ours, theirs in table.all_theirs([name for name in stored.weights if name not in left_out], "a Hugging Face model").items():
+    own = [name for name in stored.weights if name not in left_out and not name.startswith(LAYER_PREFIX)]
+    for ours, theirs in table.all_theirs(own, "a Hugging Face model").items():
         matrix = as_matrix(ours, stored.weights[ours])
         name = theirs if stored.head else theirs.removeprefix(member.prefix)
         tensors[name] = np.ascontiguousarray(matrix.T if ours.endswith("/kernel") else matrix)
@@ -211,8 +207,8 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     elif stored.vocab is not None:
         stored_models.write_vocab(stored, folder)
         tokenizers.write(stored, config.longest_row, folder)
-    if stored.pooling in ("cls", "mean") and not stored.head:
-        write_modules(stored, config.hidden_size, folder)
+    if stored.pooling and not stored.head:
+        sentence_transformers.write_modules(stored, config.hidden_size, folder)
     return left_out
 
 
@@ -224,71 +220,3 @@ def _label_values(stored: StoredModel) -> dict[str, Any]:
     return ({"problem_type": problems[stored.kind]} if stored.head == "classifier" and stored.kind else {}) | {
         "id2label": {str(index): label for index, label in enumerate(labels)},
         "label2id": {label: index for index, label in enumerate(labels)}}
-
-
-def read_pooling(folder: str) -> StoredPooling:
-    """Returns the pooling of a folder; "" if it has no `modules.json`, "other" for a pooling or module that is not computed here.
-
-    Raises ValueError for damaged files.
-    """
-    modules = _modules(folder)
-    if "Pooling" not in modules:
-        return ""
-    values = read_mapping(os.path.join(folder, modules["Pooling"], CONFIG_FILE))
-    modes: list[Any] = [mode for key, mode in MODES.items() if values.get(key)] or [values.get("pooling_mode")]
-    if not set(modules) <= {"Transformer", "Pooling", "Normalize"}:
-        return "other"
-    return "cls" if modes == ["cls"] else "mean" if modes == ["mean"] else "other"
-
-
-def _modules(folder: str) -> dict[str, str]:
-    """The folder of each module by its class; {} without `modules.json`."""
-    path = os.path.join(folder, MODULES_FILE)
-    modules = read_json(path, missing=[])
-    if not isinstance(modules, list) or not all(isinstance(module, dict) and {"type", "path"} <= module.keys() for module in modules):
-        raise ValueError(f"{path}: expected a list of modules with type and path, got {str(modules)[:80]}")
-    return {str(module["type"]).rpartition(".")[2]: str(module["path"]) for module in modules}
-
-
-def read_settings(folder: str) -> dict[str, Any]:
-    """Returns the fields of `StoredModel` about vectors besides the pooling: length 1, prompts, and the longest text.
-
-    {} for a folder without `modules.json`. Raises ValueError for damaged files.
-    """
-    if not (modules := _modules(folder)):
-        return {}
-    path, length_path, tokenizer_path = (os.path.join(folder, name) for name in (SETTINGS_FILE, LENGTH_FILE, tokenizers.TOKENIZER_FILE))
-    settings, lengths, tokenizer = (read_mapping(name, missing={}) for name in (path, length_path, tokenizer_path))
-    prompts = settings.get("prompts") or {}
-    longest = lengths.get("max_seq_length") or tokenizer.get("model_max_length") or 0  # the latter alone since its version 6
-    longest = 0 if isinstance(longest, (int, float)) and longest > NO_LENGTH else longest
-    if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
-        raise ValueError(f"{path}: prompts: expected texts by name, got {str(prompts)[:80]}")
-    if not isinstance(longest, int) or longest < 0:
-        raise ValueError(f"{length_path}: max_seq_length: expected a number of tokens, got {str(longest)[:40]}")
-    our_prompts = {ours: next((prompts[name] for name in theirs if prompts.get(name)), "") for ours, theirs in PROMPTS.items()}
-    our_prompts = {name: prompt for name, prompt in our_prompts.items() if prompt}
-    return {"normalize": "Normalize" in modules, "prompts": our_prompts, "longest_text": longest}
-
-
-def pooling_remarks(pooling: StoredPooling) -> list[str]:
-    """Returns a warning about a pooling that is not computed here."""
-    if pooling != "other":
-        return []
-    return [f"its way to make a vector of a text ({MODULES_FILE}) is not computed here; --pooling chooses cls or mean"]
-
-
-def write_modules(stored: StoredModel, width: int, folder: str) -> None:
-    """Writes the files by which sentence-transformers makes vectors of `width` numbers as we do."""
-    modules = [("", "Transformer"), (POOLING_FOLDER, "Pooling"), *([(NORMALIZE_FOLDER, "Normalize")] if stored.normalize else [])]
-    for path, _ in modules[1:]:
-        os.makedirs(os.path.join(folder, path))
-    stored_models.write_mapping([{"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{name}"}
-                                 for index, (path, name) in enumerate(modules)], os.path.join(folder, MODULES_FILE))
-    stored_models.write_mapping({"word_embedding_dimension": width} | {key: mode == stored.pooling for key, mode in MODES.items()},
-                                os.path.join(folder, POOLING_FOLDER, CONFIG_FILE))
-    prompts = {PROMPTS[name][0]: prompt for name, prompt in stored.prompts.items() if prompt}
-    stored_models.write_mapping({"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"},
-                                os.path.join(folder, SETTINGS_FILE))
-    if stored.longest_text:
-        stored_models.write_mapping({"max_seq_length": stored.longest_text, "do_lower_case": False}, os.path.join(folder, LENGTH_FILE))

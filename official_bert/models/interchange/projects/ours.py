@@ -23,6 +23,7 @@ from official_bert.models.interchange.stored_models import Kind, StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.replaced_tokens import ReplacedTokenDetector
 from official_bert.models.run_folder import CHECKPOINT, RunFolder, tuned_for
+from official_bert.models.text_vectors import VectorLayer
 from official_bert.runtimes.finite import require_finite
 
 NAME, KERAS_NAME = "checkpoint of ours", ".keras file"
@@ -33,6 +34,7 @@ MODELS = (BertEncoder, BiEncoder, Pretrainer, Classifier, Tagger, SpanPredictor,
 # The tasks whose models have these heads, so that a converted model is a run's folder, which can be used and exported.
 TASKS = {"": "pretraining", "pretraining": "pretraining", "classifier": "classification", "choice": "swag", "tagger": "ner",
          "span": "squad", "replaced": "pretraining"}
+VECTOR_OPTIONS = ("normalize", "include_prompt", "dimensions", "default_prompt")  # of that task, and of `StoredModel`
 VECTORS = "retrieval"  # the task of encoders that say how they make a vector of a text
 WINDOWS = {"tagger": 128, "span": 384}  # tokens
 HEAD_FOR_SENTENCES = "next_sentence/output_bias"
@@ -94,8 +96,11 @@ def _as_run_says(stored: StoredModel, config: Config, prefix: str) -> StoredMode
 def _vector_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """How a run makes vectors of texts."""
     prompts = {side: options[f"{side}_prompt"] for side in ("query", "passage") if options.get(f"{side}_prompt")}
-    return {"pooling": options.get("pooling", "mean"), "normalize": options.get("normalize", False), "prompts": prompts,
-            "longest_text": options.get("max_seq_length", 128)}
+    pooling = options.get("pooling", "mean")
+    layers = [layer if isinstance(layer, VectorLayer) else VectorLayer(**layer) for layer in options.get("vector_layers", ())]
+    return {"pooling": pooling if isinstance(pooling, str) else tuple(pooling), "prompts": prompts, "vector_layers": layers,
+            "longest_text": options.get("max_seq_length", 128),
+            **{name: options[name] for name in VECTOR_OPTIONS if name in options}}
 
 
 def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
@@ -174,7 +179,7 @@ def config_of(stored: StoredModel) -> Config:
     longest = model.longest_row
     options = class_options(stored) | {"max_seq_length": min(stored.longest_text or WINDOWS.get(stored.head, longest), longest)}
     tokenizer = TokenizerConfig(do_lower_case=casing.is_lower_case(stored) is not False)
-    makes_vectors = not stored.head and stored.pooling in ("cls", "mean")
+    makes_vectors = not stored.head and stored.pooling
     return Config(task=VECTORS if makes_vectors else TASKS[stored.head], model=model, tokenizer=tokenizer, options=options)
 
 
@@ -189,10 +194,13 @@ def class_options(stored: StoredModel) -> dict[str, Any]:
             sentences = {"sentence_task": "none"}
         return sentences | ({"objective": stored.objective} if stored.objective == "next_token" else {})
     if stored.head not in ("classifier", "tagger"):
-        if stored.head or stored.pooling not in ("cls", "mean"):
+        if stored.head or not stored.pooling:
             return {}
         prompts = {f"{side}_prompt": prompt for side, prompt in stored.prompts.items()}
-        return {"pooling": stored.pooling} | ({"normalize": True} if stored.normalize else {}) | prompts
+        layers = {"vector_layers": [dataclasses.asdict(layer) for layer in stored.vector_layers]} if stored.vector_layers else {}
+        usual = StoredModel(origin="", weights={}, table=TABLE)
+        chosen = {name: getattr(stored, name) for name in VECTOR_OPTIONS if getattr(stored, name) != getattr(usual, name)}
+        return {"pooling": stored.pooling if isinstance(stored.pooling, str) else [*stored.pooling]} | chosen | layers | prompts
     labels = stored_models.class_names(stored)
     if stored.head == "classifier" and (stored.kind == "regression" or (len(labels) == 1 and stored.kind != "multi_label")):
         return {"kind": "regression"}
