@@ -12,7 +12,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from official_bert.config import ModelConfig, build
-from official_bert.files import read_json, read_mapping
+from official_bert.files import path_inside, read_json, read_mapping
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.members.family import member_for, member_of
 from official_bert.models.interchange.members.member import Member
@@ -128,11 +128,19 @@ def read_tensors(folder: str) -> dict[str, np.ndarray]:
         if os.path.exists(path):
             return load(path)
         if os.path.exists(index):
-            shards = sorted(set(read_mapping(index).get("weight_map", {}).values()))
-            if missing := [shard for shard in shards if not os.path.exists(os.path.join(folder, shard))]:
-                raise ValueError(f"{index}: names {missing[0]}, which is not there")
-            return {key: tensor for shard in shards for key, tensor in load(os.path.join(folder, shard)).items()}
+            return {key: tensor for shard in _shards(index, folder) for key, tensor in load(shard).items()}
     raise ValueError(f"{folder}: expected {WEIGHTS_FILE} or {TORCH_FILE}, got {', '.join(sorted(os.listdir(folder))[:8])}")
+
+
+def _shards(index: str, folder: str) -> list[str]:
+    """Returns the paths of the files that an index names. Raises ValueError for others than files of the folder."""
+    names = read_mapping(index).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise ValueError(f"{index}: weight_map: expected a file for each tensor, got {str(names)[:80]}")
+    shards = {name: path_inside(folder, name, f"{index}: weight_map: {tensor[:80]}") for tensor, name in names.items()}
+    if missing := sorted(name for name, path in shards.items() if not os.path.isfile(path)):
+        raise ValueError(f"{index}: names {missing[0]!r}, which is not there")
+    return [path for _, path in sorted(shards.items())]
 
 
 def _usual_name(name: str, member: Member) -> str:
@@ -234,7 +242,7 @@ def read_pooling(folder: str) -> StoredPooling:
     modules = _modules(folder)
     if "Pooling" not in modules:
         return ""
-    values = read_mapping(os.path.join(folder, modules["Pooling"], CONFIG_FILE))
+    values = read_mapping(os.path.join(modules["Pooling"], CONFIG_FILE))
     modes: list[Any] = [mode for key, mode in MODES.items() if values.get(key)] or [values.get("pooling_mode")]
     if not set(modules) <= {"Transformer", "Pooling", "Normalize"}:
         return "other"
@@ -242,12 +250,12 @@ def read_pooling(folder: str) -> StoredPooling:
 
 
 def _modules(folder: str) -> dict[str, str]:
-    """The folder of each module by its class; {} without `modules.json`."""
+    """The path of each module by its class; {} without `modules.json`."""
     path = os.path.join(folder, MODULES_FILE)
     modules = read_json(path, missing=[])
     if not isinstance(modules, list) or not all(isinstance(module, dict) and {"type", "path"} <= module.keys() for module in modules):
         raise ValueError(f"{path}: expected a list of modules with type and path, got {str(modules)[:80]}")
-    return {str(module["type"]).rpartition(".")[2]: str(module["path"]) for module in modules}
+    return {str(module["type"]).rpartition(".")[2]: path_inside(folder, module["path"], f"{path}: path") for module in modules}
 
 
 def read_settings(folder: str) -> dict[str, Any]:
