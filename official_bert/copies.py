@@ -44,8 +44,21 @@ def _copy_of(path: str) -> str:
     return os.path.join(temporary_folder(), scheme_of(path), normal(path)[len(scheme_of(path)) + 3:].lstrip("/"))
 
 
+@functools.cache
+def _originals() -> dict[str, str]:
+    """What temporary files of this process stand for."""
+    return {}
+
+
+def stand_for(temporary: str, original: str) -> None:
+    """Lets messages name `original` in place of a temporary file that holds a part of it."""
+    _originals()[temporary] = original
+
+
 def original_paths(text: str) -> str:
     """A message with the user's paths in place of those of copies."""
+    for temporary, original in _originals().items():
+        text = text.replace(temporary, original)
     return re.sub(rf"{re.escape(temporary_folder())}/([^/\s]+)/", r"\1://", text) if temporary_folder.cache_info().currsize else text
 
 

@@ -103,6 +103,23 @@ def real(path: str) -> str:
     return normal(path) if is_remote(path) else os.path.realpath(path)
 
 
+def path_inside(folder: str, name: Any, where: str) -> str:
+    """Returns the path of what a file of `folder` names: a file or a folder in it, which need not exist.
+
+    A link may lead to the `blobs` of the same repository in the hub's cache, whose snapshots are made of such links. Raises ValueError,
+    beginning with `where`, for other names: absolute ones, with `..`, of Windows, with control characters, and links that leave the folder.
+    """
+    if not isinstance(name, str) or not name.isprintable() or re.search(r"[\\:]|^/|(^|/)\.\.(/|$)", name):
+        raise ValueError(f"{where}: expected the name of a file inside the folder, got {str(name)[:80]!r}")
+    path, inside = os.path.join(folder, name), real(folder or ".")
+    target = real(path)
+    cache = re.match(r"(.*/models--[^/]+)/snapshots/", f"{inside}/")
+    is_blob = cache is not None and os.path.dirname(target) == f"{cache[1]}/blobs"
+    if not (is_blob or f"{target}/".startswith(f"{inside.rstrip('/')}/")):
+        raise ValueError(f"{where}: expected the name of a file inside the folder, got {name[:80]!r}, a link to {target}")
+    return path
+
+
 def make_folder(path: str) -> None:
     """Makes a folder and those above it, unless they are there."""
     store_of(path).make_folder(path)
@@ -316,18 +333,31 @@ def read_log(path: str) -> Iterator[dict[str, Any]]:
 
 
 @contextlib.contextmanager
+def full_disk_names(path: str, temporary: str) -> Iterator[None]:
+    """Lets errors of a full disk that name the path `temporary`, or one in it, name the user's `path`, in OSErrors of one line."""
+    try:
+        yield
+    except Exception as error:  # of TensorFlow too
+        reason = disk_full_reason(error)
+        if not reason or temporary not in str(error):
+            raise
+        raise OSError(next(number for number in DISK_FULL if os.strerror(number) == reason), reason, path) from None
+
+
+@contextlib.contextmanager
 def _temporary_for(path: str) -> Iterator[str]:
     """Gives a temporary path on this machine for what will be at `path`, and removes what is left there at the end.
 
     It lies beside `path`, with a name that nobody else takes: processes in other containers may have this one's number.
     """
     if is_remote(path):
-        with tempfile.TemporaryDirectory(prefix="official_bert_") as folder:
+        with tempfile.TemporaryDirectory(prefix="official_bert_") as folder, full_disk_names(path, folder):
             yield os.path.join(folder, os.path.basename(path.rstrip("/")))
         return
     temporary = f"{path.rstrip('/')}.tmp.{os.getpid()}.{uuid.uuid4().hex[:8]}"
     try:
-        yield temporary
+        with full_disk_names(path, temporary):
+            yield temporary
     finally:
         remove(temporary)
 

@@ -3,6 +3,8 @@
 import errno
 import os
 import pathlib
+import resource
+import shutil
 import signal
 import stat
 import subprocess
@@ -148,6 +150,28 @@ def test_a_full_disk_is_told_with_the_files_names(tmp_path):
     done = run(limit + "with files.written_together(sys.argv[1:]) as (a, b): a.write('x' * 2000)", tmp_path / "a", tmp_path / "b")
     assert f"ValueError: {tmp_path}/a, {tmp_path}/b: cannot be written: File too large" in done.stderr
     assert os.listdir(tmp_path) == []
+
+
+def test_errors_of_a_full_disk_name_the_folder_that_the_user_gave(tmp_path):
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "assets/vocab.txt").write_bytes(bytes(2000))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught, files.written_folder(str(tmp_path / "model")) as folder:
+            shutil.copytree(tmp_path / "assets", os.path.join(folder, "assets"))  # raises shutil.Error with a list
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert command_line.error_in_one_line(caught.value) == f"{tmp_path}/model: File too large"
+    assert os.listdir(tmp_path) == ["assets"]
+
+
+def test_other_errors_and_those_of_other_disks_stay_as_they_are(tmp_path):
+    for error in (OSError(errno.ENOSPC, "No space left on device", "/elsewhere"), ValueError("x"), OSError(errno.ENOSPC, "No space"),
+                  PermissionError(errno.EACCES, "Permission denied", f"{tmp_path}/here/a")):
+        with pytest.raises(type(error)) as caught, files.full_disk_names(str(tmp_path), f"{tmp_path}/here"):
+            raise error
+        assert caught.value is error
 
 
 def test_what_a_killed_process_of_this_number_left_is_no_hindrance(tmp_path):

@@ -11,6 +11,7 @@ import numpy as np
 from absl import logging
 
 from official_bert.data import labelled_texts
+from official_bert.data.array_files import make_array
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.search import neighbours
 from official_bert.data.search.bm25 import nearest_by_words
@@ -18,6 +19,7 @@ from official_bert.data.search.collections import is_collection, read_collection
 from official_bert.data.search.mining import MiningRules, choose, in_window
 from official_bert.data.search.rows import SearchColumns, read_rows
 from official_bert.data.tables import TableOptions
+from official_bert.files import full_disk_names
 from official_bert.interface.predictor import Predictor
 
 TEXTS_AT_ONCE = 4096  # encoded, before the next ones are taken
@@ -80,9 +82,9 @@ def rank_by_vectors(material: Material, depth: int, model: Predictor, batch_size
                     progress: Callable[[Sequence], Iterator]) -> Ranking:
     """Ranks by the cosines of a model's vectors; those of the passages lie in a file in `folder` meanwhile."""
     queries = model.embed([*material.queries], "query", batch_size)
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+    with tempfile.TemporaryDirectory(dir=folder) as temporary, full_disk_names(folder, temporary):
         shape = (len(material.passages), queries.shape[1])
-        vectors = np.lib.format.open_memmap(os.path.join(temporary, "passages.npy"), "w+", np.float32, shape)
+        vectors = make_array(os.path.join(temporary, "passages.npy"), shape)
         for start in progress(range(0, shape[0], TEXTS_AT_ONCE)):
             part = slice(start, start + TEXTS_AT_ONCE)
             model.embed(material.passages[part], "passage", batch_size, out=vectors[part])

@@ -5,12 +5,13 @@ An engine takes and gives NumPy arrays by name, for rows of ids. `model.json` be
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+from google.protobuf.message import Message
 
-from official_bert.files import read_mapping
+from official_bert.files import path_inside, read_mapping
 from official_bert.runtimes.model_weights import check_litert, check_onnx
 from official_bert.runtimes.quiet import hidden_output
 
@@ -58,7 +59,11 @@ class OnnxModel(PortableModel):
     check_weights = staticmethod(check_onnx)
 
     def __init__(self, path: str, threads: int = 0):
+        import onnx
         import onnxruntime
+        for name in _external_files(onnx.load(path, load_external_data=False)):
+            if not os.path.isfile(path_inside(os.path.dirname(path), name, "external data")):
+                raise ValueError(f"external data: {name[:80]!r} is not there")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -88,6 +93,16 @@ class LiteRTModel(PortableModel):
         """Returns the outputs for at least one row."""
         with self._lock:
             return {name: np.array(value) for name, value in self._signature(**inputs).items()}
+
+
+def _external_files(message: Message) -> Iterator[str]:
+    """Yields the names of the files that hold data of tensors, wherever in an ONNX model these are."""
+    for field, value in message.ListFields():
+        if field.name == "external_data":
+            yield from (entry.value for entry in value if entry.key == "location")
+        elif field.type == field.TYPE_MESSAGE:
+            for part in [value] if isinstance(value, Message) else value:
+                yield from _external_files(part)
 
 
 ENGINES: Mapping[str, type[PortableModel]] = {"onnx": OnnxModel, "litert": LiteRTModel}

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from official_bert.config import Config, save_config
 from official_bert.fields import refuse_unused
-from official_bert.files import exists, is_remote, list_versions, make_folder, normal, publish
+from official_bert.files import exists, full_disk_names, is_remote, list_versions, make_folder, normal, publish
 from official_bert.models.run_folder import CONFIG_FILE
 from official_bert.runtimes.engines import ENGINES
 from official_bert.serving import warmup
@@ -78,7 +78,8 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
         raise ValueError(f"{existing[0]}: version {version} exists; give --version a higher one")
     make_folder(options.output)
     weights = weights_in(options.precision, served.model, has_constants(served, options))
-    with tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(options.output) else options.output) as temporary:
+    with (tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(options.output) else options.output) as temporary,
+          full_disk_names(options.output, temporary)):
         folder = os.path.join(temporary, "assets")
         assets = _write_assets(served, config, pathlib.Path(folder), options.precision)
         lines = [f"{targets[form]}: " + (

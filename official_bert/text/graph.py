@@ -66,8 +66,12 @@ class GraphTokenizer(HostFacts):
             self._combining_class = tf.constant(np.append(tables.combining_class, 0).astype(np.int32))
             self._piece_lengths = tf.constant([len(token.removeprefix("##")) for token in self.vocab])
         settings = {"vocab": list(self.vocab), "token_out_type": tf.int32, "unknown_token": UNKNOWN}
-        self._wordpiece = tf_text.FastWordpieceTokenizer(**settings, no_pretokenization=True, max_bytes_per_word=MAX_WORD_BYTES)
-        self._ascii_wordpiece = tf_text.FastWordpieceTokenizer(**settings, max_bytes_per_word=MAX_WORD_LENGTH)
+        try:
+            self._wordpiece = tf_text.FastWordpieceTokenizer(**settings, no_pretokenization=True, max_bytes_per_word=MAX_WORD_BYTES)
+            self._ascii_wordpiece = tf_text.FastWordpieceTokenizer(**settings, max_bytes_per_word=MAX_WORD_LENGTH)
+        except RuntimeError as error:
+            raise ValueError(f"{vocab_file}: expected words beside special tokens, without which TensorFlow's WordPiece cannot be made: "
+                             f"{error}") from None
 
     def stands_alone(self, codes: Tensor) -> Tensor:
         """Whether each character [N] is always a word of its own: punctuation or an ideograph."""

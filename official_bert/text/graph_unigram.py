@@ -95,12 +95,12 @@ def model_of(host: LibraryTokenizer) -> tuple[bytes, np.ndarray]:
     for index, (piece, score) in enumerate(vocab):
         kind = model_proto.UNKNOWN if index == unknown else model_proto.CONTROL if piece in special else model_proto.NORMAL
         model.pieces.add(piece=piece, score=score, type=kind)
-    if unknown is None:
-        raise ValueError(f"{host.vocab_file}: tokenizer.json: model.unk_id: expected the id of an unknown piece, got none")
     steps, charsmap = _steps(host.settings.get("normalizer"), host.vocab_file)
-    model.normalizer_spec.precompiled_charsmap = joined(charsmap, steps)
+    model.normalizer_spec.precompiled_charsmap = joined(charsmap, steps, host.vocab_file)
     model.trainer_spec.model_type = model_proto.UNIGRAM
-    return model.SerializeToString(), np.arange(len(vocab))
+    content = model.SerializeToString()
+    model_proto.processor(content, host.vocab_file)  # TensorFlow's op would fail with an error of its own
+    return content, np.arange(len(vocab))
 
 
 def _steps(normalizer: Mapping[str, Any] | None, where: str) -> tuple[Steps, bytes]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from official_bert.copies import original_paths
 from official_bert.files import exists, read_bytes
 from official_bert.text.subwords import tokenizer_files
 from official_bert.text.tokenization import FullTokenizer
@@ -23,7 +24,10 @@ def load(vocab_file: str, do_lower_case: bool = True) -> Tokenizer:
     """
     if not tokenizer_files.is_subwords(vocab_file):
         return FullTokenizer(vocab_file, do_lower_case)
-    return _load_subwords(vocab_file, content_of(vocab_file))
+    try:
+        return _load_subwords(vocab_file, content_of(vocab_file))
+    except ValueError as error:  # names a temporary copy where the files were in another one, such as a checkpoint's folder
+        raise ValueError(original_paths(str(error))) from None
 
 
 def load_lines(vocab_file: str, do_lower_case: bool) -> Any:

@@ -1,6 +1,8 @@
 """Hard negatives: what a search ranks high, without answers and without what a cross-encoder calls one."""
 
+import errno
 import json
+import os
 import types
 
 import numpy as np
@@ -39,6 +41,16 @@ def vectors_of(texts, *_, out=None):
     if out is not None:
         out[:] = found
     return found
+
+
+def test_a_full_disk_names_the_folder_of_the_vectors(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    material = negatives.read_material(write_pairs(tmp_path), "", COLUMNS, "")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        negatives.rank_by_vectors(material, 4, types.SimpleNamespace(embed=vectors_of), 8, "", str(tmp_path), iter)
+    assert caught.value.filename == str(tmp_path) and os.listdir(tmp_path) == ["train.tsv"]
 
 
 def test_vectors_find_the_nearest_passages_and_a_cross_encoder_leaves_out_answers(tmp_path):

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from official_bert.copies import stand_for
 from official_bert.data.long_work.preflight import check_disk
 from official_bert.files import read_mapping, written_folder
 from official_bert.models.bi_encoder import BiEncoder
@@ -168,7 +169,8 @@ def vocab_file_of(model: StoredModel) -> str:
     temporary = tempfile.mkdtemp(prefix="official_bert_")
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     stored_models.write_vocab(model, temporary)
-    return loading.stored_in(temporary)
+    stand_for(file := loading.stored_in(temporary), model.folder or model.origin)
+    return file
 
 
 def write(model: StoredModel, name: str, folder: str) -> list[str]:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -24,6 +25,8 @@ BERT_CONFIG_FILE = "bert_config.json"
 # Weights that tell the sizes.
 SIZED = ("embeddings/word_embeddings", "embeddings/position_embeddings", "embeddings/token_type_embeddings",
          "layer_0/attention/query/kernel", "layer_0/intermediate/kernel")
+# Types of safetensors: of weights, and of buffers beside them. Whole numbers as weights are refused by their reader.
+WEIGHT_TYPES, OTHER_TYPES = ("F32", "F16", "BF16", "F64"), ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 # Prefixes of the weights of each head.
 HEAD_PREFIXES: Mapping[str, str] = {"masked_lm/": "pretraining", "next_sentence/": "pretraining", "classifier/": "classifier",
                                     "tagger/": "tagger", "span/": "span", "replaced": "replaced"}
@@ -139,12 +142,19 @@ def write_vocab(stored: StoredModel, folder: str) -> None:
 
 
 def read_safetensors(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Reads the tensors of a file and the texts beside them. Raises ValueError for a damaged file."""
+    """Reads the tensors of a file and the texts beside them. Raises ValueError for a damaged file, and for types without a meaning here."""
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            names = file.keys()
+            for name in names:
+                if (kind := file.get_slice(name).get_dtype()) not in (*WEIGHT_TYPES, *OTHER_TYPES):
+                    raise ValueError(f"{path}: {name}: {kind}: quantised weights are not computed here; expected one of "
+                                     f"{', '.join(WEIGHT_TYPES)}")
+            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except (safetensors.SafetensorError, TypeError, KeyError) as error:
-        raise ValueError(f"{path}: damaged safetensors file: {error}") from None
+        if kind := re.search("unknown variant `(.*?)`", str(error)):
+            raise ValueError(f"{path}: {kind[1][:40]}: an unknown type of tensors; expected one of {', '.join(WEIGHT_TYPES)}") from None
+        raise ValueError(f"{path}: damaged safetensors file: {' '.join(str(error).split())[:300]}") from None
 
 
 def write_mapping(values: Mapping[str, Any] | Sequence[Any], path: str) -> None:

@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.copies import local_copy
+from official_bert.data.array_files import make_array
 from official_bert.data.cache import check_own
-from official_bert.files import exists, make_folder, written_beside
+from official_bert.files import exists, full_disk_names, make_folder, written_beside
 from official_bert.tasks.tagging.features import TaggingFeature
 
 BATCH_TOKENS = 8192  # of one call of the encoder
@@ -44,7 +45,7 @@ class WordFeatures:
             self._temporary = tempfile.TemporaryDirectory(prefix="features-")
         path = os.path.join(self.cache_dir or self._temporary.name, f"words-{self._digest()}.npy")  # type: ignore[union-attr]
         if not exists(path):
-            with written_beside(path) as temporary:
+            with full_disk_names(self.cache_dir or tempfile.gettempdir(), os.path.dirname(path)), written_beside(path) as temporary:
                 compute_features(self.model, self.features, self.ends, temporary)
         return np.load(local_copy(path), mmap_mode="r")
 
@@ -75,7 +76,7 @@ def compute_features(model: keras.Model, features: Sequence[TaggingFeature], end
     """Writes float32 [words of all texts,N,D] to a .npy file; batches rows of about equal length."""
     layers, width = len(model.layers_used), model.encoder.settings["hidden_size"]
     starts = np.concatenate([[0], ends[:-1]])
-    stored = np.lib.format.open_memmap(path, "w+", np.float32, (int(ends[-1]), layers, width))
+    stored = make_array(path, (int(ends[-1]), layers, width))
     run = tf.function(lambda batch: tf.cast(model.features(batch), tf.float32), reduce_retracing=True, autograph=False)
     for part in batches_by_length([len(feature.input_ids) for feature in features], BATCH_TOKENS):
         layers_of_rows = run(padded([features[index] for index in part])).numpy()

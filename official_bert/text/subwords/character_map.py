@@ -31,17 +31,20 @@ class Steps(NamedTuple):
 
 
 @functools.lru_cache(4)
-def joined(charsmap: bytes, steps: Steps) -> bytes:
-    """Returns a character map that does `steps` and then what `charsmap` does."""
+def joined(charsmap: bytes, steps: Steps, where: str) -> bytes:
+    """Returns a character map that does `steps` and then what `charsmap` does. Raises ValueError, naming `where`, for a damaged map."""
     if not any(steps):
         return charsmap
     chars = [chr(code) for code in itertools.chain(*CHARACTERS) if code != 0x0A]
     keys = [*chars, *map("".join, _hangul())]
     before = _before(steps).normalize_str("\n".join(keys)).split("\n")
     model = model_proto.ModelProto(normalizer_spec={"precompiled_charsmap": charsmap}).SerializeToString()
-    mapped = sentencepiece.SentencePieceNormalizer(model_proto=model, add_dummy_prefix=False, escape_whitespaces=False,
-                                                   remove_extra_whitespaces=False).normalize
-    rules = {key: value for key, text in zip([*keys, "\n"], [*before, "\n"]) if (value := mapped(text)) != key}
+    try:
+        mapped = sentencepiece.SentencePieceNormalizer(model_proto=model, add_dummy_prefix=False, escape_whitespaces=False,
+                                                       remove_extra_whitespaces=False).normalize
+        rules = {key: value for key, text in zip([*keys, "\n"], [*before, "\n"]) if (value := mapped(text)) != key}
+    except (RuntimeError, UnicodeDecodeError) as error:  # a damaged table, or texts in it that are no UTF-8
+        raise model_proto.damage(error, where) from None
     return _compiled(rules | ({key: mapped(value) for key, value in QUOTES.items()} if steps.quotes else {}))
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import sentencepiece
 import tokenizers
 
 from official_bert.text.subwords import model_proto, tokenizer_files
@@ -94,14 +93,14 @@ class SentencePieceTokenizer(SplitTokenizer):
     def __init__(self, vocab_file: str, definition: Definition):
         assert definition.model is not None
         model = model_proto.read(definition.model, vocab_file)
-        model.normalizer_spec.precompiled_charsmap = joined(model.normalizer_spec.precompiled_charsmap, definition.steps)
+        model.normalizer_spec.precompiled_charsmap = joined(model.normalizer_spec.precompiled_charsmap, definition.steps, vocab_file)
         self.model = model.SerializeToString()
+        self._library = model_proto.processor(self.model, vocab_file)
         pieces = [piece.piece for piece in model.pieces]
-        unknown = next(index for index, piece in enumerate(model.pieces) if piece.type == model_proto.UNKNOWN)
+        unknown = [piece.type for piece in model.pieces].index(model_proto.UNKNOWN)
         vocab, self.ids = _ids(pieces, unknown, definition)
         added = added_tokens(definition, vocab)
         super().__init__(vocab_file, definition, vocab | {token.content: token.id for token in added}, added)
-        self._library = sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
     def _tokenize_part(self, text):
         """A character that becomes several belongs to the piece with its last, and to pieces of some of them alone."""
@@ -267,5 +266,7 @@ def _check_settings(settings: Mapping[str, Any], definition: Definition) -> None
         steps_allowed = {"type": ("Metaspace",), "replacement": (WORD_START,), "prepend_scheme": ("always", None),
                          "add_prefix_space": (True, None)}
         usual = {"byte_fallback": (False, None)}
+        if type(unknown := model.get("unk_id")) is not int or not 0 <= unknown < len(model["vocab"]):
+            raise ValueError(f"{where}: model.unk_id: expected the id of an unknown piece, got {str(unknown)[:40]}")
     check_values(before, steps_allowed, f"{where}: pre_tokenizer.")
     check_values(model, usual, f"{where}: model.")

@@ -3,8 +3,10 @@
 The library's own module for it demands a newer protobuf than TensorFlow and Apache Beam take.
 """
 
+import math
 from typing import Any
 
+import sentencepiece
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of pieces
@@ -47,11 +49,32 @@ def read(content: bytes, where: str) -> Any:
         model.ParseFromString(content)
     except Exception as error:  # google.protobuf.message.DecodeError, which differs between its implementations
         raise ValueError(f"{where}: expected a SentencePiece model, got another file ({error})") from None
+    try:
+        is_text = all(isinstance(piece.piece, str) for piece in model.pieces)  # by version and place, protobuf gives bytes or raises
+    except UnicodeDecodeError:
+        is_text = False
     if not model.pieces:
         raise ValueError(f"{where}: expected a SentencePiece model, got a file without pieces")
+    unknown = sum(piece.type == UNKNOWN for piece in model.pieces)
+    if not is_text or unknown != 1 or not all(math.isfinite(piece.score) for piece in model.pieces):
+        raise ValueError(f"{where}: damaged SentencePiece model: expected pieces in UTF-8 with finite scores, one of them unknown, "
+                         f"got {unknown} unknown, or others")
     if model.trainer_spec.model_type != UNIGRAM or model.trainer_spec.byte_fallback:
         raise ValueError(f"{where}: expected a unigram model without byte fallback, got another kind of SentencePiece model")
     if not (model.normalizer_spec.add_dummy_prefix and model.normalizer_spec.remove_extra_whitespaces
             and model.normalizer_spec.escape_whitespaces):
         raise ValueError(f"{where}: expected a SentencePiece model that puts a space before a text and removes superfluous ones")
     return model
+
+
+def processor(content: bytes, where: str) -> sentencepiece.SentencePieceProcessor:
+    """Returns the library's tokenizer of a model. Raises ValueError, naming `where`, for one that it cannot use."""
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=content)
+    except RuntimeError as error:
+        raise damage(error, where) from None
+
+
+def damage(error: Exception, where: str) -> ValueError:
+    """Returns the error for a model of which the library says that it is damaged, such as one with control pieces alone."""
+    return ValueError(f"{where}: the sentencepiece library cannot use this model: {' '.join(str(error).split())[:200]}")

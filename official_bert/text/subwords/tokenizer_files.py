@@ -60,9 +60,12 @@ def _read_folder(folder: str) -> dict[str, bytes]:
 
 
 def unpack(content: bytes, where: str) -> dict[str, bytes]:
-    """Returns the files in the content of a bundle. Raises ValueError, naming `where`, for damaged content."""
+    """Returns the files in the content of a bundle, whose names are known: they may be written to a folder.
+
+    Raises ValueError, naming `where`, for damaged content.
+    """
     with opened_zip(io.BytesIO(content), where) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+        return {name: archive.read(name) for name in archive.namelist() if name in (*NAMES, CLASS_FILE)}
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:

@@ -4,6 +4,7 @@ import collections
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import zipfile
@@ -271,3 +272,31 @@ def test_both_of_pytorchs_own_files_are_read(tmp_path):
     assert_same(one, other)
     assert one.config.hidden_act == "gelu_erf" and formats.make_model(one).count_params() > 0
     assert hugging_face.read_tensors(str(tmp_path / "saved/bin"))["cls.predictions.bias"].shape == (SMALL.vocab_size,)
+
+
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize(("weight_map", "told"), [
+    ({"w": "/etc/hostname"}, "weight_map: w: expected the name of a file inside the folder, got '/etc/hostname'"),
+    ({"w": "../other/model.safetensors"}, "inside the folder, got '../other/model.safetensors'"),
+    ({"w": "C:\\x"}, "inside the folder, got 'C:"), ({"w": "a\0"}, "inside the folder"), ({"w": ["a"]}, "inside the folder"),
+    ({"w": "linked"}, "inside the folder, got 'linked', a link to /etc/hostname"), ({"w": "gone"}, "names 'gone', which is not there"),
+    ({"w": ""}, "names '', which is not there"), (["a"], "weight_map: expected a file for each tensor, got "), ({}, "expected a file for"),
+    ("model.safetensors", "expected a file for"), ("absent", "expected a file for each tensor, got None")])
+def test_an_index_names_files_of_its_folder(copied, weights, weight_map, told):
+    (copied / "model.safetensors").unlink()
+    (copied / "linked").symlink_to("/etc/hostname")
+    index = copied / f"{weights}.index.json"
+    index.write_text(json.dumps({} if weight_map == "absent" else {"weight_map": weight_map}))
+    with pytest.raises(ValueError, match="^" + re.escape(f"{index}: ")) as caught:
+        hugging_face.read(str(copied))
+    assert told in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F6_E2M3", "C64", "Q4_0"])
+def test_types_of_safetensors_without_a_meaning_here_are_refused_by_name(copied, kind):
+    path, size = copied / "model.safetensors", {"F4": 2, "F6_E2M3": 3, "C64": 32}.get(kind, 4)
+    header = json.dumps({"bert.pooler.dense.bias": {"dtype": kind, "shape": [4], "data_offsets": [0, size]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+    with pytest.raises(ValueError, match=f"^{re.escape(str(path))}: .*{kind}: .*; expected one of F32, F16, BF16, F64$") as caught:
+        hugging_face.read(str(copied))
+    assert kind == "Q4_0" or "bert.pooler.dense.bias" in str(caught.value)

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from official_bert.interface.predictor import Predictor, evaluate
 from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
-from official_bert.models.interchange.projects import ours
+from official_bert.models.interchange.projects import ours, sentence_transformers
 from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.text_vectors import text_vectors
 from official_bert.serving.served_model import ServingOptions, make_served_model
@@ -249,5 +249,15 @@ def test_modules_stay_in_the_folder(plain, tmp_path):
     modules[1]["path"] = "../other"
     (folder / "modules.json").write_text(json.dumps(modules))
     os.makedirs(tmp_path / "other")
-    with pytest.raises(ValueError, match=r"modules\.json: path: expected a folder in that of the model, got '\.\./other'"):
+    with pytest.raises(ValueError, match=r"modules\.json: path: expected the name of a file inside the folder, got '\.\./other'"):
         formats.read(str(folder))
+
+
+@pytest.mark.parametrize("path", ["/etc", "../other", "C:\\x", "1_Pooling\0", "out", 3, None])
+def test_modules_lie_in_the_folder(tmp_path, path):
+    (tmp_path / "out").symlink_to("/etc")
+    modules = [{"type": "sentence_transformers.models.Transformer", "path": ""},
+               {"type": "sentence_transformers.models.Pooling", "path": path}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ValueError, match=f"^{tmp_path}/modules.json: path: expected the name of a file inside the folder, got "):
+        sentence_transformers.read(str(tmp_path), "", SIZE, None)

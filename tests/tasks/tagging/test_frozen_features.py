@@ -1,5 +1,9 @@
 """Features of words that are computed once: the same for any batches, and cached by their inputs."""
 
+import errno
+import os
+import tempfile
+
 import numpy as np
 import pytest
 
@@ -55,3 +59,15 @@ def test_batches_hold_every_row_once_and_no_more_tokens_than_told():
     assert sorted(index for batch in batches for index in batch) == list(range(201))
     assert all(len(batch) * max(lengths[index] for index in batch) <= 256 for batch in batches if len(batch) > 1)
     assert [200] in batches
+
+
+def test_a_full_disk_names_the_folder_before_anything_is_computed(rows, model, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        WordFeatures(rows, [len(text) for text in TEXTS], model, str(tmp_path))[0]
+    assert caught.value.filename == str(tmp_path) and os.listdir(tmp_path) == []
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        WordFeatures(rows, [len(text) for text in TEXTS], model)[0]
+    assert caught.value.filename == tempfile.gettempdir()

@@ -12,7 +12,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from official_bert.config import ModelConfig, build
-from official_bert.files import read_mapping
+from official_bert.files import path_inside, read_mapping
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.members.family import member_for, member_of
 from official_bert.models.interchange.members.member import Member
@@ -123,11 +123,19 @@ def read_tensors(folder: str) -> dict[str, np.ndarray]:
         if os.path.exists(path):
             return load(path)
         if os.path.exists(index):
-            shards = sorted(set(read_mapping(index).get("weight_map", {}).values()))
-            if missing := [shard for shard in shards if not os.path.exists(os.path.join(folder, shard))]:
-                raise ValueError(f"{index}: names {missing[0]}, which is not there")
-            return {key: tensor for shard in shards for key, tensor in load(os.path.join(folder, shard)).items()}
+            return {key: tensor for shard in _shards(index, folder) for key, tensor in load(shard).items()}
     raise ValueError(f"{folder}: expected {WEIGHTS_FILE} or {TORCH_FILE}, got {', '.join(sorted(os.listdir(folder))[:8])}")
+
+
+def _shards(index: str, folder: str) -> list[str]:
+    """Returns the paths of the files that an index names. Raises ValueError for others than files of the folder."""
+    names = read_mapping(index).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise ValueError(f"{index}: weight_map: expected a file for each tensor, got {str(names)[:80]}")
+    shards = {name: path_inside(folder, name, f"{index}: weight_map: {tensor[:80]}") for tensor, name in names.items()}
+    if missing := sorted(name for name, path in shards.items() if not os.path.isfile(path)):
+        raise ValueError(f"{index}: names {missing[0]!r}, which is not there")
+    return [path for _, path in sorted(shards.items())]
 
 
 def _usual_name(name: str, member: Member) -> str:

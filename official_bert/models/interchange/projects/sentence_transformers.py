@@ -7,7 +7,7 @@ from typing import Any, get_args
 import numpy as np
 from safetensors.numpy import save_file
 
-from official_bert.files import read_json, read_mapping
+from official_bert.files import path_inside, read_json, read_mapping
 from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.models.text_vectors import LAYER_PREFIX, Pooling, Poolings, VectorLayer, poolings_of, vector_width
@@ -45,11 +45,11 @@ def read(folder: str, head: Head, hidden_size: int, read_tensors: ReadTensors) -
         return {"why_no_vectors": f"{path}: the module {foreign} is not computed here; expected {', '.join(COMPUTED)}"}, {}
     if names[:2] != ["Transformer", "Pooling"] or {"Transformer", "Pooling"} & {*names[2:]}:
         return {"why_no_vectors": f"{path}: expected a Transformer, a Pooling and then {', '.join(KINDS)}, got {', '.join(names)}"}, {}
-    fields = _pooling(os.path.join(folder, modules[1][1], CONFIG_FILE)) | _settings(folder)
+    fields = _pooling(os.path.join(modules[1][1], CONFIG_FILE)) | _settings(folder)
     layers, weights = list[VectorLayer](), dict[str, np.ndarray]()
     for number, (name, place) in enumerate(modules[2:]):
         width = vector_width(hidden_size, fields["pooling"], layers)
-        layer, tensors, problem = _layer(name, os.path.join(folder, place), width, read_tensors)
+        layer, tensors, problem = _layer(name, place, width, read_tensors)
         if layer is None:
             return {"why_no_vectors": problem}, {}
         layers.append(layer)
@@ -66,11 +66,10 @@ def _modules(path: str) -> list[tuple[str, str]]:
         raise ValueError(f"{path}: expected a list of modules with type and path, got {str(modules)[:80]}")
     found = []
     for module in modules:
-        kind, place = str(module["type"]), str(module["path"])
-        if os.path.isabs(place) or ".." in place.split("/"):
-            raise ValueError(f"{path}: path: expected a folder in that of the model, got {place!r:.80}")
+        kind = str(module["type"])
         name = kind.rpartition(".")[2]
-        found.append((name if kind.startswith(PACKAGE) or kind == name else kind, place))
+        module_folder = path_inside(os.path.dirname(path), module["path"], f"{path}: path")
+        found.append((name if kind.startswith(PACKAGE) or kind == name else kind, module_folder))
     return found
 
 
