@@ -120,16 +120,16 @@ class ServedAttention:
         batch, length = (tf.shape(attention_mask)[axis] for axis in (0, 3))  # the same tensor in all layers: computed once
         numbers, places = self._all(batch, length) if tokens is ALL else (tokens.numbers, tokens.places)
         if queries is None:
-            wanted, count, rows = x, length, self._heads_of(self._product("all"), x)
+            query_rows, count, rows = x, length, self._heads_of(self._product("all"), x)
             q, k, v = (tf.gather(rows, self._places(numbers, part, 3)) for part in range(3))
         else:
-            wanted, count, rows = queries, tf.shape(queries)[1], self._heads_of(self._product("keys and values"), x)
-            asked, places = self._all(batch, count)
-            q = tf.gather(self._heads_of(self._product("query"), queries), self._places(asked, 0, 1))
+            query_rows, count, rows = queries, tf.shape(queries)[1], self._heads_of(self._product("keys and values"), x)
+            query_numbers, places = self._all(batch, count)
+            q = tf.gather(self._heads_of(self._product("query"), queries), self._places(query_numbers, 0, 1))
             k, v = (tf.gather(rows, self._places(numbers, part, 2)) for part in range(2))
         context = tf.reshape(self.attend(q, k, v, attention_mask, bias), [-1, self.width // self.heads])   # [B*N*Q,H]
         merged = self.merge(tf.reshape(tf.gather(context, self._back(places, count)), [-1, self.width]))
-        return tf.reshape(merged, tf.shape(wanted))
+        return tf.reshape(merged, tf.shape(query_rows))
 
     def attend(self, q, k, v, attention_mask, bias):
         """q [B,N,Q,H], k and v [B,N,S,H], attention_mask [B,1,1 or Q,S] -> what each head attends to, [B,N,Q,H]."""
