@@ -1,4 +1,6 @@
-"""Names the packages: `tools/` and `configs/` are parts of the package, at the top of a checkout because users read them first."""
+"""Names the packages: `tools/` and `configs/` are parts of the package, at the top of a checkout because users read
+them first.
+"""
 
 from setuptools import find_packages, setup
 

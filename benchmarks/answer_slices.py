@@ -1,4 +1,5 @@
-"""Counts where 2018's written answer (`predictions.json`) differs from the slice of the passage that a served model gives.
+"""Counts where 2018's written answer (`predictions.json`) differs from the slice of the passage that a served model
+gives.
 
     python benchmarks/answer_slices.py --input_file=dev-v1.1.json --vocab_file=vocab.txt
 

@@ -1,10 +1,11 @@
-"""Compares our batcher with TensorFlow's (`tf.nondifferentiable_batch_function`): single texts from several clients at once.
+"""Compares our batcher with TensorFlow's (`tf.nondifferentiable_batch_function`): single texts from several clients at
+once.
 
     python benchmarks/batch_function.py --model=models/small/text/1
 
-Both run the same SavedModel in this process, with two batch threads and batches of at most 32 rows, without waiting for more.
-TensorFlow's batcher is in the graph and blocks its calling thread, so each client is a thread; ours is called from one event
-loop, as in the server. The sides take turns; figures are medians over rounds.
+Both run the same SavedModel in this process, with two batch threads and batches of at most 32 rows, without waiting for
+more. TensorFlow's batcher is in the graph and blocks its calling thread, so each client is a thread; ours is called
+from one event loop, as in the server. The sides take turns; figures are medians over rounds.
 """
 
 import asyncio
@@ -22,7 +23,8 @@ flags.DEFINE_list("clients", ["1", "8", "32"], "Clients at once.")
 flags.DEFINE_integer("requests", 400, "Requests a turn.")
 flags.DEFINE_integer("rounds", 3, "Turns of each side.")
 ROWS, THREADS = 32, 2
-WORDS = ("the", "a", "of", "river", "mountain", "paper", "engine", "teacher", "walked", "writes", "between", "never", "quickly", "garden")
+WORDS = ("the", "a", "of", "river", "mountain", "paper", "engine", "teacher", "walked", "writes", "between", "never",
+         "quickly", "garden")
 
 
 def make_ours():
@@ -33,7 +35,8 @@ def make_ours():
     signature = Servable("model", 1, FLAGS.model).signature("")
 
     async def ask(texts, clients):
-        batcher, seconds, waiting = Batcher(BatchingParameters(max_batch_size=ROWS, num_batch_threads=THREADS), Metrics()), [], iter(texts)
+        batcher, seconds, waiting = Batcher(BatchingParameters(max_batch_size=ROWS, num_batch_threads=THREADS),
+                                            Metrics()), [], iter(texts)
 
         async def client():
             for text in waiting:
@@ -47,7 +50,9 @@ def make_ours():
 
 
 def make_tensorflows():
-    """Returns the same for TensorFlow's batcher. It has no errors per request, no deadlines and no rows of different lengths."""
+    """Returns the same for TensorFlow's batcher. It has no errors per request, no deadlines and no rows of different
+    lengths.
+    """
     import tensorflow as tf
     model = tf.saved_model.load(FLAGS.model)  # must be kept alive as long as its signature
     signature = model.signatures["serving_default"]
@@ -90,7 +95,8 @@ def main(_) -> None:
                 rates[side].append((len(texts) / (time.perf_counter() - began), 1000 * statistics.median(seconds),
                                     1000 * seconds[int(0.99 * len(seconds))]))
         for side, rounds in rates.items():
-            print(f"| {clients} | {side} | " + " | ".join(f"{statistics.median(column):.1f}" for column in zip(*rounds)) + " |")
+            print(f"| {clients} | {side} | " + " | ".join(f"{statistics.median(column):.1f}"
+                                                          for column in zip(*rounds)) + " |")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Counts the tokens of an epoch of fine-tuning, padding included, for batches sorted in chunks of several sizes, as a Markdown table.
+"""Counts the tokens of an epoch of fine-tuning, padding included, for batches sorted in chunks of several sizes, as a
+Markdown table.
 
     make minilm
     python benchmarks/batch_lengths.py --data=FOLDER --init_checkpoint=MODEL_FOLDER
@@ -25,13 +26,16 @@ def train_source(dataset: str):
     from official_bert.tasks.loading import load_task
     from official_bert.training import run_config
     from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
-    config = load_config(None, overrides=["task=glue", f"options.dataset={dataset}", f"training.batch_size={FLAGS.batch_size}"],
-                         defaults=run_config.DEFAULTS, checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint))
+    config = load_config(
+        None, overrides=["task=glue", f"options.dataset={dataset}", f"training.batch_size={FLAGS.batch_size}"],
+        defaults=run_config.DEFAULTS, checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint))
     return load_task(config).resolve(DataFiles(data_dir=os.path.join(FLAGS.data, "glue")), TRAIN_AND_EVALUATE).train
 
 
 def padded_share(examples, chunk: int) -> float:
-    """Returns the tokens of an epoch with padding, divided by those without, where so many batches at a time are sorted by length."""
+    """Returns the tokens of an epoch with padding, divided by those without, where so many batches at a time are sorted
+    by length.
+    """
     from official_bert.data import sources
     sources.SORTED_BATCHES = chunk
     source = sources.ExampleSource(examples, FLAGS.batch_size, seed=1)
@@ -47,7 +51,10 @@ def main(_) -> None:
     for dataset in DATASETS:
         source = train_source(dataset)
         cells = " | ".join(f"{padded_share(source.examples, chunk):.3f}" for chunk in CHUNKS)
-        print(f"| {glue_files.DATASETS[dataset].folder} | {len(source.lengths):,} | {np.mean(source.lengths):.1f} | {cells} |", flush=True)
+        print(
+            f"| {glue_files.DATASETS[dataset].folder} | {len(source.lengths):,} | {np.mean(source.lengths):.1f} | "
+            f"{cells} |",
+            flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""Draws held-out losses of pre-trainings against their time, in units of the baseline's: how soon a recipe reaches the same loss.
+r"""Draws held-out losses of pre-trainings against their time, in units of the baseline's: how soon a recipe reaches the
+same loss.
 
-    python tools/run_ablations.py --suites_file=budget.yaml --scale=wikipedia --corpus=... --held_out_corpus=... --work_dir=budget
+    python tools/run_ablations.py --suites_file=budget.yaml --scale=wikipedia --corpus=... --held_out_corpus=... \
+        --work_dir=budget
     python benchmarks/budget.py --work_dir=budget --baseline=baseline --contenders=neighbours,neighbours_masks_30
 
-The losses are those of `results.jsonl` (other seeds of a row are called ROW_seed_2, ROW_seed_3). Runs of different hours cannot tell times:
-the seconds of a step are measured here, by the rows' own commands, configurations and records, cut to --steps steps, by turns. Times in
-the table are in whole runs of the baseline; the last column says when each seed came down to the baseline's mean last loss.
+The losses are those of `results.jsonl` (other seeds of a row are called ROW_seed_2, ROW_seed_3). Runs of different
+hours cannot tell times: the seconds of a step are measured here, by the rows' own commands, configurations and records,
+cut to --steps steps, by turns. Times in the table are in whole runs of the baseline; the last column says when each
+seed came down to the baseline's mean last loss.
 """
 
 import json
@@ -43,8 +46,10 @@ def seconds_of_a_step(row: str) -> float:
         (path / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
         flags = [part.replace("WORK", str(pathlib.Path(FLAGS.work_dir).resolve())) for part in stage["command"]
                  if part.startswith(("--input_file=", "--vocab_file="))]
-        done = subprocess.run([sys.executable, "-m", "official_bert.run_pretraining", *flags, f"--config={path / 'config.yaml'}",
-                               f"--output_dir={path / 'run'}"], cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run([
+            sys.executable, "-m", "official_bert.run_pretraining", *flags, f"--config={path / 'config.yaml'}",
+            f"--output_dir={path / 'run'}"
+        ], cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"error: {row}: {done.stderr.strip().splitlines()[-1]}")
         return config["training"]["batch_size"] / rate_of(path / "run")
@@ -66,14 +71,17 @@ def read_rows() -> dict[str, list[dict]]:
 
 
 def draw(rows: dict[str, list[dict]], lengths: dict[str, float]) -> None:
-    """Draws a line for each seed; the dashed one is the loss that is to be reached. `lengths`: of a step, in runs of the baseline."""
+    """Draws a line for each seed; the dashed one is the loss that is to be reached. `lengths`: of a step, in runs of
+    the baseline.
+    """
     from matplotlib.figure import Figure
     figure = Figure(figsize=(9, 6), layout="tight")
     axes = figure.add_subplot()
     for color, (name, length) in enumerate(lengths.items()):
         for number, row in enumerate(rows[name]):
-            axes.plot([step * length for step, _ in row["curve"]], [loss for _, loss in row["curve"]], color=f"C{color}", linewidth=1.2,
-                      marker=".", label=None if number else f"{row['title']} ({len(rows[name])} seed{'s' * (len(rows[name]) > 1)})")
+            axes.plot([step * length for step, _ in row["curve"]], [loss for _, loss in row["curve"]],
+                      color=f"C{color}", linewidth=1.2, marker=".",
+                      label=None if number else f"{row['title']} ({len(rows[name])} seed{'s' * (len(rows[name]) > 1)})")
     axes.axhline(final_loss(rows[FLAGS.baseline]), color="gray", linestyle="--", linewidth=1)
     axes.axvline(0.5, color="gray", linestyle="--", linewidth=1)
     axes.set(xlabel="time, in whole runs of the baseline", ylabel="held-out loss of masked words, nats")
@@ -87,7 +95,9 @@ def final_loss(seeds: list[dict]) -> float:
 
 
 def steps_to(loss: float, curve: list[tuple[int, float]]) -> float | None:
-    """Returns after how many steps a curve comes down to a loss, on straight lines between its points; None if it does not."""
+    """Returns after how many steps a curve comes down to a loss, on straight lines between its points; None if it does
+    not.
+    """
     before: tuple[float, float] | None = None
     for step, now in curve:
         if now <= loss:
@@ -105,7 +115,10 @@ def main(_) -> None:
             seconds[name].append(seconds_of_a_step(name))
         print(f"turn {turn + 1} of {FLAGS.turns}", file=sys.stderr, flush=True)
     whole, goal = rows[FLAGS.baseline][0]["steps"], final_loss(rows[FLAGS.baseline])
-    headings = ["", "steps", "time of a step", "time of the run", "held-out loss, each seed", "mean", f"{goal:.3f} reached after"]
+    headings = [
+        "", "steps", "time of a step", "time of the run", "held-out loss, each seed", "mean",
+        f"{goal:.3f} reached after"
+    ]
     print(f"| {' | '.join(headings)} |\n{'|---' * len(headings)}|")
     lengths = {}
     for name in names:

@@ -2,7 +2,8 @@
 
     python benchmarks/compare_exports.py before/models/minilm after/models/minilm
 
-Each argument is a folder of `run_export`. Times are medians over rounds of one short text, and of batches of 8 and 32 texts of 32 tokens.
+Each argument is a folder of `run_export`. Times are medians over rounds of one short text, and of batches of 8 and 32
+texts of 32 tokens.
 """
 
 import collections
@@ -49,7 +50,10 @@ def main(arguments):
     first, *others = signatures
     for folder in others:
         before, after = operations(signatures[first]), operations(signatures[folder])
-        changed = {name: f"{before[name]} -> {after[name]}" for name in sorted(before | after) if before[name] != after[name]}
+        changed = {
+            name: f"{before[name]} -> {after[name]}"
+            for name in sorted(before | after) if before[name] != after[name]
+        }
         print(f"operations of {folder}: {changed or 'equal'}")
     for name, shape in SHAPES.items():
         inputs = rows_of_ids(*shape)
@@ -63,8 +67,10 @@ def main(arguments):
         for folder in others:
             ratio = statistics.median(before / after for before, after in zip(times[first], times[folder]))
             difference = np.abs(answers[folder] - answers[first]).max()
-            print(f"{name}: {1000 * statistics.median(times[first]):.2f} and {1000 * statistics.median(times[folder]):.2f} ms, "
-                  f"speed {ratio:.3f}, largest difference {difference:.1e}")
+            print(
+                f"{name}: {1000 * statistics.median(times[first]):.2f} and "
+                f"{1000 * statistics.median(times[folder]):.2f} ms, "
+                f"speed {ratio:.3f}, largest difference {difference:.1e}")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
     python benchmarks/corpus_yield.py th:xquad.th.json,zh:xquad.zh.json,ja:debian-reference/*.ja.html
 
-A file in SQuAD's format gives paragraphs; an HTML file gives paragraphs (<p>, without a class or of the class "paragraph"), headings
-(<h1> to <h6>) and lists (<li>), if at least half of their letters are of the language's script. Paragraphs are cut at full stops into
-pieces of one, two and three sentences. Each piece is a line without added spaces, beside headings (those of the files and usual ones of
-articles, with the full stop that WikiExtractor gives them) and lists.
+A file in SQuAD's format gives paragraphs; an HTML file gives paragraphs (<p>, without a class or of the class
+"paragraph"), headings (<h1> to <h6>) and lists (<li>), if at least half of their letters are of the language's script.
+Paragraphs are cut at full stops into pieces of one, two and three sentences. Each piece is a line without added spaces,
+beside headings (those of the files and usual ones of articles, with the full stop that WikiExtractor gives them) and
+lists.
 """
 
 import dataclasses
@@ -91,8 +92,8 @@ def read_texts(path: str, language: str) -> Texts:
 
 def short_paragraphs(paragraph: str, sizes: itertools.cycle) -> list[str]:
     """Returns the paragraph cut after full stops into parts of one, two, three sentences in turn."""
-    sentences = re.findall(r".+?(?:[.!?؟](?=\s+[^a-zäöüß])|[。！？।]|$)\s*", paragraph) if re.search(r"[.!?。！？।؟]", paragraph) else [
-        part + " " for part in re.findall(r".{60,}?(?:\s|$)|.+$", paragraph)]  # Thai
+    sentences = re.findall(r".+?(?:[.!?؟](?=\s+[^a-zäöüß])|[。！？।]|$)\s*", paragraph) if re.search(
+        r"[.!?。！？।؟]", paragraph) else [part + " " for part in re.findall(r".{60,}?(?:\s|$)|.+$", paragraph)]  # Thai
     parts = []
     while sentences:
         size = next(sizes)
@@ -102,7 +103,8 @@ def short_paragraphs(paragraph: str, sizes: itertools.cycle) -> list[str]:
 
 
 def measure(language: str, paths: list[str]) -> tuple[list[str], bool]:
-    """Returns a row of the table, and whether it meets the goals: 98 % of paragraphs kept, 2 % of headings of articles."""
+    """Returns a row of the table, and whether it meets the goals: 98 % of paragraphs kept, 2 % of headings of articles.
+    """
     sizes, cleaner = itertools.cycle((1, 2, 3)), documents.Cleaner(language, shortest=1)
     counts: dict[str, list[int]] = {}
     for path in paths:
@@ -112,7 +114,10 @@ def measure(language: str, paths: list[str]) -> tuple[list[str], bool]:
                  "headings of the files": [heading + "." * (heading[-1:] not in "!?") for heading in texts.headings],
                  "lists": [mark + item for mark, item in zip(itertools.cycle(LIST_MARKS), texts.items)]}
         page = documents.Document([line for kind in lines.values() for line in kind], headings=True)
-        kept_lines = {"".join("".join(sentences).split()) for sentences in cleaner.clean_paragraphs(page, YieldReport())}
+        kept_lines = {
+            "".join("".join(sentences).split())
+            for sentences in cleaner.clean_paragraphs(page, YieldReport())
+        }
         for kind, members in lines.items():
             squeezed = ["".join(line.split()) for line in members]
             characters = sum(len(line) for line in squeezed if line in kept_lines)

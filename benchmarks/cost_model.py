@@ -3,9 +3,10 @@
     python benchmarks/cost_model.py
     python benchmarks/cost_model.py --share=0.3
 
-Everything here is a calculation from published figures of the chips. Arithmetic takes operations / (peak * --share); the operations are
-those that `model FLOP/s` counts. A ring all-reduce of float32 gradients sends 2 (n - 1) / n times their bytes from each chip; it is
-counted as if nothing of it ran beside the backward pass, the worst case. Input is what the host sends to its chips.
+Everything here is a calculation from published figures of the chips. Arithmetic takes operations / (peak * --share);
+the operations are those that `model FLOP/s` counts. A ring all-reduce of float32 gradients sends 2 (n - 1) / n times
+their bytes from each chip; it is counted as if nothing of it ran beside the backward pass, the worst case. Input is
+what the host sends to its chips.
 """
 
 import dataclasses
@@ -17,7 +18,8 @@ from pretraining_step import operations
 from official_bert.config import ModelConfig, load_config
 
 FLAGS = flags.FLAGS
-flags.DEFINE_float("share", 0.4, "Share of the peak that the step's arithmetic reaches.", lower_bound=0.01, upper_bound=1.0)
+flags.DEFINE_float("share", 0.4, "Share of the peak that the step's arithmetic reaches.", lower_bound=0.01,
+                   upper_bound=1.0)
 ROWS = 256  # of a step; steps and lengths are those of the paper: 900,000 of 128 tokens, then 100,000 of 512
 SCHEDULE = ((128, 900_000), (512, 100_000))
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs/model"
@@ -25,7 +27,9 @@ CONFIGS = pathlib.Path(__file__).parent.parent / "configs/model"
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Chips of one kind: peak operations a second in bfloat16, bytes a second that one sends to its neighbours, and from the host."""
+    """Chips of one kind: peak operations a second in bfloat16, bytes a second that one sends to its neighbours, and
+    from the host.
+    """
 
     name: str
     chips: int
@@ -54,9 +58,12 @@ def parameters(model: ModelConfig) -> int:
 
 
 def seconds_of_step(model: ModelConfig, machine: Machine, length: int) -> dict[str, float]:
-    """Returns the seconds of arithmetic, of the all-reduce and of the input of one step of ROWS rows, spread over the chips."""
+    """Returns the seconds of arithmetic, of the all-reduce and of the input of one step of ROWS rows, spread over the
+    chips.
+    """
     exchanged = 2 * (machine.chips - 1) / machine.chips * 4 * parameters(model)
-    features = 4 * (3 * length + 3 * (length * 15 // 100) + 2)  # int32 and float32: ids, mask, segments; positions, words, weights
+    # int32 and float32: ids, mask, segments; positions, words, weights
+    features = 4 * (3 * length + 3 * (length * 15 // 100) + 2)
     return {"arithmetic": operations_of(model, length) / (machine.chips * machine.peak * FLAGS.share),
             "all-reduce": exchanged / machine.link,
             "input": ROWS / machine.chips * features / machine.host}
@@ -64,18 +71,23 @@ def seconds_of_step(model: ModelConfig, machine: Machine, length: int) -> dict[s
 
 def main(_) -> None:
     """Prints a table in Markdown."""
-    print("| model | machine | tokens a row | operations a step | all-reduce, bytes a chip | arithmetic, ms | all-reduce, ms | input, ms | "
-          "days of 2018's schedule |\n" + "|---" * 9 + "|")
+    print(
+        "| model | machine | tokens a row | operations a step | all-reduce, bytes a chip | arithmetic, ms | "
+        "all-reduce, ms | input, ms | "
+        "days of 2018's schedule |\n" + "|---" * 9 + "|")
     for name in ("base", "large"):
         model = load_config(str(CONFIGS / f"{name}.yaml")).model
         for machine in MACHINES:
             steps = {length: seconds_of_step(model, machine, length) for length, _ in SCHEDULE}
-            days = sum(count * (steps[length]["arithmetic"] + steps[length]["all-reduce"]) for length, count in SCHEDULE) / 86400
+            days = sum(count * (steps[length]["arithmetic"] + steps[length]["all-reduce"])
+                       for length, count in SCHEDULE) / 86400
             for length, parts in steps.items():
                 exchanged = parts["all-reduce"] * machine.link
-                print(f"| {name}, {parameters(model) / 1e6:.1f} M | {machine.name} | {length} | {operations_of(model, length):.2e} | "
-                      f"{exchanged / 1e6:,.0f} M | {parts['arithmetic'] * 1e3:.2f} | {parts['all-reduce'] * 1e3:.2f} | "
-                      f"{parts['input'] * 1e3:.3f} | {days:.2f} |")
+                print(
+                    f"| {name}, {parameters(model) / 1e6:.1f} M | {machine.name} | {length} | "
+                    f"{operations_of(model, length):.2e} | "
+                    f"{exchanged / 1e6:,.0f} M | {parts['arithmetic'] * 1e3:.2f} | {parts['all-reduce'] * 1e3:.2f} | "
+                    f"{parts['input'] * 1e3:.3f} | {days:.2f} |")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python benchmarks/data_generation.py --text='prepared/*.txt' --vocab_file=vocab.txt --work_dir=/big/disk
 
-`--text` is prepared text (tools/prepare_corpus.py). If it is too short, copies with the words in another order are added. The
-peer's time for the whole text is extrapolated from two small sizes, so that its start-up counts once.
+`--text` is prepared text (tools/prepare_corpus.py). If it is too short, copies with the words in another order are
+added. The peer's time for the whole text is extrapolated from two small sizes, so that its start-up counts once.
 """
 
 import glob
@@ -18,7 +18,8 @@ from measured_commands import ROOT, timed
 FLAGS = flags.FLAGS
 flags.DEFINE_string("text", None, "Prepared text: comma-separated globs.", required=True)
 flags.DEFINE_string("vocab_file", None, "An uncased vocabulary.", required=True)
-flags.DEFINE_string("work_dir", "build/benchmark_data_generation", "A folder for the text and records of the measurement.")
+flags.DEFINE_string("work_dir", "build/benchmark_data_generation",
+                    "A folder for the text and records of the measurement.")
 flags.DEFINE_integer("megabytes", 100, "Text of the comparison.")
 flags.DEFINE_integer("large_megabytes", 400, "Text of the second measurement of memory; 0: none.")
 flags.DEFINE_list("peer_megabytes", ["4", "8"], "Two sizes of the peer's runs.")
@@ -110,10 +111,13 @@ def measure_costs(work: pathlib.Path, text: str) -> dict:
 
     def behind(run: dict) -> float:
         return run["stages"]["sampling"] + run["stages"]["writing"]
-    return {"tokens": tokens, "tokenizing (ns/token)": first["stages"]["tokenizing"] / tokens * 1e9,
-            "a pass (ns/token)": (behind(more) - behind(first)) / (DUPES - 1) / tokens * 1e9,
-            "store (bytes/token)": store_bytes / tokens, "records (bytes/token and pass)": more["bytes"] / DUPES / tokens,
-            "tokens an instance": DUPES * tokens / more["instances"], "sharded, 8 files (s)": sharded["seconds"]}
+
+    return {
+        "tokens": tokens, "tokenizing (ns/token)": first["stages"]["tokenizing"] / tokens * 1e9,
+        "a pass (ns/token)": (behind(more) - behind(first)) / (DUPES - 1) / tokens * 1e9,
+        "store (bytes/token)": store_bytes / tokens, "records (bytes/token and pass)": more["bytes"] / DUPES / tokens,
+        "tokens an instance": DUPES * tokens / more["instances"], "sharded, 8 files (s)": sharded["seconds"]
+    }
 
 
 def main(_) -> None:

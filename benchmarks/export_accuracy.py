@@ -1,6 +1,7 @@
-"""Compares the answers of exports of one classifier in several precisions on labelled texts.
+r"""Compares the answers of exports of one classifier in several precisions on labelled texts.
 
-    python benchmarks/export_accuracy.py --data=MRPC/dev.tsv --texts="#1 String,#2 String" --label=Quality models/float32 models/int8
+    python benchmarks/export_accuracy.py --data=MRPC/dev.tsv --texts="#1 String,#2 String" --label=Quality \
+        models/float32 models/int8
 
 The file is a TSV with a header; the first model is the one that the others are compared with.
 """
@@ -22,7 +23,8 @@ def read_rows() -> tuple[list[dict[str, str]], list[str]]:
     with open(FLAGS.data, encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     names = ("text", "text_pair")[:len(FLAGS.texts)]
-    return [{name: row[column] for name, column in zip(names, FLAGS.texts)} for row in rows], [row[FLAGS.label] for row in rows]
+    return [{name: row[column]
+             for name, column in zip(names, FLAGS.texts)} for row in rows], [row[FLAGS.label] for row in rows]
 
 
 def answers_of(folder: str, rows: list[dict[str, str]]) -> tuple[np.ndarray, np.ndarray]:
@@ -31,7 +33,8 @@ def answers_of(folder: str, rows: list[dict[str, str]]) -> tuple[np.ndarray, np.
     model = load_exported(folder)
     parts = [model(**{name: [row[name] for row in rows[start:start + FLAGS.batch_size]] for name in rows[0]})
              for start in range(0, len(rows), FLAGS.batch_size)]
-    return np.concatenate([part["label"] for part in parts]).astype(str), np.concatenate([part["logits"] for part in parts])
+    return np.concatenate([part["label"]
+                           for part in parts]).astype(str), np.concatenate([part["logits"] for part in parts])
 
 
 def main(argv) -> None:
@@ -42,9 +45,12 @@ def main(argv) -> None:
         labels_given, logits = answers_of(folder, rows)
         first = (labels_given, logits) if first is None else first
         right = labels_given == np.array(labels)
-        print(f"{folder}: accuracy {right.mean():.4f} ({right.sum()} of {len(rows)}); other labels than the first model's: "
-              f"{(labels_given != first[0]).sum()}; logits differ by {np.abs(logits - first[1]).mean():.4f} on average, at most "
-              f"{np.abs(logits - first[1]).max():.4f}, of a standard deviation of {first[1].std():.3f}")
+        print(
+            f"{folder}: accuracy {right.mean():.4f} ({right.sum()} of {len(rows)}); other labels than the first "
+            f"model's: "
+            f"{(labels_given != first[0]).sum()}; logits differ by {np.abs(logits - first[1]).mean():.4f} on average, "
+            f"at most "
+            f"{np.abs(logits - first[1]).max():.4f}, of a standard deviation of {first[1].std():.3f}")
 
 
 if __name__ == "__main__":

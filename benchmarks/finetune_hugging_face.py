@@ -1,7 +1,9 @@
 """Fine-tunes Hugging Face's PyTorch BERT on texts or given rows; runs in a separate environment (`make venv-torch`).
 
-    .venv-torch/bin/python benchmarks/finetune_hugging_face.py train FOLDER RUN.json     # texts, labels, settings; prints results
-    .venv-torch/bin/python benchmarks/finetune_hugging_face.py losses FOLDER BATCHES.npz # prints the loss of each batch in turn
+    # texts, labels, settings; prints results
+    .venv-torch/bin/python benchmarks/finetune_hugging_face.py train FOLDER RUN.json
+    # prints the loss of each batch in turn
+    .venv-torch/bin/python benchmarks/finetune_hugging_face.py losses FOLDER BATCHES.npz
 """
 
 import json
@@ -13,7 +15,8 @@ import torch
 import transformers
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-# On CPUs as fast as its fused attention in float32, and 1.1 (rows of 70 tokens) to 1.3 times (350) as fast in bfloat16, with less memory.
+# On CPUs as fast as its fused attention in float32, and 1.1 (rows of 70 tokens) to 1.3 times (350) as fast in bfloat16,
+# with less memory.
 ATTENTION = {"attn_implementation": "eager"}
 NOT_DECAYED = ("bias", "LayerNorm.weight")
 
@@ -21,13 +24,16 @@ NOT_DECAYED = ("bias", "LayerNorm.weight")
 def make_optimizer(model, epsilon):
     """Returns AdamW with its usual groups: no decay of LayerNorm and biases."""
     named = list(model.named_parameters())
-    groups = [{"params": [weight for name, weight in named if name.endswith(NOT_DECAYED) == last], "weight_decay": decay}
-              for last, decay in ((False, 0.01), (True, 0.0))]
+    groups = [{
+        "params": [weight for name, weight in named if name.endswith(NOT_DECAYED) == last], "weight_decay": decay
+    } for last, decay in ((False, 0.01), (True, 0.0))]
     return torch.optim.AdamW(groups, lr=0.0, eps=epsilon)
 
 
 def products_in(precision):
-    """Returns the context in which a model computes its products in a precision; weights and their updates stay float32."""
+    """Returns the context in which a model computes its products in a precision; weights and their updates stay
+    float32.
+    """
     return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16")
 
 
@@ -47,8 +53,10 @@ def load(folder, run):
     if run["kind"] == "spans":
         return tokenizer, transformers.AutoModelForQuestionAnswering.from_pretrained(folder, **ATTENTION)
     if run["kind"] == "tags":
-        return tokenizer, transformers.AutoModelForTokenClassification.from_pretrained(folder, num_labels=run["num_labels"], **ATTENTION)
-    kind = {"problem_type": "regression", "num_labels": 1} if run["num_labels"] == 1 else {"num_labels": run["num_labels"]}
+        return tokenizer, transformers.AutoModelForTokenClassification.from_pretrained(
+            folder, num_labels=run["num_labels"], **ATTENTION)
+    kind = {"problem_type": "regression", "num_labels": 1
+            } if run["num_labels"] == 1 else {"num_labels": run["num_labels"]}
     return tokenizer, transformers.AutoModelForSequenceClassification.from_pretrained(folder, **kind, **ATTENTION)
 
 
@@ -66,9 +74,14 @@ def collate(tokenizer, rows, numbers):
 
 def targets(part, numbers, length):
     """Returns the targets of the loss: labels, tags (-100 for none) or the positions of answers."""
-    columns = {name: [part[name][i] for i in numbers] for name in ("labels", "start_positions", "end_positions") if name in part}
-    return {name: torch.tensor([row + [-100] * (length - len(row)) for row in rows] if isinstance(rows[0], list) else rows)
-            for name, rows in columns.items()}
+    columns = {
+        name: [part[name][i] for i in numbers]
+        for name in ("labels", "start_positions", "end_positions") if name in part
+    }
+    return {
+        name: torch.tensor([row + [-100] * (length - len(row)) for row in rows] if isinstance(rows[0], list) else rows)
+        for name, rows in columns.items()
+    }
 
 
 def train(folder, run_file):
@@ -89,7 +102,9 @@ def train(folder, run_file):
             loss = model(**batch, **targets(run["train"], numbers, batch["input_ids"].shape[1])).loss
         update(model, optimizer, loss, rate)
     seconds = time.monotonic() - began
-    print(json.dumps({"seconds": seconds, "steps": len(run["rates"]), "logits": answer(model, tokenizer, rows["eval"], run)}))
+    print(
+        json.dumps(
+            {"seconds": seconds, "steps": len(run["rates"]), "logits": answer(model, tokenizer, rows["eval"], run)}))
 
 
 def orders(count, size, seed):
@@ -107,7 +122,8 @@ def answer(model, tokenizer, rows, run):
         for start in range(0, len(rows["input_ids"]), size):
             numbers = range(start, min(start + size, len(rows["input_ids"])))
             outputs = model(**collate(tokenizer, rows, numbers))
-            logits = outputs.logits if "logits" in outputs else torch.stack([outputs.start_logits, outputs.end_logits], -1)
+            logits = outputs.logits if "logits" in outputs else torch.stack([outputs.start_logits, outputs.end_logits],
+                                                                            -1)
             logits_of_rows += logits.float().tolist()
     return logits_of_rows
 
@@ -125,7 +141,8 @@ def losses(folder, batches_file):
     for step, rate in enumerate(batches["rates"]):
         batch = {name: torch.tensor(batches[f"{ours}_{step}"]).long()
                  for name, ours in zip(INPUTS, ("input_ids", "input_mask", "segment_ids"))}
-        labels = torch.tensor(batches[f"scores_{step}"]).float() if of_scores else torch.tensor(batches[f"label_ids_{step}"]).long()
+        labels = torch.tensor(batches[f"scores_{step}"]).float() if of_scores else torch.tensor(
+            batches[f"label_ids_{step}"]).long()
         loss = model(**batch, labels=labels).loss
         values.append(loss.item())
         update(model, optimizer, loss, rate)

@@ -1,15 +1,17 @@
-"""Compares our fine-tuning with Hugging Face's PyTorch loop: time, quality, and equal losses from equal weights.
+r"""Compares our fine-tuning with Hugging Face's PyTorch loop: time, quality, and equal losses from equal weights.
 
     make venv-torch minilm
     python benchmarks/finetuning.py --task=mrpc --data_dir=MRPC --init_checkpoint=MODEL_FOLDER --seeds=5
     python benchmarks/finetuning.py --task=mrpc --data_dir=MRPC --init_checkpoint=MODEL_FOLDER --prove
 
-    python benchmarks/finetuning.py --task=ner --data_dir=WNUT17 --init_checkpoint=MODEL_FOLDER --set=options.crf=true --sides=ours
+    python benchmarks/finetuning.py --task=ner --data_dir=WNUT17 --init_checkpoint=MODEL_FOLDER \
+        --set=options.crf=true --sides=ours
 
-MODEL_FOLDER is a Hugging Face folder. Both sides take turns on the same machine, with the same texts, batch size, steps, rates of
-each step, epsilon, decay, clipping and dynamic padding; for tags and questions (`--task=squad`) also with the same rows. Theirs is AdamW
-with bias correction: `--set=optimizer.name=adamw_bias_corrected` makes ours the same rule. Both measure the last checkpoint. `--prove`
-compares the losses of the first 20 steps with the same weights, head and batches and without dropout; they may differ by 1e-4.
+MODEL_FOLDER is a Hugging Face folder. Both sides take turns on the same machine, with the same texts, batch size,
+steps, rates of each step, epsilon, decay, clipping and dynamic padding; for tags and questions (`--task=squad`) also
+with the same rows. Theirs is AdamW with bias correction: `--set=optimizer.name=adamw_bias_corrected` makes ours the
+same rule. Both measure the last checkpoint. `--prove` compares the losses of the first 20 steps with the same weights,
+head and batches and without dropout; they may differ by 1e-4.
 """
 
 import json
@@ -45,7 +47,8 @@ flags.DEFINE_integer("batch_size", 32, "Rows a step.")
 flags.DEFINE_float("learning_rate", 5e-5, "Peak.")
 flags.DEFINE_float("epochs", 3.0, "Passes over the training data.")
 flags.DEFINE_integer("max_seq_length", 128, "Longest input.")
-flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"], "Of both sides; bfloat16: products in it, weights in float32.")
+flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"],
+                  "Of both sides; bfloat16: products in it, weights in float32.")
 flags.DEFINE_bool("prove", False, "Compare losses instead.")
 STEPS_COMPARED, LARGEST = 20, 1e-4
 OURS, THEIRS = "official_bert", "Hugging Face PyTorch"
@@ -57,10 +60,12 @@ PEER = ROOT / "benchmarks" / "finetune_hugging_face.py"
 def overrides() -> list[str]:
     """Returns the settings that both sides share, in our form: the steps and the checkpoint of 2018's scripts."""
     from official_bert.config import AS_IN_2018
-    return [*(f"training.{key}={value}" for key, value in AS_IN_2018["training"].items()), f"training.batch_size={FLAGS.batch_size}",
-            f"optimizer.learning_rate={FLAGS.learning_rate}", f"training.epochs={FLAGS.epochs}",
-            f"options.max_seq_length={FLAGS.max_seq_length}", f"training.precision={FLAGS.precision}", "training.log_every=1000000",
-            *FLAGS.set]
+    return [
+        *(f"training.{key}={value}" for key, value in AS_IN_2018["training"].items()),
+        f"training.batch_size={FLAGS.batch_size}", f"optimizer.learning_rate={FLAGS.learning_rate}",
+        f"training.epochs={FLAGS.epochs}", f"options.max_seq_length={FLAGS.max_seq_length}",
+        f"training.precision={FLAGS.precision}", "training.log_every=1000000", *FLAGS.set
+    ]
 
 
 def given_files():
@@ -83,11 +88,15 @@ def resolve(*more: str):
 
 
 def run_ours(seed: int) -> dict:
-    """Runs our command; returns seconds from the line about weights to the last step (tracing included), and metrics."""
+    """Runs our command; returns seconds from the line about weights to the last step (tracing included), and metrics.
+    """
     folder = os.path.join(FLAGS.work_dir, f"ours_{seed}")
-    command = [sys.executable, "-u", "-m", "official_bert.run_finetuning", f"--task={FLAGS.task}", f"--data_dir={FLAGS.data_dir}",
-               f"--train_file={FLAGS.train_file}", f"--eval_file={FLAGS.eval_file}", f"--init_checkpoint={FLAGS.init_checkpoint}",
-               f"--output_dir={folder}", "--cache_dir=", f"--set=seed={seed}", *(f"--set={text}" for text in overrides())]
+    command = [
+        sys.executable, "-u", "-m", "official_bert.run_finetuning", f"--task={FLAGS.task}",
+        f"--data_dir={FLAGS.data_dir}", f"--train_file={FLAGS.train_file}", f"--eval_file={FLAGS.eval_file}",
+        f"--init_checkpoint={FLAGS.init_checkpoint}", f"--output_dir={folder}", "--cache_dir=", f"--set=seed={seed}",
+        *(f"--set={text}" for text in overrides())
+    ]
     began, metrics, marks = time.monotonic(), {}, {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         for line in process.stdout:
@@ -99,26 +108,36 @@ def run_ours(seed: int) -> dict:
         sys.exit(f"error: run_finetuning ended with status {process.returncode}")
     shutil.rmtree(folder)
     loaded = marks.get("initialised") or marks["resumed"]
-    return {"seed": seed, "seconds": marks.get("step", loaded) - loaded, "command": time.monotonic() - began, "metrics": metrics}
+    return {
+        "seed": seed, "seconds": marks.get("step", loaded) - loaded, "command": time.monotonic() - began,
+        "metrics": metrics
+    }
 
 
 def environment() -> dict[str, str]:
     """Returns the environment of our command: this checkout's package, and the number of threads."""
-    threads = {"TF_NUM_INTRAOP_THREADS": str(FLAGS.threads), "OMP_NUM_THREADS": str(FLAGS.threads)} if FLAGS.threads else {}
+    threads = {"TF_NUM_INTRAOP_THREADS": str(FLAGS.threads), "OMP_NUM_THREADS": str(FLAGS.threads)
+               } if FLAGS.threads else {}
     return os.environ | threads | {"PYTHONPATH": str(ROOT)}
 
 
 def run_theirs(seed: int, resolved) -> dict:
-    """Runs Hugging Face's loop; returns the seconds of its training steps, and metrics from the same functions as ours."""
-    run = {"seed": seed, "threads": FLAGS.threads or len(os.sched_getaffinity(0)), "batch_size": FLAGS.batch_size,
-           "rates": rates_of(resolved), "epsilon": resolved.task.config.optimizer.epsilon, "max_seq_length": FLAGS.max_seq_length,
-           "precision": FLAGS.precision}
+    """Runs Hugging Face's loop; returns the seconds of its training steps, and metrics from the same functions as ours.
+    """
+    run = {
+        "seed": seed, "threads": FLAGS.threads or len(os.sched_getaffinity(0)), "batch_size": FLAGS.batch_size,
+        "rates": rates_of(resolved), "epsilon": resolved.task.config.optimizer.epsilon,
+        "max_seq_length": FLAGS.max_seq_length, "precision": FLAGS.precision
+    }
     measure = of_rows(run, resolved) if FLAGS.task in KINDS else of_texts(run, resolved)
     path = os.path.join(FLAGS.work_dir, "run.json")
     pathlib.Path(path).write_text(json.dumps(run), encoding="utf-8")
     began = time.monotonic()
     found = ask_peer("train", path)
-    return {"seed": seed, "seconds": found["seconds"], "command": time.monotonic() - began, "metrics": measure(found["logits"])}
+    return {
+        "seed": seed, "seconds": found["seconds"], "command": time.monotonic() - began,
+        "metrics": measure(found["logits"])
+    }
 
 
 def rates_of(resolved, most: int = 0) -> list[float]:
@@ -129,7 +148,9 @@ def rates_of(resolved, most: int = 0) -> list[float]:
     from official_bert.training.schedules.phases import epoch_steps
     config = resolved.task.config
     total = epoch_steps(config.training, resolved.train)
-    return [float(learning_rate.scheduled_rate(config.optimizer, tf.constant(step), total)) for step in range(most or total)]
+    return [
+        float(learning_rate.scheduled_rate(config.optimizer, tf.constant(step), total)) for step in range(most or total)
+    ]
 
 
 def of_texts(run: dict, resolved):
@@ -144,11 +165,16 @@ def of_texts(run: dict, resolved):
 
 
 def of_rows(run: dict, resolved):
-    """Does the same for tasks with rows made here: ids, and the tag of each first piece or the start and end of answers."""
+    """Does the same for tasks with rows made here: ids, and the tag of each first piece or the start and end of
+    answers.
+    """
     train, held_out = resolved.train, resolved.held_out.source
     names = ("start_positions", "end_positions") if FLAGS.task == "squad" else ("labels",)
-    run |= {"kind": KINDS[FLAGS.task], "num_labels": 2 if FLAGS.task == "squad" else len(resolved.task.options.labels),
-            "train": inputs_of(train.examples), "eval": inputs_of([held_out.examples[i] for i in np.concatenate(held_out.plan(0))])}
+    run |= {
+        "kind": KINDS[FLAGS.task], "num_labels": 2 if FLAGS.task == "squad" else len(resolved.task.options.labels),
+        "train": inputs_of(train.examples),
+        "eval": inputs_of([held_out.examples[i] for i in np.concatenate(held_out.plan(0))])
+    }
     # -100 marks tokens without loss in PyTorch.
     answers = {name: [np.where(row["tag_mask"] > 0, row["tags"], -100).tolist() if name == "labels" else int(row[name])
                       for row in train.examples] for name in names}
@@ -157,7 +183,8 @@ def of_rows(run: dict, resolved):
 
     def measure(logits):
         rows = [np.array(row, np.float32) for row in logits]
-        return resolved.held_out.evaluate([dict(zip(outputs, row.T)) if FLAGS.task == "squad" else {"logits": row} for row in rows])
+        return resolved.held_out.evaluate(
+            [dict(zip(outputs, row.T)) if FLAGS.task == "squad" else {"logits": row} for row in rows])
     return measure
 
 
@@ -169,8 +196,10 @@ def inputs_of(rows) -> dict[str, list[list[int]]]:
 
 def ask_peer(*arguments: str):
     """Returns the peer's output."""
-    done = subprocess.run([FLAGS.torch_python, PEER, arguments[0], FLAGS.init_checkpoint if arguments[0] == "train" else arguments[1],
-                           arguments[-1]], check=False, capture_output=True, text=True)
+    done = subprocess.run([
+        FLAGS.torch_python, PEER, arguments[0], FLAGS.init_checkpoint if arguments[0] == "train" else arguments[1],
+        arguments[-1]
+    ], check=False, capture_output=True, text=True)
     if done.returncode < 0:
         sys.exit(f"error: the peer was ended by {signal.Signals(-done.returncode).name}")
     if done.returncode:
@@ -181,20 +210,27 @@ def ask_peer(*arguments: str):
 def compare() -> None:
     """Runs both sides, or one, in turn; prints a table in Markdown."""
     resolved = resolve() if FLAGS.sides != "ours" else None
-    runs: dict[str, list[dict]] = {name: [] for name in (OURS, THEIRS) if FLAGS.sides == "both" or FLAGS.sides == SIDES[name]}
+    runs: dict[str, list[dict]] = {
+        name: []
+        for name in (OURS, THEIRS) if FLAGS.sides == "both" or FLAGS.sides == SIDES[name]
+    }
     for seed in range(FLAGS.first_seed, FLAGS.first_seed + FLAGS.seeds):
         for name, results in runs.items():
             results.append(run_ours(seed) if name == OURS else run_theirs(seed, resolved))
             print(f"seed {seed}, {name}: {results[-1]}", file=sys.stderr, flush=True)
     if FLAGS.result_file:
-        pathlib.Path(FLAGS.result_file).write_text(json.dumps({SIDES[name]: results for name, results in runs.items()}), encoding="utf-8")
+        pathlib.Path(FLAGS.result_file).write_text(json.dumps({SIDES[name]: results
+                                                               for name, results in runs.items()}), encoding="utf-8")
     common = set.intersection(*(set(results[0]["metrics"]) for results in runs.values()))
     names = [name for name in next(iter(runs.values()))[0]["metrics"] if name in common]
     print(f"| {FLAGS.task}, {FLAGS.seeds} seeds | training (s) | whole command (s) | {' | '.join(names)} |")
     print("|---" * (3 + len(names)) + "|")
     for name, results in runs.items():
         times = [f"{statistics.median(run[key] for run in results):.1f}" for key in ("seconds", "command")]
-        print(f"| {name} | {' | '.join([*times, *(spread([run['metrics'][metric] for run in results]) for metric in names)])} |")
+        print(
+            f"| {name} | "
+            f"{' | '.join([*times, *(spread([run['metrics'][metric] for run in results]) for metric in names)])} |"
+        )
     if len(runs) == 1:
         return
     ours, theirs = (statistics.median(run["seconds"] for run in results) for results in runs.values())
@@ -226,14 +262,15 @@ def prove() -> None:
     checkpoints.initialize_from(trainer.model, FLAGS.init_checkpoint)
     weights = {name: value.numpy() for name, value in ours.named_weights(trainer.model).items()}
     folder = os.path.join(FLAGS.work_dir, "beginning")
-    formats.write(StoredModel(origin="the beginning", weights=weights, table=ours.TABLE, config=task.config.model, head="classifier",
-                              labels=list(task.options.labels)), "hugging_face", folder)
+    formats.write(
+        StoredModel(origin="the beginning", weights=weights, table=ours.TABLE, config=task.config.model,
+                    head="classifier", labels=list(task.options.labels)), "hugging_face", folder)
     batches = list(source.dataset().take(STEPS_COMPARED))
     # An epoch's last batch is filled up with rows of weight 0, which are not examples.
     inputs_of_steps = {f"{name}_{step}": value.numpy()[batch["example_weights"].numpy() > 0]
                        for step, batch in enumerate(batches) for name, value in batch.items()}
-    np.savez(os.path.join(FLAGS.work_dir, "batches.npz"), epsilon=task.config.optimizer.epsilon, rates=rates_of(resolved, STEPS_COMPARED),
-             **inputs_of_steps)
+    np.savez(os.path.join(FLAGS.work_dir, "batches.npz"), epsilon=task.config.optimizer.epsilon,
+             rates=rates_of(resolved, STEPS_COMPARED), **inputs_of_steps)
     iterator = iter(source.dataset())
     rows = np.concatenate([trainer.run_steps(iterator, tf.constant(1)).numpy() for _ in range(STEPS_COMPARED)])
     our_losses = rows[:, trainer.step.names.index("loss")]
@@ -251,7 +288,10 @@ def main(_) -> None:
     if (FLAGS.prove or FLAGS.sides != "ours") and not os.path.exists(FLAGS.torch_python):
         sys.exit(f"error: --torch_python={FLAGS.torch_python}: not there; `make venv-torch` makes it")
     if FLAGS.prove and FLAGS.precision != "float32":
-        sys.exit(f"error: --prove: expected --precision=float32 (losses of bfloat16 differ by more than {LARGEST}), got {FLAGS.precision}")
+        sys.exit(
+            f"error: --prove: expected --precision=float32 (losses of bfloat16 differ by more than {LARGEST}), got "
+            f"{FLAGS.precision}"
+        )
     if FLAGS.prove and FLAGS.task in KINDS:
         sys.exit(f"error: --prove: expected a data set of GLUE as --task, got {FLAGS.task}")
     if not FLAGS.resume:

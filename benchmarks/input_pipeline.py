@@ -2,8 +2,8 @@
 
     python benchmarks/input_pipeline.py --input_file='train-*.tfrecord'
 
-Records come from tools/create_pretraining_data.py. Each round first reads batches alone for some seconds, then trains some
-steps. Prints a table and the ratio; the goal is a pipeline at least 20 times as fast as training.
+Records come from tools/create_pretraining_data.py. Each round first reads batches alone for some seconds, then trains
+some steps. Prints a table and the ratio; the goal is a pipeline at least 20 times as fast as training.
 """
 
 import statistics
@@ -60,7 +60,10 @@ def main(_) -> None:
     print("| | sequences/s, median (least to most) |\n|---|---|")
     for name, rates in (("the input pipeline alone", source_rates), ("training", training_rates)):
         print(f"| {name} | {statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f}) |")
-    print(f"\nthe pipeline gives {statistics.median(source_rates) / statistics.median(training_rates):.1f} times what training takes")
+    print(
+        f"\nthe pipeline gives {statistics.median(source_rates) / statistics.median(training_rates):.1f} times what "
+        f"training takes"
+    )
 
 
 if __name__ == "__main__":

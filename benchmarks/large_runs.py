@@ -3,8 +3,9 @@
     python benchmarks/large_runs.py --text=corpus.txt --vocab_file=vocab.txt --work_dir=/big/disk
     python benchmarks/large_runs.py --text=corpus.txt --vocab_file=vocab.txt --parts=files
 
-`--text` is prepared text (tools/prepare_corpus.py) of some megabytes. Each command is a process of its own; memory is what it and its
-children hold themselves (RssAnon). Trainings are a few steps: what is asked is whether they run, resume, and in which memory.
+`--text` is prepared text (tools/prepare_corpus.py) of some megabytes. Each command is a process of its own; memory is
+what it and its children hold themselves (RssAnon). Trainings are a few steps: what is asked is whether they run,
+resume, and in which memory.
 """
 
 import contextlib
@@ -18,7 +19,8 @@ from measured_commands import ROOT, timed
 FLAGS = flags.FLAGS
 flags.DEFINE_string("text", None, "Prepared text.", required=True)
 flags.DEFINE_string("vocab_file", None, "A vocabulary.", required=True)
-flags.DEFINE_string("work_dir", "build/benchmark_large_runs", "A folder for records and runs, which is emptied at the end; 20 GB for "
+flags.DEFINE_string("work_dir", "build/benchmark_large_runs",
+                    "A folder for records and runs, which is emptied at the end; 20 GB for "
                     "BERT-large.")
 flags.DEFINE_list("parts", ["large", "files"], "What to measure.")
 flags.DEFINE_string("model", "large", "A file of configs/model: the model of the part large.")
@@ -31,17 +33,22 @@ Command = tuple[str, str, list[str]]  # what it does, its module or file, its ar
 def records(output: pathlib.Path) -> Command:
     """The command that makes records."""
     return f"records, {output.name}", "tools/create_pretraining_data.py", [
-        f"--input_file={FLAGS.text}", f"--vocab_file={FLAGS.vocab_file}", f"--output_file={output}", "--max_seq_length=128",
-        "--max_predictions_per_seq=20", "--dupe_factor=1"]
+        f"--input_file={FLAGS.text}", f"--vocab_file={FLAGS.vocab_file}", f"--output_file={output}",
+        "--max_seq_length=128", "--max_predictions_per_seq=20", "--dupe_factor=1"
+    ]
 
 
 def training(what: str, work: pathlib.Path, name: str, model: str, files: str, rows: int, steps: int) -> Command:
     """The command that trains a run up to a step, from its newest checkpoint if it has one."""
-    settings = [f"training.batch_size={rows}", f"training.steps={steps}", "training.save_every=2", "training.log_every=1",
-                "training.keep_checkpoints=1", "options.max_seq_length=128", "options.max_predictions_per_seq=20", "task=pretraining"]
+    settings = [
+        f"training.batch_size={rows}", f"training.steps={steps}", "training.save_every=2", "training.log_every=1",
+        "training.keep_checkpoints=1", "options.max_seq_length=128", "options.max_predictions_per_seq=20",
+        "task=pretraining"
+    ]
     return what, "official_bert.run_pretraining", [
-        f"--config={ROOT}/configs/model/{model}.yaml", f"--input_file={work}/{files}", f"--vocab_file={FLAGS.vocab_file}",
-        f"--output_dir={work}/{name}", *(f"--set={setting}" for setting in settings)]
+        f"--config={ROOT}/configs/model/{model}.yaml", f"--input_file={work}/{files}",
+        f"--vocab_file={FLAGS.vocab_file}", f"--output_dir={work}/{name}", *(f"--set={setting}" for setting in settings)
+    ]
 
 
 def large(work: pathlib.Path) -> Iterator[Command]:
@@ -70,7 +77,8 @@ def main(_) -> None:
     work.mkdir(parents=True)
     print("| command | seconds | processor seconds | own memory, MB | disk, MB |\n|---|---|---|---|---|")
     try:
-        for what, program, arguments in (command for part in FLAGS.parts for command in (large if part == "large" else many_files)(work)):
+        for what, program, arguments in (command for part in FLAGS.parts
+                                         for command in (large if part == "large" else many_files)(work)):
             start = ["-m", program] if program.startswith("official_bert") else [str(ROOT / program)]
             result = timed(*start, *arguments, folder=work)
             if what.endswith(("resumes", "more steps")) and "resumed: " not in result["output"] + result["errors"]:

@@ -1,11 +1,13 @@
-"""Measures corpus, vocabulary and records of gigabytes of text: is time linear, memory flat, disk as announced?
+r"""Measures corpus, vocabulary and records of gigabytes of text: is time linear, memory flat, disk as announced?
 
-    python benchmarks/large_text.py --text='wikipedia_en/*,novels_en/*' --megabytes=1000,2500,5000 --work_dir=/big/disk --report=large.jsonl
+    python benchmarks/large_text.py --text='wikipedia_en/*,novels_en/*' --megabytes=1000,2500,5000 \
+        --work_dir=/big/disk --report=large.jsonl
 
-There is rarely so much text at hand, so it is made of real text, copy by copy: short words, signs and markup stay, and each longer word
-becomes a made one, its vowels and consonants replaced by others. In each copy some words get another form for the first time, so many
-that the number of different words grows as in real text, with the power 0.6 of its length (Heaps' law). Records of all sizes are made with
-the vocabulary of the smallest one. Each command's line is added to the report when it is known.
+There is rarely so much text at hand, so it is made of real text, copy by copy: short words, signs and markup stay, and
+each longer word becomes a made one, its vowels and consonants replaced by others. In each copy some words get another
+form for the first time, so many that the number of different words grows as in real text, with the power 0.6 of its
+length (Heaps' law). Records of all sizes are made with the vocabulary of the smallest one. Each command's line is added
+to the report when it is known.
 """
 
 import contextlib
@@ -24,7 +26,8 @@ from measured_commands import ROOT, timed
 FLAGS = flags.FLAGS
 flags.DEFINE_string("text", None, "Raw text as prepare_corpus reads it: comma-separated globs.", required=True)
 flags.DEFINE_list("megabytes", ["1000", "2500", "5000"], "Sizes of the made text, the smallest first.")
-flags.DEFINE_string("work_dir", "build/benchmark_large_text", "A folder for text and outputs, emptied at the end; about five times the "
+flags.DEFINE_string("work_dir", "build/benchmark_large_text",
+                    "A folder for text and outputs, emptied at the end; about five times the "
                     "largest size.")
 flags.DEFINE_string("report", "large_text.jsonl", "Where to add a line for each command and size.")
 flags.DEFINE_integer("num_workers", 2, "Processes or threads of the commands.", lower_bound=1)
@@ -41,7 +44,9 @@ class Speller:
         self._tables: list[dict[int, int]] = []
 
     def spell(self, word: str, number: int) -> str:
-        """Returns a word's form of this number: vowels replaced by vowels, consonants by consonants, capitals by capitals."""
+        """Returns a word's form of this number: vowels replaced by vowels, consonants by consonants, capitals by
+        capitals.
+        """
         while len(self._tables) <= number:
             rng, pairs = random.Random(len(self._tables)), {}
             for letters in (VOWELS, CONSONANTS):
@@ -52,7 +57,8 @@ class Speller:
 
 
 def is_renewed(word: str, copy: int) -> bool:
-    """Whether a word has a form in this copy, from 0, that no copy before has: of so many words that Heaps' law holds."""
+    """Whether a word has a form in this copy, from 0, that no copy before has: of so many words that Heaps' law holds.
+    """
     share = (copy + 1) ** HEAPS - copy ** HEAPS
     return zlib.crc32(f"{copy} {word}".encode()) < share * 2 ** 32
 
@@ -62,7 +68,8 @@ class MadeText:
 
     def __init__(self, files: Iterable[str]):
         self.numbers: dict[str, int] = {}  # of longer words
-        self.parts: dict[str, tuple[list[int], list[str]]] = {}  # of each file: its longer words, and what stands around them
+        # of each file: its longer words, and what stands around them
+        self.parts: dict[str, tuple[list[int], list[str]]] = {}
         kept: dict[str, str] = {}
         for path in files:
             text = pathlib.Path(path).read_text(encoding="utf-8-sig", errors="replace")
@@ -96,7 +103,9 @@ class MadeText:
 
 
 def write_text(folder: pathlib.Path, files: list[str], megabytes: list[int]) -> dict[int, list[str]]:
-    """Writes made text of the largest size; returns the folders whose files are that of each size, the smaller sizes' among them."""
+    """Writes made text of the largest size; returns the folders whose files are that of each size, the smaller sizes'
+    among them.
+    """
     texts, written, folders = MadeText(files).copies(), 0, []
     found: dict[int, list[str]] = {}
     for size in megabytes:
@@ -113,10 +122,14 @@ def write_text(folder: pathlib.Path, files: list[str], megabytes: list[int]) -> 
 def commands(sources: list[str], work: pathlib.Path, vocabulary: pathlib.Path) -> dict[str, list[str]]:
     """Returns the arguments of each command, in the order in which they use each other's files."""
     prepared, workers = work / "prepared.txt", f"--num_workers={FLAGS.num_workers}"
-    return {"prepare_corpus": [f"--input_file={','.join(sources)}", f"--output_file={prepared}", workers],
-            "build_vocab": [f"--input_file={prepared}", f"--output_file={work}/vocab.txt", workers],
-            "create_pretraining_data": [f"--input_file={prepared}", f"--output_file={work}/train.tfrecord@8", f"--vocab_file={vocabulary}",
-                                        "--max_seq_length=128", "--max_predictions_per_seq=20", "--dupe_factor=1", workers]}
+    return {
+        "prepare_corpus": [f"--input_file={','.join(sources)}", f"--output_file={prepared}", workers],
+        "build_vocab": [f"--input_file={prepared}", f"--output_file={work}/vocab.txt", workers],
+        "create_pretraining_data": [
+            f"--input_file={prepared}", f"--output_file={work}/train.tfrecord@8", f"--vocab_file={vocabulary}",
+            "--max_seq_length=128", "--max_predictions_per_seq=20", "--dupe_factor=1", workers
+        ]
+    }
 
 
 def size_on_disk(path: pathlib.Path) -> int:
@@ -128,11 +141,16 @@ def measure(name: str, arguments: list[str], work: pathlib.Path, megabytes: int)
     """Runs a command; returns its line of the report."""
     result = timed(str(ROOT / "tools" / f"{name}.py"), *arguments, folder=work)
     counts = re.findall(r"([\d,]+) (tokens|instances|different words)", result["output"])
-    outputs = {"prepare_corpus": "prepared.txt", "build_vocab": "vocab.txt", "create_pretraining_data": "train.tfrecord"}
-    return {"command": name, "megabytes": megabytes, "seconds": round(result["seconds"], 1), "cpu_seconds": round(result["cpu_seconds"], 1),
-            "memory_mb": round(result["memory"] / 1e6), "disk_mb": round(result["disk"] / 1e6),
-            "output_mb": round(size_on_disk(work / outputs[name]) / 1e6),
-            "counts": {what: int(number.replace(",", "")) for number, what in counts}}
+    outputs = {
+        "prepare_corpus": "prepared.txt", "build_vocab": "vocab.txt", "create_pretraining_data": "train.tfrecord"
+    }
+    return {
+        "command": name, "megabytes": megabytes, "seconds": round(result["seconds"], 1),
+        "cpu_seconds": round(result["cpu_seconds"], 1), "memory_mb": round(result["memory"] / 1e6),
+        "disk_mb": round(result["disk"] / 1e6), "output_mb": round(size_on_disk(work / outputs[name]) / 1e6),
+        "counts": {what: int(number.replace(",", ""))
+                   for number, what in counts}
+    }
 
 
 def main(_) -> None:

@@ -1,9 +1,11 @@
-"""Compares forms of layer norm in a graph without a compiler, as SavedModels are run: ours, Keras', and TensorFlow's fused batch norm.
+"""Compares forms of layer norm in a graph without a compiler, as SavedModels are run: ours, Keras', and TensorFlow's
+fused batch norm.
 
     python benchmarks/layer_norm.py --width=384
 
-Twelve in a row, as in a small encoder; medians of all rounds, in which the forms take turns, less those of a chain of twelve products of
-the same tensor. The last column is the largest difference from the formula in float64, for gamma and beta around 1 and 0.
+Twelve in a row, as in a small encoder; medians of all rounds, in which the forms take turns, less those of a chain of
+twelve products of the same tensor. The last column is the largest difference from the formula in float64, for gamma and
+beta around 1 and 0.
 """
 
 import statistics
@@ -28,8 +30,8 @@ def by_batch_norm(x, gamma, beta):
     width = x.shape[-1]
     rows = tf.reshape(x, [1, -1, width, 1])
     channels = tf.shape(rows)[1:2]
-    normed = tf.compat.v1.nn.fused_batch_norm(rows, tf.fill(channels, 1.0), tf.fill(channels, 0.0), tf.constant([]), tf.constant([]),
-                                              epsilon=EPSILON, data_format="NCHW", is_training=True)[0]
+    normed = tf.compat.v1.nn.fused_batch_norm(rows, tf.fill(channels, 1.0), tf.fill(channels, 0.0), tf.constant([]),
+                                              tf.constant([]), epsilon=EPSILON, data_format="NCHW", is_training=True)[0]
     return tf.reshape(normed, tf.shape(x)) * gamma + beta
 
 

@@ -1,11 +1,13 @@
-"""Measures what windows and blocks of queries win for long rows: time and peak memory, beside one matrix of scores for each layer.
+"""Measures what windows and blocks of queries win for long rows: time and peak memory, beside one matrix of scores for
+each layer.
 
     python benchmarks/long_rows.py                                     # ModernBERT-base's sizes, 4,096 tokens
     python benchmarks/long_rows.py --tokens=8192 --layers=4 --train    # forward and backward pass of fewer layers
 
-First the attention alone, from queries, keys and values to what each head attends to, of a layer that sees all tokens and of one with a
-window, by turns. Then the encoder as it is, and the same weights with a whole matrix of scores in every layer (`dense`), which masks
-what is outside of the window: by turns, each in its own process, whose peak memory counts from before the first pass.
+First the attention alone, from queries, keys and values to what each head attends to, of a layer that sees all tokens
+and of one with a window, by turns. Then the encoder as it is, and the same weights with a whole matrix of scores in
+every layer (`dense`), which masks what is outside of the window: by turns, each in its own process, whose peak memory
+counts from before the first pass.
 """
 
 import json
@@ -20,7 +22,8 @@ from absl import app, flags
 from step_contenders import resident
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("config", str(pathlib.Path(__file__).parent.parent / "configs/model/modern_base.yaml"), "The model's YAML.")
+flags.DEFINE_string("config", str(pathlib.Path(__file__).parent.parent / "configs/model/modern_base.yaml"),
+                    "The model's YAML.")
 flags.DEFINE_integer("tokens", 4096, "Tokens of a row.")
 flags.DEFINE_integer("layers", 0, "Layers; 0: as many as the model has.")
 flags.DEFINE_integer("passes", 3, "Timed passes of each, after one untimed pass.")
@@ -90,7 +93,9 @@ def make_dense() -> None:
 
 
 def encoder_passes(dense: bool) -> dict[str, float]:
-    """Returns the seconds of a pass, the peak memory beyond that before the first, in MB, and a sum of what is computed."""
+    """Returns the seconds of a pass, the peak memory beyond that before the first, in MB, and a sum of what is
+    computed.
+    """
     import tensorflow as tf
 
     from official_bert.models.encoder import make_encoder
@@ -109,7 +114,8 @@ def encoder_passes(dense: bool) -> dict[str, float]:
         with tf.GradientTape() as tape:
             total = forward()
         gradients = tape.gradient(total, [weight.value for weight in encoder.trainable_variables])
-        return tf.add_n([tf.reduce_sum(tf.convert_to_tensor(gradient) ** 2) for gradient in gradients if gradient is not None])
+        return tf.add_n(
+            [tf.reduce_sum(tf.convert_to_tensor(gradient)**2) for gradient in gradients if gradient is not None])
     run = tf.function(both if FLAGS.train else forward, autograph=False)
     before, seconds = resident("VmRSS"), []
     for _ in range(1 + FLAGS.passes):
@@ -121,7 +127,8 @@ def encoder_passes(dense: bool) -> dict[str, float]:
 
 def child(name: str) -> dict[str, float]:
     """Runs a measurement in a process of its own."""
-    done = subprocess.run([sys.executable, __file__, *sys.argv[1:], f"--one={name}"], check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, __file__, *sys.argv[1:], f"--one={name}"], check=True, capture_output=True,
+                          text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -138,7 +145,8 @@ def main(_) -> None:
     turns = [(child("windows"), child("dense")) for _ in range(2)]
     for key in ("seconds", "MB"):
         windows, dense = (statistics.median(turn[side][key] for turn in turns) for side in (0, 1))
-        print(f"{key}: dense {dense:,.1f}, by windows and blocks {windows:,.1f}, ratio {windows / dense:.2f}", flush=True)
+        print(f"{key}: dense {dense:,.1f}, by windows and blocks {windows:,.1f}, ratio {windows / dense:.2f}",
+              flush=True)
     print(f"results: {turns[0][1]['result']:.6g} and {turns[0][0]['result']:.6g}")
 
 

@@ -43,7 +43,9 @@ def cpu_seconds(pid: int) -> float:
 
 
 def disk(root: int, folder: pathlib.Path) -> int:
-    """Returns the bytes on disk of the files in a folder, and of those without a name there that a process and its children hold open."""
+    """Returns the bytes on disk of the files in a folder, and of those without a name there that a process and its
+    children hold open.
+    """
     place, sizes = folder.stat().st_dev, {}
     opened = [path for pid in processes(root) for path in _listed(pathlib.Path(f"/proc/{pid}/fd"))]
     for path in [*folder.rglob("*"), *opened]:
@@ -64,8 +66,8 @@ def _listed(folder: pathlib.Path) -> list[pathlib.Path]:
 def timed(*command: str, cache: str = "", folder: pathlib.Path | None = None) -> dict:
     """Runs a command of Python; returns its seconds, its CPU seconds, its peak of anonymous memory, and its output.
 
-    CPU seconds are those of all its processes, as last seen: a command may end without waiting for those of its workers. With a folder,
-    also the peak of what it takes on disk there, beyond what was there before.
+    CPU seconds are those of all its processes, as last seen: a command may end without waiting for those of its
+    workers. With a folder, also the peak of what it takes on disk there, beyond what was there before.
     """
     environment = dict(os.environ, PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3")
     if cache:
@@ -73,12 +75,14 @@ def timed(*command: str, cache: str = "", folder: pathlib.Path | None = None) ->
     before = disk(os.getpid(), folder) if folder else 0
     began, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     of_processes: dict[int, float] = {}
-    process = subprocess.Popen([sys.executable, *command], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, *command], env=environment, text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
     peaks = {"memory": 0, "disk": 0}
 
     def watch() -> None:
         while process.poll() is None:
-            of_processes.update((pid, max(cpu_seconds(pid), of_processes.get(pid, 0.0))) for pid in processes(process.pid))
+            of_processes.update(
+                (pid, max(cpu_seconds(pid), of_processes.get(pid, 0.0))) for pid in processes(process.pid))
             peaks["memory"] = max(peaks["memory"], anonymous_memory(process.pid))
             if folder:
                 peaks["disk"] = max(peaks["disk"], disk(process.pid, folder) - before)
@@ -92,4 +96,7 @@ def timed(*command: str, cache: str = "", folder: pathlib.Path | None = None) ->
     waited_for = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
     if process.returncode:
         raise SystemExit(errors)
-    return {"seconds": seconds, "cpu_seconds": max(waited_for, sum(of_processes.values())), "output": output, "errors": errors} | peaks
+    return {
+        "seconds": seconds, "cpu_seconds": max(waited_for, sum(of_processes.values())), "output": output,
+        "errors": errors
+    } | peaks

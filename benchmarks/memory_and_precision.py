@@ -1,12 +1,13 @@
-"""Measures the effect of recomputation, accumulation and precision on peak memory and speed of the train step.
+r"""Measures the effect of recomputation, accumulation and precision on peak memory and speed of the train step.
 
     python benchmarks/memory_and_precision.py
-    python benchmarks/memory_and_precision.py --peers=ours,keras_hub,tf_models,pytorch --config=configs/model/base.yaml --batch_size=2 \
-        --max_seq_length=128      # our step and those of other libraries (benchmarks/step_contenders.py; PyTorch: make venv-torch)
+    # our step and those of other libraries (benchmarks/step_contenders.py; PyTorch: make venv-torch)
+    python benchmarks/memory_and_precision.py --peers=ours,keras_hub,tf_models,pytorch \
+        --config=configs/model/base.yaml --batch_size=2 --max_seq_length=128
 
-Each setting and each library runs in its own process on one random batch. Memory of a setting is the peak of the process minus its
-memory before the first step; that of a library is the peak beyond its imports, with weights and moments. Speed is relative to the
-first row.
+Each setting and each library runs in its own process on one random batch. Memory of a setting is the peak of the
+process minus its memory before the first step; that of a library is the peak beyond its imports, with weights and
+moments. Speed is relative to the first row.
 """
 
 import json
@@ -48,9 +49,12 @@ def made_batch(size: int, length: int, words: int):
     """Returns a batch of full rows with 15 % of their words to predict."""
     import tensorflow as tf
     rng, predicted = np.random.default_rng(0), max(1, length * 15 // 100)
-    batch = {"input_ids": rng.integers(0, words, (size, length)), "input_mask": np.ones((size, length)),
-             "segment_ids": np.zeros((size, length)), "masked_lm_positions": np.tile(np.arange(predicted), (size, 1)),
-             "masked_lm_ids": rng.integers(0, words, (size, predicted)), "next_sentence_labels": rng.integers(0, 2, (size, 1))}
+    batch = {
+        "input_ids": rng.integers(0, words, (size, length)), "input_mask": np.ones((size, length)),
+        "segment_ids": np.zeros((size, length)), "masked_lm_positions": np.tile(np.arange(predicted), (size, 1)),
+        "masked_lm_ids": rng.integers(0, words,
+                                      (size, predicted)), "next_sentence_labels": rng.integers(0, 2, (size, 1))
+    }
     tensors = {name: tf.constant(value, tf.int32) for name, value in batch.items()}
     return tensors | {"masked_lm_weights": tf.ones((size, predicted)), "example_weights": tf.ones(size)}
 
@@ -87,13 +91,17 @@ def measure(overrides: list[str]) -> None:
 def compare() -> None:
     """Runs a process for each library; prints a table in Markdown."""
     from official_bert.config import load_config
-    size = {**vars(load_config(FLAGS.config).model), "batch_size": FLAGS.batch_size, "length": FLAGS.max_seq_length, "precision": "float32"}
+    size = {
+        **vars(load_config(FLAGS.config).model), "batch_size": FLAGS.batch_size, "length": FLAGS.max_seq_length,
+        "precision": "float32"
+    }
     print("| library | peak memory | of the first | speed of the first |\n|---|---|---|---|")
     first = None
     for name in FLAGS.peers:
         python = FLAGS.torch_python if name.startswith("pytorch") else sys.executable
-        done = subprocess.run([python, str(FOLDER / "step_contenders.py"), name, json.dumps(size)], check=False, capture_output=True,
-                              text=True, input=f"1\n{FLAGS.steps}\n\n")
+        done = subprocess.run([python, str(FOLDER / "step_contenders.py"), name,
+                               json.dumps(size)], check=False, capture_output=True, text=True,
+                              input=f"1\n{FLAGS.steps}\n\n")
         if done.returncode:
             sys.exit(f"error: {name}: {done.stderr.strip().splitlines()[-1]}")
         seconds, figures = map(json.loads, done.stdout.strip().splitlines()[-2:])
@@ -113,12 +121,14 @@ def main(_) -> None:
         return
     shared = [f"--{name}={getattr(FLAGS, name)}" for name in ("config", "batch_size", "max_seq_length", "steps")]
     first = None
-    print("| train step | peak memory beyond weights and moments | of the first | speed of the first |\n|---|---|---|---|")
+    print(
+        "| train step | peak memory beyond weights and moments | of the first | speed of the first |\n|---|---|---|---|"
+    )
     for number, (name, overrides) in enumerate(ARRANGEMENTS.items()):
         if FLAGS.only and str(number) not in FLAGS.only:
             continue
-        done = subprocess.run([sys.executable, __file__, *shared, f"--one={json.dumps(overrides)}"], check=False, capture_output=True,
-                              text=True)
+        done = subprocess.run([sys.executable, __file__, *shared, f"--one={json.dumps(overrides)}"], check=False,
+                              capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"error: {name}: {done.stderr.strip().splitlines()[-1]}")
         figures = json.loads(done.stdout.strip().splitlines()[-1])

@@ -2,8 +2,8 @@
 
     python benchmarks/near_duplicates.py --documents=1000000 --work_dir=/big/disk
 
-The documents have 45 random words. One in 200 is a copy of an earlier one with five other words at its end, so that the sets of words
-and pairs of neighbours have a Jaccard similarity of 79/99.
+The documents have 45 random words. One in 200 is a copy of an earlier one with five other words at its end, so that the
+sets of words and pairs of neighbours have a Jaccard similarity of 79/99.
 """
 
 import json
@@ -43,11 +43,14 @@ def make_documents(path: pathlib.Path, count: int) -> int:
 
 def as_row(words: list[str]) -> str:
     """Returns a JSON line with a document of three sentences."""
-    return json.dumps({"text": " ".join(" ".join(words[start:start + 15]).capitalize() + "." for start in (0, 15, 30))}) + "\n"
+    return json.dumps({"text": " ".join(" ".join(words[start:start + 15]).capitalize() + "."
+                                        for start in (0, 15, 30))}) + "\n"
 
 
 def memory_of(root: int) -> int:
-    """Returns the bytes that a process and those below it have in memory; shared pages count once (proportional set size)."""
+    """Returns the bytes that a process and those below it have in memory; shared pages count once (proportional set
+    size).
+    """
     total, waiting = 0, [root]
     while waiting:
         process = waiting.pop()
@@ -65,10 +68,11 @@ def main(_) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     planted = make_documents(folder / "documents.jsonl", FLAGS.documents)
     begin, most = time.monotonic(), 0
-    running = subprocess.Popen(
-        [sys.executable, "tools/prepare_corpus.py", f"--input_file={folder}/documents.jsonl", f"--output_file={folder}/out.txt",
-         "--drop_duplicates=near", f"--report_file={folder}/report.json", f"--num_workers={FLAGS.num_workers}", "--discard"],
-        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    running = subprocess.Popen([
+        sys.executable, "tools/prepare_corpus.py", f"--input_file={folder}/documents.jsonl",
+        f"--output_file={folder}/out.txt", "--drop_duplicates=near", f"--report_file={folder}/report.json",
+        f"--num_workers={FLAGS.num_workers}", "--discard"
+    ], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(ROOT)})
     while running.poll() is None:
         most = max(most, memory_of(running.pid))
         time.sleep(0.5)

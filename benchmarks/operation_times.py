@@ -15,8 +15,8 @@ COMPILED = "compiled by XLA"  # of a training step the update of the weights, an
 def operation_times(run: Callable[[], object]) -> collections.Counter:
     """Returns seconds by kind, of all threads together, while `run` runs.
 
-    An operation is known by its TensorFlow kind, such as `MatMul`; what XLA compiled has one name for all. A product's helping threads are
-    not in it: TensorFlow's profiler sees the thread that asks for it.
+    An operation is known by its TensorFlow kind, such as `MatMul`; what XLA compiled has one name for all. A product's
+    helping threads are not in it: TensorFlow's profiler sees the thread that asks for it.
     """
     with tempfile.TemporaryDirectory() as folder:
         with tf.profiler.experimental.Profile(folder):

@@ -4,9 +4,10 @@
     python benchmarks/quality.py --data=FOLDER --init_checkpoint=MODEL_FOLDER
     python benchmarks/quality.py --data=FOLDER --init_checkpoint=MODEL_FOLDER --only=mrpc,rte --threads=1
 
-FOLDER holds `glue/MRPC`, `glue/RTE`, ... as published, `wnut17` and `squad_v1.1`. Each run is one `benchmarks/finetuning.py` command,
-and its result one line of --results_file; the same command again does the runs that are missing there. Every side runs the first seed at
-three rates, and the other seeds at the rate that was best then. --norun only writes the tables.
+FOLDER holds `glue/MRPC`, `glue/RTE`, ... as published, `wnut17` and `squad_v1.1`. Each run is one
+`benchmarks/finetuning.py` command, and its result one line of --results_file; the same command again does the runs that
+are missing there. Every side runs the first seed at three rates, and the other seeds at the rate that was best then.
+--norun only writes the tables.
 """
 
 import dataclasses
@@ -29,11 +30,14 @@ ROOT = pathlib.Path(__file__).parent.parent
 FLAGS = flags.FLAGS
 flags.DEFINE_string("data", None, "The folder of the data.", required=True)
 flags.DEFINE_string("init_checkpoint", None, "A Hugging Face folder.", required=True)
-flags.DEFINE_string("results_file", str(ROOT / "docs/results/finetuning.jsonl"), "A line is added to this file for each run.")
-flags.DEFINE_string("table_file", str(ROOT / "docs/results/finetuning.md"), "The tables of all its lines, written again after each run.")
+flags.DEFINE_string("results_file", str(ROOT / "docs/results/finetuning.jsonl"),
+                    "A line is added to this file for each run.")
+flags.DEFINE_string("table_file", str(ROOT / "docs/results/finetuning.md"),
+                    "The tables of all its lines, written again after each run.")
 flags.DEFINE_list("only", [], "Names of comparisons; none: all.")
-flags.DEFINE_enum("precision", "bfloat16", ["bfloat16", "float32"], "Of all sides; bfloat16 is faster on processors with AMX only. "
-                  "The tables show the runs of one precision.")
+flags.DEFINE_enum(
+    "precision", "bfloat16", ["bfloat16", "float32"], "Of all sides; bfloat16 is faster on processors with AMX only. "
+    "The tables show the runs of one precision.")
 flags.DEFINE_integer("threads", 0, "Threads of a run; 0: as many as cores.")
 flags.DEFINE_bool("run", True, "Do the missing runs.")
 flags.DEFINE_string("work_dir", "build/quality", "The folder for runs.")
@@ -46,12 +50,13 @@ SIDES = {"2018": ("official_bert, 2018's rule", ("--sides=ours",)),
          "torch": ("Hugging Face PyTorch, bias-corrected AdamW", ("--sides=theirs", CORRECTED))}
 INTRODUCTION = """# Fine-tuning beside Hugging Face's PyTorch
 
-Written by `benchmarks/quality.py` from [finetuning.jsonl](finetuning.jsonl), a line for each run. MiniLM's weights (6 layers of 384,
-`make minilm`), published development sets, the last checkpoint of each run, mean ± standard deviation over seeds, all in {precision}
-("mixed precision" on both sides: weights, updates and sums are float32 with bfloat16 too). The second and the third row are the
-same rule: AdamW with bias correction, the same steps, rates, epsilon, decay, clipping and texts. They differ in initial heads,
-dropout, and batches (in ours, ten at a time are sorted by length). The first row is 2018's rule, without bias correction. Each side ran its
-first seed at three rates; the best of them by the first metric, on the same development set, is the one that the row shows.
+Written by `benchmarks/quality.py` from [finetuning.jsonl](finetuning.jsonl), a line for each run. MiniLM's weights (6
+layers of 384, `make minilm`), published development sets, the last checkpoint of each run, mean ± standard deviation
+over seeds, all in {precision} ("mixed precision" on both sides: weights, updates and sums are float32 with bfloat16
+too). The second and the third row are the same rule: AdamW with bias correction, the same steps, rates, epsilon,
+decay, clipping and texts. They differ in initial heads, dropout, and batches (in ours, ten at a time are sorted by
+length). The first row is 2018's rule, without bias correction. Each side ran its first seed at three rates; the best
+of them by the first metric, on the same development set, is the one that the row shows.
 """
 
 
@@ -71,15 +76,17 @@ class Comparison:
 NER = ("--task=ner", "--data_dir={data}/wnut17")
 ENTITIES = {"f1": "F1 of entities", "precision": "precision", "recall": "recall"}
 COMPARISONS = {
-    "mrpc": Comparison("MRPC, 3 epochs", ("--task=mrpc", "--data_dir={data}/glue/MRPC"), {"f1": "F1", "accuracy": "accuracy"}, 5, 7),
+    "mrpc": Comparison("MRPC, 3 epochs", ("--task=mrpc", "--data_dir={data}/glue/MRPC"),
+                       {"f1": "F1", "accuracy": "accuracy"}, 5, 7),
     "rte": Comparison("RTE, 3 epochs", ("--task=rte", "--data_dir={data}/glue/RTE"), {"accuracy": "accuracy"}, 3, 7),
     "stsb": Comparison("STS-B, 3 epochs", ("--task=stsb", "--data_dir={data}/glue/STS-B"),
                        {"spearman": "Spearman", "pearson": "Pearson"}, 3, 8),
-    "cola": Comparison("CoLA, 3 epochs", ("--task=cola", "--data_dir={data}/glue/CoLA"), {"matthews": "Matthews"}, 3, 6),
+    "cola": Comparison("CoLA, 3 epochs", ("--task=cola", "--data_dir={data}/glue/CoLA"), {"matthews": "Matthews"}, 3,
+                       6),
     "wnut": Comparison("WNUT-17, softmax, 5 epochs", (*NER, "--epochs=5"), ENTITIES, 3, 8),
     "wnut_crf": Comparison("WNUT-17, CRF with legal transitions, 5 epochs",
-                           (*NER, "--epochs=5", "--set=options.crf=true", "--set=options.constrain=true"), ENTITIES, 3, 10,
-                           sides=("2018", "corrected")),
+                           (*NER, "--epochs=5", "--set=options.crf=true", "--set=options.constrain=true"), ENTITIES, 3,
+                           10, sides=("2018", "corrected")),
     "wnut_features": Comparison("WNUT-17, frozen encoder, last four layers, BiLSTM, 10 epochs",
                                 (*NER, "--epochs=10", "--set=options.features=concat"), ENTITIES, 3, 8, rates=("1e-3",),
                                 sides=("2018", "corrected")),
@@ -87,7 +94,8 @@ COMPARISONS = {
                         ("--task=squad", "--train_file={data}/squad_v1.1/train-v1.1.subset.json",
                          "--eval_file={data}/squad_v1.1/dev-v1.1.json", "--max_seq_length=384", "--epochs=2"),
                         {"f1": "F1", "exact_match": "exact match"}, 1, 45),
-    "sst2": Comparison("SST-2, 1 epoch", ("--task=sst2", "--data_dir={data}/glue/SST-2", "--epochs=1"), {"accuracy": "accuracy"}, 1, 25),
+    "sst2": Comparison("SST-2, 1 epoch", ("--task=sst2", "--data_dir={data}/glue/SST-2", "--epochs=1"),
+                       {"accuracy": "accuracy"}, 1, 25),
 }
 
 
@@ -103,19 +111,23 @@ class Run:
     @property
     def arguments(self) -> tuple[str, ...]:
         """The run's flags, without paths: what its result depends on."""
-        return (*COMPARISONS[self.name].flags, *SIDES[self.side][1], f"--precision={FLAGS.precision}", f"--learning_rate={self.rate}",
-                f"--first_seed={self.seed}")
+        return (*COMPARISONS[self.name].flags, *SIDES[self.side][1], f"--precision={FLAGS.precision}",
+                f"--learning_rate={self.rate}", f"--first_seed={self.seed}")
 
     def record(self, metrics: Mapping[str, float], seconds: float) -> dict:
         """The run as a line of the results."""
-        return {**dataclasses.asdict(self), "metrics": metrics, "seconds": round(seconds, 1), "arguments": shlex.join(self.arguments)}
+        return {
+            **dataclasses.asdict(self), "metrics": metrics, "seconds": round(seconds, 1),
+            "arguments": shlex.join(self.arguments)
+        }
 
 
 Found = dict[Run, dict]  # the records of finished runs
 
 
 def best_rate(name: str, side: str, results: Mapping[Run, dict]) -> str | None:
-    """Returns the rate with the best first metric at the first seed, the lower of two; None before all rates have run."""
+    """Returns the rate with the best first metric at the first seed, the lower of two; None before all rates have run.
+    """
     comparison = COMPARISONS[name]
     first = {rate: results.get(Run(name, side, rate, 1)) for rate in comparison.rates}
     if None in first.values():
@@ -125,12 +137,15 @@ def best_rate(name: str, side: str, results: Mapping[Run, dict]) -> str | None:
 
 
 def known_runs(name: str, results: Mapping[Run, dict]) -> Iterator[Run]:
-    """Yields a comparison's runs as far as they are known: those of the first seed, then the others at each side's best rate."""
+    """Yields a comparison's runs as far as they are known: those of the first seed, then the others at each side's best
+    rate.
+    """
     comparison = COMPARISONS[name]
     for rate in comparison.rates:
         yield from (Run(name, side, rate, 1) for side in comparison.sides)
     for seed in range(2, comparison.seeds + 1):
-        yield from (Run(name, side, rate, seed) for side in comparison.sides if (rate := best_rate(name, side, results)))
+        yield from (Run(name, side, rate, seed) for side in comparison.sides
+                    if (rate := best_rate(name, side, results)))
 
 
 def number_of_runs(name: str) -> int:
@@ -140,7 +155,9 @@ def number_of_runs(name: str) -> int:
 
 
 def read_results(path: str) -> Found:
-    """Returns the finished runs of a file, as far as their flags are those of today; cuts off a line that was not written to its end."""
+    """Returns the finished runs of a file, as far as their flags are those of today; cuts off a line that was not
+    written to its end.
+    """
     with open(path, "a+b") as file:
         file.seek(0)
         text = file.read()
@@ -164,11 +181,15 @@ def execute(run: Run) -> dict:
     folder = os.path.join(FLAGS.work_dir, "_".join(map(str, dataclasses.astuple(run))))
     os.makedirs(folder, exist_ok=True)
     result = os.path.join(folder, "result.json")
-    command = [sys.executable, FLAGS.command, *(part.format(data=FLAGS.data) for part in run.arguments),
-               f"--init_checkpoint={FLAGS.init_checkpoint}", f"--threads={FLAGS.threads}", f"--work_dir={os.path.join(folder, 'run')}",
-               "--resume", f"--result_file={result}", f"--torch_python={FLAGS.torch_python}"]
+    command = [
+        sys.executable, FLAGS.command, *(part.format(data=FLAGS.data)
+                                         for part in run.arguments), f"--init_checkpoint={FLAGS.init_checkpoint}",
+        f"--threads={FLAGS.threads}", f"--work_dir={os.path.join(folder, 'run')}", "--resume",
+        f"--result_file={result}", f"--torch_python={FLAGS.torch_python}"
+    ]
     with open(os.path.join(folder, "log.txt"), "a", encoding="utf-8") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True,
+                                   env=os.environ | {"PYTHONPATH": str(ROOT)})
         try:
             status = process.wait()
         except BaseException:
@@ -177,7 +198,8 @@ def execute(run: Run) -> dict:
             raise
     if status:
         raise RuntimeError(f"ended with status {status}; its output is in {log.name}")
-    [measured] = json.loads(pathlib.Path(result).read_text(encoding="utf-8"))["theirs" if run.side == "torch" else "ours"]
+    [measured
+     ] = json.loads(pathlib.Path(result).read_text(encoding="utf-8"))["theirs" if run.side == "torch" else "ours"]
     shutil.rmtree(folder)
     return run.record(measured["metrics"], measured["command"])
 
@@ -185,11 +207,14 @@ def execute(run: Run) -> dict:
 def work_through(names: Sequence[str], results: Found) -> list[Run]:
     """Does the missing runs one after another, and writes each result at once; returns those that failed."""
     failed: list[Run] = []
-    while run := next((run for name in names for run in known_runs(name, results) if run not in results and run not in failed), None):
+    while run := next(
+        (run for name in names for run in known_runs(name, results) if run not in results and run not in failed), None):
         done = sum(run_done.name in names for run_done in results)
         total = sum(map(number_of_runs, names))
-        print(f"{done + 1} of {total}, about {hours_left(names, results):.1f} h left: {run.name}, {SIDES[run.side][0]}, rate {run.rate}, "
-              f"seed {run.seed}", flush=True)
+        print(
+            f"{done + 1} of {total}, about {hours_left(names, results):.1f} h left: {run.name}, {SIDES[run.side][0]}, "
+            f"rate {run.rate}, "
+            f"seed {run.seed}", flush=True)
         try:
             results[run] = execute(run)
         except RuntimeError as error:
@@ -205,7 +230,9 @@ def work_through(names: Sequence[str], results: Found) -> list[Run]:
 
 
 def hours_left(names: Sequence[str], results: Mapping[Run, dict]) -> float:
-    """Returns the expected hours of the missing runs: by the comparison's and side's finished runs, or by its rough minutes."""
+    """Returns the expected hours of the missing runs: by the comparison's and side's finished runs, or by its rough
+    minutes.
+    """
     seconds = 0.0
     for name in names:
         for side in COMPARISONS[name].sides:
@@ -225,7 +252,9 @@ def write_tables(results: Mapping[Run, dict]) -> None:
 
 
 def table(name: str, results: Mapping[Run, dict]) -> str:
-    """Returns a comparison in Markdown: a row for each side, at its best rate once that is known, with all rates of the first seed."""
+    """Returns a comparison in Markdown: a row for each side, at its best rate once that is known, with all rates of the
+    first seed.
+    """
     comparison = COMPARISONS[name]
     metric = next(iter(comparison.metrics))
     tried = f"{comparison.metrics[metric]} of seed 1 at {', '.join(comparison.rates)}"
@@ -233,7 +262,10 @@ def table(name: str, results: Mapping[Run, dict]) -> str:
              "|---" * (4 + len(comparison.metrics)) + "|"]
     for side in comparison.sides:
         rate = best_rate(name, side, results)
-        rows = [results[run]["metrics"] for run in known_runs(name, results) if run in results and (run.side, run.rate) == (side, rate)]
+        rows = [
+            results[run]["metrics"] for run in known_runs(name, results)
+            if run in results and (run.side, run.rate) == (side, rate)
+        ]
         seeds = f"{len(rows)}" + (f" of {comparison.seeds}" if len(rows) < comparison.seeds else "")
         cells = [spread([row[key] for row in rows]) for key in comparison.metrics]
         first = (results.get(Run(name, side, each, 1)) for each in comparison.rates)

@@ -2,11 +2,12 @@
 
     python benchmarks/record_index.py --folder=/tmp/many_records
 
-Makes 10 million small records in 64 shards (0.5 GB) unless the folder holds them. The first start makes the index of each shard, the
-second finds it; each is a process of its own, and so is the rest. To compare with an earlier version, run this file with
-PYTHONPATH=<its checkout> on the same folder.
+Makes 10 million small records in 64 shards (0.5 GB) unless the folder holds them. The first start makes the index of
+each shard, the second finds it; each is a process of its own, and so is the rest. To compare with an earlier version,
+run this file with PYTHONPATH=<its checkout> on the same folder.
 
-Bounds: start-up with the index at most 5 s; the first batch at the end of an epoch at most 1.5 times that at its beginning.
+Bounds: start-up with the index at most 5 s; the first batch at the end of an epoch at most 1.5 times that at its
+    beginning.
 """
 
 import glob
@@ -51,7 +52,8 @@ def open_source(paths: list[str], batch_size: int):
     import tensorflow as tf
 
     from official_bert.data.sources import RecordSource
-    return RecordSource(paths, batch_size, lambda serialized, indices: {"size": tf.strings.length(serialized), "index": indices}, seed=1)
+    return RecordSource(paths, batch_size,
+                        lambda serialized, indices: {"size": tf.strings.length(serialized), "index": indices}, seed=1)
 
 
 def start(paths: list[str], batch_size: int) -> float:
@@ -62,7 +64,8 @@ def start(paths: list[str], batch_size: int) -> float:
     return time.monotonic() - began
 
 
-def read(paths: list[str], batch_size: int, places: list[str], rounds: int, seconds: float) -> tuple[dict[str, float], float, float]:
+def read(paths: list[str], batch_size: int, places: list[str], rounds: int,
+         seconds: float) -> tuple[dict[str, float], float, float]:
     """Returns the seconds of the first batch at places of an epoch, records a second, and MB of RssAnon."""
     source = open_source(paths, batch_size)
     last = source.batches_per_epoch - 1
@@ -109,7 +112,10 @@ def main(_) -> None:
     first, rate, memory = alone(read, FLAGS.places, FLAGS.rounds, FLAGS.seconds)
     print("| | |\n|---|---|")
     print(f"| start-up to the first batch, without an index | {without:.2f} s |")
-    print(f"| start-up to the first batch, with the index | {present:.2f} s ({'met' if present <= LONGEST_START else 'MISSED'}) |")
+    print(
+        f"| start-up to the first batch, with the index | {present:.2f} s "
+        f"({'met' if present <= LONGEST_START else 'MISSED'}) |"
+    )
     for name, seconds in first.items():
         print(f"| first batch at the {name} of an epoch | {seconds * 1e3:,.0f} ms |")
     if "end" in first:

@@ -1,14 +1,16 @@
-"""Search on SQuAD: its questions find their paragraphs; stage by stage, and beside sentence-transformers with the same data and steps.
+"""Search on SQuAD: its questions find their paragraphs; stage by stage, and beside sentence-transformers with the same
+data and steps.
 
     python benchmarks/search.py --squad='squad/*.json' --wikipedia='wiki/*' --model=MINILM --work_dir=/tmp/search
     python benchmarks/search.py --squad='squad/*.json' --model=MINILM --work_dir=/tmp/search --only=time
 
-Articles are divided into train, development and test (70, 10, 20 %, by a hash of the title); `--part=dev` is for trying. Two encoders,
-MODEL and a small BERT of our own, which the first command pre-trains on Wikipedia: as they are, after in-batch negatives, with negatives
-mined by BM25, with a reranker over the first passages. `--peer` is a Python with sentence-transformers (`make venv-torch`): it trains
-on the same pairs with the same batch, steps, rate and seeds; the difference of nDCG@10 over questions has a paired bootstrap interval.
-The rankings of each model lie in WORK_DIR/cells: a command that is started again goes on, and no model meets the test part twice. Prints
-a table and writes WORK_DIR/results.json. `--only=time` trains MODEL by turns, the order swapped in every second one, and prints the
+Articles are divided into train, development and test (70, 10, 20 %, by a hash of the title); `--part=dev` is for
+trying. Two encoders, MODEL and a small BERT of our own, which the first command pre-trains on Wikipedia: as they are,
+after in-batch negatives, with negatives mined by BM25, with a reranker over the first passages. `--peer` is a Python
+with sentence-transformers (`make venv-torch`): it trains on the same pairs with the same batch, steps, rate and seeds;
+the difference of nDCG@10 over questions has a paired bootstrap interval. The rankings of each model lie in
+WORK_DIR/cells: a command that is started again goes on, and no model meets the test part twice. Prints a table and
+writes WORK_DIR/results.json. `--only=time` trains MODEL by turns, the order swapped in every second one, and prints the
 seconds of a step.
 """
 
@@ -50,7 +52,7 @@ flags.DEFINE_integer("turns", 4, "Of --only=time.")
 TIMED_FROM, TIMED_TO = 10, 30  # steps
 NAMES = ("ndcg_at_10", "mrr_at_10", "recall_at_10")
 
-PEER_CODE = '''
+PEER_CODE = """
 import json, sys, time, numpy as np, torch
 from sentence_transformers import SentenceTransformer, InputExample, losses
 from torch.utils.data import DataLoader
@@ -75,14 +77,15 @@ while done < c["steps"]:
         for group in optimizer.param_groups:
             group["lr"] = c["rate"] * min((done + 1) / warm, (c["steps"] - done) / max(c["steps"] - warm, 1))
         loss_of(features, None).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0); optimizer.step(); optimizer.zero_grad(set_to_none=True); done += 1
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0); optimizer.step()
+        optimizer.zero_grad(set_to_none=True); done += 1
 print("seconds", (time.perf_counter() - began) / (done - c["timed_from"]))
 model.eval()
 if c["out"]:
     texts = json.load(open(c["texts"], encoding="utf-8"))
     np.save(c["out"], np.concatenate([model.encode(texts[name], batch_size=64, normalize_embeddings=True)
                                       for name in ("queries", "passages")]))
-'''
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +159,8 @@ class Measured:
         """Ranks by the vectors of one of our models."""
         from official_bert import Predictor
         model = Predictor(path, head="embeddings", max_seq_length=FLAGS.max_seq_length)
-        return self.rankings(np.concatenate([model.embed(self.queries, "query"), model.embed(self.passages, "passage")]))
+        return self.rankings(np.concatenate([model.embed(self.queries, "query"),
+                                             model.embed(self.passages, "passage")]))
 
     def reranked(self, path, rankings):
         """Puts the first passages of each question into the order of a reranker."""
@@ -164,7 +168,9 @@ class Measured:
         model, new = Predictor(path), rankings.copy()
         for row, query in enumerate(self.queries):
             first = rankings[row, :FLAGS.rerank]
-            new[row, :FLAGS.rerank] = [first[hit["index"]] for hit in model.rank(query, [self.passages[number] for number in first])]
+            new[row, :FLAGS.rerank] = [
+                first[hit["index"]] for hit in model.rank(query, [self.passages[number] for number in first])
+            ]
         return new
 
     def measure(self, rankings):
@@ -175,27 +181,36 @@ class Measured:
 def tune(task, encoder, train, output, seed, *more, steps=None):
     """Fine-tunes; returns the seconds of a step without the first ones."""
     steps = steps or encoder.steps
-    run("-m", "official_bert.run_finetuning", f"--task={task}", f"--init_checkpoint={encoder.path}", f"--train_file={train}", "--nodo_eval",
-        f"--output_dir={output}", f"--learning_rate={encoder.rate}", f"--set=seed={seed}", f"--set=training.steps={steps}",
-        "--set=training.epochs=0.0", f"--set=training.batch_size={FLAGS.batch_size}", f"--set=training.log_every={TIMED_FROM}",
+    run("-m", "official_bert.run_finetuning", f"--task={task}", f"--init_checkpoint={encoder.path}",
+        f"--train_file={train}", "--nodo_eval", f"--output_dir={output}", f"--learning_rate={encoder.rate}",
+        f"--set=seed={seed}", f"--set=training.steps={steps}", "--set=training.epochs=0.0",
+        f"--set=training.batch_size={FLAGS.batch_size}", f"--set=training.log_every={TIMED_FROM}",
         "--set=optimizer.warmup_proportion=0.1", f"--set=options.max_seq_length={FLAGS.max_seq_length}", "--cache_dir=",
         "--set=optimizer.name=adamw_bias_corrected", *more)
     with open(os.path.join(output, "log.jsonl"), encoding="utf-8") as file:
-        rates = [row["train/sequences_per_second"] for row in map(json.loads, file) if "train/sequences_per_second" in row]
+        rates = [
+            row["train/sequences_per_second"] for row in map(json.loads, file) if "train/sequences_per_second" in row
+        ]
     return FLAGS.batch_size * float(np.mean([1.0 / rate for rate in rates[1:] or rates]))
 
 
 def tune_on_pairs(encoder, output, seed, **how):
     """Trains on in-batch negatives."""
-    return tune("retrieval", encoder, at("train.tsv"), output, seed, f"--set=options.group_size={FLAGS.batch_size}", **how)
+    return tune("retrieval", encoder, at("train.tsv"), output, seed, f"--set=options.group_size={FLAGS.batch_size}",
+                **how)
 
 
 def run_peer(encoder, seed, out, steps=None):
-    """Does the same by sentence-transformers, and writes the vectors; returns the seconds of a step without the first ones."""
-    values = {"model": encoder.path, "seed": seed, "train": at("train.tsv"), "batch": FLAGS.batch_size, "steps": steps or encoder.steps,
-              "rate": encoder.rate, "length": FLAGS.max_seq_length, "texts": at("texts.json"), "out": out, "timed_from": TIMED_FROM}
-    done = subprocess.run([FLAGS.peer, "-c", PEER_CODE, json.dumps(values)], check=False, capture_output=True, text=True,
-                          env=os.environ | {"HF_HUB_OFFLINE": "1"})
+    """Does the same by sentence-transformers, and writes the vectors; returns the seconds of a step without the first
+    ones.
+    """
+    values = {
+        "model": encoder.path, "seed": seed, "train": at("train.tsv"), "batch": FLAGS.batch_size, "steps": steps
+        or encoder.steps, "rate": encoder.rate, "length": FLAGS.max_seq_length, "texts": at("texts.json"), "out": out,
+        "timed_from": TIMED_FROM
+    }
+    done = subprocess.run([FLAGS.peer, "-c", PEER_CODE, json.dumps(values)], check=False, capture_output=True,
+                          text=True, env=os.environ | {"HF_HUB_OFFLINE": "1"})
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])
     return next(float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("seconds"))
@@ -207,12 +222,15 @@ def pretrain():
     if not os.path.exists(os.path.join(folder, "config.json")):
         vocab = os.path.join(FLAGS.model, "vocab.txt")
         run("tools/prepare_corpus.py", f"--input_file={FLAGS.wikipedia}", f"--output_file={at('corpus.txt')}")
-        run("tools/create_pretraining_data.py", f"--input_file={at('corpus.txt')}", f"--output_file={at('small.tfrecord')}",
-            f"--vocab_file={vocab}", "--max_seq_length=128", "--max_predictions_per_seq=20", "--dupe_factor=1")
-        run("-m", "official_bert.run_pretraining", "--config=configs/pretrain/tiny.yaml", f"--input_file={at('small.tfrecord')}",
-            f"--vocab_file={vocab}", f"--output_dir={at('pretraining')}", f"--set=training.steps={FLAGS.pretraining_steps}",
+        run("tools/create_pretraining_data.py", f"--input_file={at('corpus.txt')}",
+            f"--output_file={at('small.tfrecord')}", f"--vocab_file={vocab}", "--max_seq_length=128",
+            "--max_predictions_per_seq=20", "--dupe_factor=1")
+        run("-m", "official_bert.run_pretraining", "--config=configs/pretrain/tiny.yaml",
+            f"--input_file={at('small.tfrecord')}", f"--vocab_file={vocab}", f"--output_dir={at('pretraining')}",
+            f"--set=training.steps={FLAGS.pretraining_steps}",
             f"--set=optimizer.warmup_steps={FLAGS.pretraining_steps // 4}")
-        run("tools/convert_checkpoint.py", "--from=ours", "--to=hugging_face", f"--input={at('pretraining')}", f"--output={folder}")
+        run("tools/convert_checkpoint.py", "--from=ours", "--to=hugging_face", f"--input={at('pretraining')}",
+            f"--output={folder}")
     return folder
 
 
@@ -248,8 +266,10 @@ def measure_encoder(encoder, measured):
         if FLAGS.peer:
             stages.setdefault("the same by sentence-transformers", []).append(
                 cell(f"{encoder.name} peer {seed}", lambda seed=seed: by_peer(seed)))
-        stages.setdefault("mined negatives", []).append(trained("mined", seed, lambda output, seed=seed: tune(
-            "retrieval", encoder, at("mined.jsonl"), output, seed, f"--set=options.group_size={FLAGS.batch_size}", negatives)))
+        stages.setdefault("mined negatives", []).append(
+            trained(
+                "mined", seed, lambda output, seed=seed: tune("retrieval", encoder, at(
+                    "mined.jsonl"), output, seed, f"--set=options.group_size={FLAGS.batch_size}", negatives)))
     if FLAGS.rerank:
         def rerank():
             comparing = dataclasses.replace(encoder, steps=FLAGS.reranker_steps, rate=FLAGS.reranker_learning_rate)
@@ -291,8 +311,10 @@ def measure_time(encoder):
             print(f"turn {turn + 1}, {side}: {took:.3f} s a step", flush=True)
     ours, theirs = (float(np.median(seconds[side])) for side in ("ours", "theirs"))
     ratios = [other / one for one, other in zip(seconds["ours"], seconds["theirs"])]
-    print(f"seconds of a step, medians: {ours:.3f} and {theirs:.3f}: {theirs / ours:.2f} times as fast (turns: {min(ratios):.2f} to "
-          f"{max(ratios):.2f})")
+    print(
+        f"seconds of a step, medians: {ours:.3f} and {theirs:.3f}: {theirs / ours:.2f} times as fast (turns: "
+        f"{min(ratios):.2f} to "
+        f"{max(ratios):.2f})")
 
 
 def main(_):
@@ -308,7 +330,8 @@ def main(_):
     print({part: len(rows) for part, rows in parts.items()},
           f"{len(measured.queries)} questions search {len(measured.passages)} paragraphs")
     if not os.path.exists(at("mined.jsonl")):
-        run("tools/mine_negatives.py", f"--train_file={train}", f"--output_file={at('mined.jsonl')}", "--negatives=1", "--last_rank=10")
+        run("tools/mine_negatives.py", f"--train_file={train}", f"--output_file={at('mined.jsonl')}", "--negatives=1",
+            "--last_rank=10")
     small = [Encoder("small", pretrain(), FLAGS.small_steps, FLAGS.small_learning_rate)] if FLAGS.wikipedia else []
     rows, summary = ["| encoder | stage | nDCG@10 (seeds) | MRR@10 | recall@10 |\n|---|---|---|---|---|"], {}
     words = measured.measure(cell("BM25", measured.of_words)).mean(axis=0)
@@ -316,11 +339,15 @@ def main(_):
     for encoder in [model, *small]:
         stages = measure_encoder(encoder, measured)
         measures = {stage: [measured.measure(rankings) for rankings in seeds] for stage, seeds in stages.items()}
-        summary[encoder.name] = {stage: [numbers.mean(axis=0).tolist() for numbers in seeds] for stage, seeds in measures.items()}
+        summary[encoder.name] = {
+            stage: [numbers.mean(axis=0).tolist() for numbers in seeds]
+            for stage, seeds in measures.items()
+        }
         for stage, seeds in summary[encoder.name].items():
             of_seeds = f" ({min(seeds)[0]:.4f} to {max(seeds)[0]:.4f})" if len(seeds) > 1 else ""
             ndcg, *others = np.mean(seeds, axis=0)
-            rows.append(f"| {encoder.name} | {stage} | {ndcg:.4f}{of_seeds} | " + " | ".join(f"{value:.4f}" for value in others) + " |")
+            rows.append(f"| {encoder.name} | {stage} | {ndcg:.4f}{of_seeds} | "
+                        + " | ".join(f"{value:.4f}" for value in others) + " |")
         summary[f"{encoder.name}, differences"] = compare(encoder.name, stages, measures)
     print("\n".join(rows))
     with open(at("results.json"), "w", encoding="utf-8") as file:

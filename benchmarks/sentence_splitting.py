@@ -2,9 +2,9 @@
 
     python benchmarks/sentence_splitting.py novels/*.txt wiki/wiki_00
 
-Each file's running text is split paragraph by paragraph, and again as one line. A row has the number of sentences of both, the
-longest sentence of the one line, and three shares: paragraphs whose end is found in the one line, sentence ends within
-paragraphs that are found there, and found ends that are right. The second group is sentencex alone.
+Each file's running text is split paragraph by paragraph, and again as one line. A row has the number of sentences of
+both, the longest sentence of the one line, and three shares: paragraphs whose end is found in the one line, sentence
+ends within paragraphs that are found there, and found ends that are right. The second group is sentencex alone.
 """
 
 import sys
@@ -34,16 +34,21 @@ def ends(sentences: list[str]) -> set[int]:
 
 def running_paragraphs(path: str) -> list[str]:
     """Returns the paragraphs of running text in a file."""
-    return [" ".join(paragraph.split()) for document in documents.read_documents(path) for paragraph in document.paragraphs
-            if not running_text.ParagraphFilter(document.headings).reason_to_drop(paragraph)]
+    return [
+        " ".join(paragraph.split()) for document in documents.read_documents(path) for paragraph in document.paragraphs
+        if not running_text.ParagraphFilter(document.headings).reason_to_drop(paragraph)
+    ]
 
 
 def compare(paragraphs: list[str], split: Callable[[str], list[str]]) -> list[str]:
     """Returns a splitter's figures for one row."""
     each, joined = [sentence for paragraph in paragraphs for sentence in split(paragraph)], split(" ".join(paragraphs))
     ends_right, ends_each, ends_joined = ends(paragraphs), ends(each), ends(joined)
-    return [f"{len(each):,}", f"{len(joined):,}", f"{max(map(len, joined)):,}", f"{len(ends_right & ends_joined) / len(ends_right):.1%}",
-            f"{len(ends_each & ends_joined) / len(ends_each):.1%}", f"{len(ends_each & ends_joined) / len(ends_joined):.1%}"]
+    return [
+        f"{len(each):,}", f"{len(joined):,}", f"{max(map(len, joined)):,}",
+        f"{len(ends_right & ends_joined) / len(ends_right):.1%}",
+        f"{len(ends_each & ends_joined) / len(ends_each):.1%}", f"{len(ends_each & ends_joined) / len(ends_joined):.1%}"
+    ]
 
 
 def main() -> None:

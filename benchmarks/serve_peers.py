@@ -1,9 +1,11 @@
-"""Runs a Hugging Face text classifier in PyTorch or ONNX Runtime, with requests on standard input, in a separate environment.
+"""Runs a Hugging Face text classifier in PyTorch or ONNX Runtime, with requests on standard input, in a separate
+environment.
 
     .venv-torch/bin/python benchmarks/serve_peers.py pytorch FOLDER 2     # a Hugging Face folder, threads
 
-`benchmarks/serving.py` starts it. Each input line is JSON, a list of batches of texts, or of rows of ids by our names; the answer
-is a JSON line with the seconds of each batch and all probabilities. The time for texts includes the library's own fast tokenizer.
+`benchmarks/serving.py` starts it. Each input line is JSON, a list of batches of texts, or of rows of ids by our names;
+the answer is a JSON line with the seconds of each batch and all probabilities. The time for texts includes the
+library's own fast tokenizer.
 """
 
 import functools
@@ -32,7 +34,8 @@ def make_pytorch(folder, threads, dtype=torch.float32):
 
 
 def make_onnx(folder, threads, int8=False):
-    """Returns the same model, exported and rewritten by ONNX Runtime's optimizer for BERT (fused attention, GELU, layer norm).
+    """Returns the same model, exported and rewritten by ONNX Runtime's optimizer for BERT (fused attention, GELU, layer
+    norm).
 
     `int8`: its products with weights by ONNX Runtime's dynamic quantization.
     """
@@ -52,7 +55,8 @@ def make_onnx(folder, threads, int8=False):
     if int8:
         import onnx
         from onnxruntime.quantization import QuantType, quantize_dynamic
-        quantize_dynamic(path, path + ".int8", weight_type=QuantType.QInt8, extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT})
+        quantize_dynamic(path, path + ".int8", weight_type=QuantType.QInt8,
+                         extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT})
         path += ".int8"
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -73,7 +77,8 @@ def main(kind, folder, threads):
         for batch in json.loads(line):
             ids = {NAMES[name]: np.array(rows) for name, rows in batch.items()} if isinstance(batch, dict) else None
             began = time.perf_counter()
-            rows = ids or tokenizer(batch, padding=True, truncation=True, max_length=tokenizer.model_max_length, return_tensors="np")
+            rows = ids or tokenizer(batch, padding=True, truncation=True, max_length=tokenizer.model_max_length,
+                                    return_tensors="np")
             values = logits(dict(rows))
             values = np.exp(values - values.max(-1, keepdims=True))
             probabilities += (values / values.sum(-1, keepdims=True)).tolist()

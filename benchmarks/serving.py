@@ -1,16 +1,20 @@
-"""Compares a served classifier with Hugging Face's PyTorch and ONNX Runtime: latency and throughput on texts of mixed length.
+"""Compares a served classifier with Hugging Face's PyTorch and ONNX Runtime: latency and throughput on texts of mixed
+length.
 
     make venv-torch minilm
-    python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER                       # the weights of a Hugging Face folder
+    # the weights of a Hugging Face folder
+    python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER
     python benchmarks/serving.py --config=configs/model/base.yaml --vocab_file=vocab.txt     # random weights of a size
-    python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER --precision=bfloat16          # beside PyTorch's, and our float32
-    python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER --engines=onnx,litert         # as `serve --engine` computes it, too
+    # beside PyTorch's, and our float32
+    python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER --precision=bfloat16
+    # as `serve --engine` computes it, too
+    python benchmarks/serving.py --init_checkpoint=MODEL_FOLDER --engines=onnx,litert
 
 All sides have the same weights and head, go from raw texts to probabilities, with one thread per core. Texts are
-sentences of 1 to 200 words (or the lines of --texts). Latency: single requests in the order of the texts; and one row of 16 tokens,
-given as ids. Throughput: batches of 8 and 32 of all texts, sorted by length on every side. Unsorted: 32 texts as they come in one
-request, beside the same texts in four sorted requests of 8. The sides take turns in each round, and another begins in each
-measurement of each round; figures are medians over rounds.
+sentences of 1 to 200 words (or the lines of --texts). Latency: single requests in the order of the texts; and one row
+of 16 tokens, given as ids. Throughput: batches of 8 and 32 of all texts, sorted by length on every side. Unsorted: 32
+texts as they come in one request, beside the same texts in four sorted requests of 8. The sides take turns in each
+round, and another begins in each measurement of each round; figures are medians over rounds.
 """
 
 import contextlib
@@ -39,23 +43,28 @@ flags.DEFINE_integer("count", 512, "Texts.")
 flags.DEFINE_integer("singles", 200, "Requests of one text, and of 16 tokens.")
 flags.DEFINE_integer("max_seq_length", 256, "Longest input, in tokens.")
 flags.DEFINE_integer("rounds", 3, "Turns of each side.")
-flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "int8"], "Of our export and of its peer: PyTorch in bfloat16, ONNX "
+flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16", "int8"],
+                  "Of our export and of its peer: PyTorch in bfloat16, ONNX "
                   "Runtime's dynamic int8.")
 flags.DEFINE_integer("intra_op_threads", 0, "Threads of one of our operations; 0: one a core.", lower_bound=0)
 flags.DEFINE_list("engines", [], "Other runtimes that compute our float32 model: onnx, litert.")
 flags.DEFINE_bool("constant_weights", False, "Another of our sides: with run_export --constant_weights, or "
                   "without them if they are the default.")
 flags.DEFINE_bool("profile", False, "Instead, print the time shares of our operations by kind.")
-flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"), "Python with PyTorch, transformers and ONNX Runtime.")
+flags.DEFINE_string("torch_python", str(ROOT / ".venv-torch/bin/python"),
+                    "Python with PyTorch, transformers and ONNX Runtime.")
 BATCH_SIZES = (8, 32)
 OURS = "official_bert"
 SHORT, UNSORTED, SORTED = "16 tokens", "unsorted 32", "the same in sorted 8"
 LARGEST_DIFFERENCE = {"float32": 1e-4, "bfloat16": 0.05, "int8": 0.2}  # between the probabilities of two sides
-PEERS = {"float32": {"Hugging Face PyTorch": "pytorch", "ONNX Runtime": "onnx"}, "bfloat16": {"PyTorch bfloat16": "pytorch-bfloat16"},
-         "int8": {"ONNX Runtime int8": "onnx-int8"}}
+PEERS = {
+    "float32": {"Hugging Face PyTorch": "pytorch", "ONNX Runtime": "onnx"},
+    "bfloat16": {"PyTorch bfloat16": "pytorch-bfloat16"}, "int8": {"ONNX Runtime int8": "onnx-int8"}
+}
 PEER = ROOT / "benchmarks" / "serve_peers.py"
-WORDS = ("the", "a", "of", "river", "mountain", "paper", "engine", "teacher", "walked", "writes", "between", "never", "quickly", "bright",
-         "and", "because", "window", "garden", "music", "winter", "unbelievable", "neighbourhood", "thermometer")
+WORDS = ("the", "a", "of", "river", "mountain", "paper", "engine", "teacher", "walked", "writes", "between", "never",
+         "quickly", "bright", "and", "because", "window", "garden", "music", "winter", "unbelievable", "neighbourhood",
+         "thermometer")
 
 
 def make_texts() -> list[str]:
@@ -68,7 +77,9 @@ def make_texts() -> list[str]:
 
 
 def make_models(folder: str):
-    """Writes the classifier in `folder`: our exports by precision, and a Hugging Face folder. Returns its configuration and that folder."""
+    """Writes the classifier in `folder`: our exports by precision, and a Hugging Face folder. Returns its configuration
+    and that folder.
+    """
     from official_bert.config import load_config
     from official_bert.models import checkpoints
     from official_bert.models.interchange import formats
@@ -102,15 +113,19 @@ def make_models(folder: str):
         del served, second_model
     peer_folder = os.path.join(folder, "hugging_face")
     weights = {name: value.numpy() for name, value in ours.named_weights(model).items()}
-    formats.write(StoredModel(origin="the benchmark", weights=weights, table=ours.TABLE, config=config.model, head="classifier",
-                              labels=["no", "yes"]), "hugging_face", peer_folder)
+    formats.write(
+        StoredModel(origin="the benchmark", weights=weights, table=ours.TABLE, config=config.model, head="classifier",
+                    labels=["no", "yes"]), "hugging_face", peer_folder)
     write_tokenizer(config, peer_folder)
     return config.model, peer_folder
 
 
 def write_tokenizer(config, folder: str) -> None:
     """Writes the files that the peers' tokenizer reads beside the vocabulary."""
-    text = {"tokenizer_class": "BertTokenizer", "do_lower_case": config.tokenizer.do_lower_case, "model_max_length": FLAGS.max_seq_length}
+    text = {
+        "tokenizer_class": "BertTokenizer", "do_lower_case": config.tokenizer.do_lower_case,
+        "model_max_length": FLAGS.max_seq_length
+    }
     pathlib.Path(folder, "tokenizer_config.json").write_text(json.dumps(text), encoding="utf-8")
     pathlib.Path(folder, "vocab.txt").write_bytes(pathlib.Path(config.tokenizer.vocab_file).read_bytes())
 
@@ -122,7 +137,9 @@ def make_tokenizer(folder: str):
 
 
 def make_ours(folder: str, engine: str = ""):
-    """Returns our SavedModels as a server loads them: batches of texts or rows of ids in, seconds and probabilities out."""
+    """Returns our SavedModels as a server loads them: batches of texts or rows of ids in, seconds and probabilities
+    out.
+    """
     import tensorflow_text  # noqa: F401
 
     from official_bert.server.engines import use_engine
@@ -150,8 +167,9 @@ def make_ours(folder: str, engine: str = ""):
 @contextlib.contextmanager
 def make_peer(kind: str, folder: str):
     """Starts a peer in its own process."""
-    process = subprocess.Popen([FLAGS.torch_python, PEER, kind, folder, str(len(os.sched_getaffinity(0)))], stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([FLAGS.torch_python, PEER, kind, folder,
+                                str(len(os.sched_getaffinity(0)))], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               text=True)
     try:
         while (line := process.stdout.readline()) and line != "ready\n":
             pass
@@ -201,8 +219,8 @@ def measure(sides: dict, work: dict[str, list]) -> dict[str, dict[str, list[floa
 
 
 def rotated(names: list[str], turn: int) -> list[str]:
-    """Returns the sides in the order of a turn: another begins in each, and every other turn goes backwards, because what ran before a
-    side moves its times.
+    """Returns the sides in the order of a turn: another begins in each, and every other turn goes backwards, because
+    what ran before a side moves its times.
     """
     first = turn % len(names)
     return (names[first:] + names[:first])[::-1 if turn % 2 else 1]
@@ -222,11 +240,15 @@ def check(answers: dict) -> None:
     for name, answer in answers.items():
         worst = float(np.abs(np.array(answer["probabilities"]) - expected).max())
         if worst > LARGEST_DIFFERENCE[FLAGS.precision]:
-            sys.exit(f"error: {name}: probabilities differ by {worst:.1e}, expected at most {LARGEST_DIFFERENCE[FLAGS.precision]}")
+            sys.exit(
+                f"error: {name}: probabilities differ by {worst:.1e}, expected at most "
+                f"{LARGEST_DIFFERENCE[FLAGS.precision]}"
+            )
 
 
 def gigaflops(model, token_counts: list[int]) -> float:
-    """Returns the model's operations for texts with these numbers of tokens: products with weights, and of attention."""
+    """Returns the model's operations for texts with these numbers of tokens: products with weights, and of attention.
+    """
     width, layers = model.hidden_size, model.num_hidden_layers
     weights = layers * (4 * width ** 2 + 2 * width * model.intermediate_size)
     return sum(2 * count * weights + 4 * layers * count ** 2 * width for count in token_counts) / 1e9
@@ -245,24 +267,32 @@ def machine_limit() -> float:
 
 
 def report(figures: dict[str, dict[str, list[float]]], operations: float, count: int) -> None:
-    """Prints a table in Markdown, the ratios of throughput, and the share of the machine's limit. The first side is the compared one."""
+    """Prints a table in Markdown, the ratios of throughput, and the share of the machine's limit. The first side is the
+    compared one.
+    """
     first, *peers = figures
     names = list(figures[first])
     print(f"| median of {FLAGS.rounds} rounds | {' | '.join(names)} |\n" + "|---" * (len(names) + 1) + "|")
-    middle = {side: {name: statistics.median(series) for name, series in values.items()} for side, values in figures.items()}
+    middle = {
+        side: {name: statistics.median(series)
+               for name, series in values.items()}
+        for side, values in figures.items()
+    }
     for side, values in middle.items():
         print(f"| {side} | {' | '.join(f'{values[name]:.1f}' for name in names)} |")
     for side, values in middle.items():
         short = middle[first][f"{SHORT}: p50 (ms)"] / values[f"{SHORT}: p50 (ms)"]
         print(f"\n{side}: 16 tokens: {first} takes {short:.2f} times its p50" + (
-            f"; unsorted requests of 32 take {values[f'{SORTED}: texts/s'] / values[f'{UNSORTED}: texts/s']:.2f} times as long as the same "
+            f"; unsorted requests of 32 take {values[f'{SORTED}: texts/s'] / values[f'{UNSORTED}: texts/s']:.2f} "
+            f"times as long as the same "
             "texts in sorted batches of 8" if f"{SORTED}: texts/s" in values else ""))
     limit = machine_limit()
     print(f"\na large matrix product: {limit:.0f} GFLOP/s")
     for size in BATCH_SIZES:
         rates = {side: values[f"batch {size}: texts/s"] for side, values in middle.items()}
         shares = ", ".join(f"{side} {rate * operations / count / limit:.0%}" for side, rate in rates.items())
-        print(f"batch {size}: {first} has " + ", ".join(f"{rates[first] / rates[side]:.2f} times the texts/s of {side}" for side in peers)
+        print(f"batch {size}: {first} has " + ", ".join(f"{rates[first] / rates[side]:.2f} times the texts/s of {side}"
+                                                        for side in peers)
               + f"; of that limit, for the tokens without padding: {shares}")
 
 
@@ -301,7 +331,10 @@ def main(_) -> None:
         for name, kind in PEERS[FLAGS.precision].items():
             sides[name] = stack.enter_context(make_peer(kind, peer_folder))
         figures = measure(sides, make_work(texts))
-        counts = [min(FLAGS.max_seq_length, len(tokens) + 2) for tokens in map(make_tokenizer(peer_folder).tokenize, texts)]
+        counts = [
+            min(FLAGS.max_seq_length,
+                len(tokens) + 2) for tokens in map(make_tokenizer(peer_folder).tokenize, texts)
+        ]
     report(figures, gigaflops(model, counts), len(texts))
 
 

@@ -2,8 +2,9 @@
 
     python benchmarks/session_settings.py --init_checkpoint=MODEL_FOLDER
 
-A classifier in its `ids` form, as the server and TF Serving load it: one row of 16 tokens, one of 64, and 8 of 32. Each setting has a
-process of its own, because threads belong to a process, and the processes take turns. Medians of all requests.
+A classifier in its `ids` form, as the server and TF Serving load it: one row of 16 tokens, one of 64, and 8 of 32. Each
+setting has a process of its own, because threads belong to a process, and the processes take turns. Medians of all
+requests.
 """
 
 import json
@@ -99,7 +100,11 @@ def main(_) -> None:
             print(f"round {turn + 1} of {FLAGS.rounds}", file=sys.stderr, flush=True)
     heads = " | ".join(f"{shape}: p50 (ms) | times the default" for shape in SHAPES)
     print(f"| setting | {heads} |\n|---" + "|---" * 2 * len(SHAPES) + "|")
-    medians = {name: {shape: statistics.median(values) for shape, values in shapes.items()} for name, shapes in seconds_of.items()}
+    medians = {
+        name: {shape: statistics.median(values)
+               for shape, values in shapes.items()}
+        for name, shapes in seconds_of.items()
+    }
     for name, shapes in medians.items():
         cells = [f"{1e3 * value:.2f} | {value / medians['default'][shape]:.2f}" for shape, value in shapes.items()]
         print(f"| {name} | {' | '.join(cells)} |")

@@ -1,10 +1,11 @@
-"""Measures by turns what steps of fine-tuning take with padding and with real tokens alone (`training.skip_padding`), as a Markdown table.
+"""Measures by turns what steps of fine-tuning take with padding and with real tokens alone (`training.skip_padding`),
+as a Markdown table.
 
     make minilm
     python benchmarks/skipped_padding.py --data=FOLDER --init_checkpoint=MODEL_FOLDER
 
-FOLDER holds `glue/MRPC`, `glue/RTE`, ... as published. Both take the same batches in one process, --turns times, after a turn in which all
-is compiled. Processor time is that of all threads; it says more than time if other programs run.
+FOLDER holds `glue/MRPC`, `glue/RTE`, ... as published. Both take the same batches in one process, --turns times, after
+a turn in which all is compiled. Processor time is that of all threads; it says more than time if other programs run.
 """
 
 import os
@@ -16,9 +17,11 @@ from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("data", None, "The folder of the data.", required=True)
-flags.DEFINE_string("init_checkpoint", None, "A Hugging Face folder: its configuration and its vocabulary.", required=True)
+flags.DEFINE_string("init_checkpoint", None, "A Hugging Face folder: its configuration and its vocabulary.",
+                    required=True)
 flags.DEFINE_list("datasets", ["mrpc", "sst2"], "Of GLUE.")
-flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"], "bfloat16 as in a long training: compiled for each length.")
+flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"],
+                  "bfloat16 as in a long training: compiled for each length.")
 flags.DEFINE_integer("batch_size", 32, "Rows of a batch.")
 flags.DEFINE_integer("turns", 3, "Turns of both.", lower_bound=1)
 flags.DEFINE_integer("steps", 20, "Steps, and batches, of a turn.", lower_bound=1)
@@ -36,9 +39,11 @@ class Contender:
         from official_bert.training.running.cluster import Placement
         from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles
         from official_bert.training.trainer import Trainer
-        config = load_config(None, overrides=["task=glue", f"options.dataset={dataset}", f"training.batch_size={FLAGS.batch_size}",
-                                              f"training.precision={FLAGS.precision}", f"training.skip_padding={skips}".lower()],
-                             defaults=run_config.DEFAULTS, checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint))
+        config = load_config(
+            None, overrides=[
+                "task=glue", f"options.dataset={dataset}", f"training.batch_size={FLAGS.batch_size}",
+                f"training.precision={FLAGS.precision}", f"training.skip_padding={skips}".lower()
+            ], defaults=run_config.DEFAULTS, checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint))
         distribution.set_precision(FLAGS.precision)
         folder = os.path.join(FLAGS.data, "glue", glue_files.DATASETS[dataset].folder)
         resolved = load_task(config).resolve(DataFiles(data_dir=folder), TRAIN_AND_EVALUATE)

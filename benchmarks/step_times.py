@@ -1,10 +1,12 @@
-"""Measures by turns what a step of each row of an ablation takes, and what a text costs its model: `run_ablations --step_times` reads it.
+"""Measures by turns what a step of each row of an ablation takes, and what a text costs its model: `run_ablations
+--step_times` reads it.
 
     python benchmarks/step_times.py --suites_file=objectives.yaml --scale=wikipedia --output=times.json
 
-Times of different hours cannot be compared, so all rows are measured in one process, one after another, --turns times; each number is
-the median. A step is that of the row's own configuration on one batch of random ids, its teacher (of random weights) included; a text is
-one of full length in a batch of 32, through the encoder and a classifier of two labels. Run it on a quiet machine.
+Times of different hours cannot be compared, so all rows are measured in one process, one after another, --turns times;
+each number is the median. A step is that of the row's own configuration on one batch of random ids, its teacher (of
+random weights) included; a text is one of full length in a batch of 32, through the encoder and a classifier of two
+labels. Run it on a quiet machine.
 """
 
 import json
@@ -45,7 +47,8 @@ def random_batch(spec: Mapping[str, tf.TensorSpec], vocab_size: int) -> dict[str
     length = spec["input_ids"].shape[1]
     for name, feature in spec.items():
         highest = {"masked_lm_positions": length, "next_sentence_labels": 2, "segment_ids": 2}.get(name, vocab_size)
-        values = rng.integers(0, highest, feature.shape) if feature.dtype.is_integer and name != "input_mask" else np.ones(feature.shape)
+        values = rng.integers(
+            0, highest, feature.shape) if feature.dtype.is_integer and name != "input_mask" else np.ones(feature.shape)
         batch[name] = tf.constant(values, feature.dtype)
     return batch
 

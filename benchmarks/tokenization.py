@@ -2,9 +2,10 @@
 
     python benchmarks/tokenization.py --input_file='corpus/*.txt' --vocab_file=vocab.txt --megabytes=20
 
-Each contender runs in its own process, bound to one core and then to two; the best of several rounds counts. Lines that differ
-are counted in the text itself and in the 1,694 rows of unusual Unicode in tests/golden/tokenizer.json. `--bpe_file=tokenizer.json` adds a
-byte-level BPE, compared with the `tokenizers` package; `--only=BPE` runs the rows of that name alone.
+Each contender runs in its own process, bound to one core and then to two; the best of several rounds counts. Lines that
+differ are counted in the text itself and in the 1,694 rows of unusual Unicode in tests/golden/tokenizer.json.
+`--bpe_file=tokenizer.json` adds a byte-level BPE, compared with the `tokenizers` package; `--only=BPE` runs the rows of
+that name alone.
 """
 
 from official_bert.command_line import run_main
@@ -108,7 +109,10 @@ def library_bpe(bpe_file: str, cores: int) -> Encoder:
     """The `tokenizers` package, which defines byte-level BPE."""
     import tokenizers
     tokenizer = tokenizers.Tokenizer.from_file(bpe_file)
-    return lambda lines: [encoding.ids for batch in batches(lines) for encoding in tokenizer.encode_batch(batch, add_special_tokens=False)]
+    return lambda lines: [
+        encoding.ids for batch in batches(lines)
+        for encoding in tokenizer.encode_batch(batch, add_special_tokens=False)
+    ]
 
 
 def in_graph(kind: str, vocab_file: str, cores: int) -> Encoder:
@@ -141,7 +145,8 @@ def in_graph(kind: str, vocab_file: str, cores: int) -> Encoder:
 
 
 class Contender(NamedTuple):
-    """What makes an encoder, whether it is slow, whether it uses more than one core, and what its ids must be equal to."""
+    """What makes an encoder, whether it is slow, whether it uses more than one core, and what its ids must be equal to.
+    """
 
     make: Callable[[str, int], Encoder]
     slow: bool
@@ -161,13 +166,14 @@ CONTENDERS = {
     "tf-models-official (the code of 2018)": Contender(official_models, True, False),
     "Hugging Face tokenizers": Contender(hugging_face, False, True),
     "official_bert GraphTokenizer": Contender(functools.partial(in_graph, "GraphTokenizer"), False, True),
-    "official_bert GraphTokenizer with offsets": Contender(functools.partial(in_graph, "GraphTokenizer with offsets"), False, True),
+    "official_bert GraphTokenizer with offsets": Contender(functools.partial(in_graph, "GraphTokenizer with offsets"),
+                                                           False, True),
     "tf-text FastBertTokenizer": Contender(functools.partial(in_graph, "FastBertTokenizer"), False, True),
     "tf-text BertTokenizer": Contender(functools.partial(in_graph, "BertTokenizer"), False, True),
     "BPE: Hugging Face tokenizers": Contender(library_bpe, False, True, library_bpe),
     "BPE: official_bert GraphByteBpe": Contender(functools.partial(in_graph, "GraphByteBpe"), False, True, library_bpe),
-    "BPE: official_bert GraphByteBpe with offsets": Contender(functools.partial(in_graph, "GraphByteBpe with offsets"), False, True,
-                                                              library_bpe),
+    "BPE: official_bert GraphByteBpe with offsets": Contender(functools.partial(in_graph, "GraphByteBpe with offsets"),
+                                                              False, True, library_bpe),
 }
 
 
@@ -230,8 +236,10 @@ def main(_) -> None:
             continue
         single = run_in_process(name, 1)
         two = f"{run_in_process(name, 2)['rate']:.1f}" if contender.parallel else ""
-        print(f"| {name} | {single['rate']:.1f} | {two} | {single['text']:,} of {single['lines']:,} | {single['golden']:,} |",
-              flush=True)
+        print(
+            f"| {name} | {single['rate']:.1f} | {two} | {single['text']:,} of {single['lines']:,} | "
+            f"{single['golden']:,} |",
+            flush=True)
 
 
 if __name__ == "__main__":

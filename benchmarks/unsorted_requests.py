@@ -1,9 +1,10 @@
-"""Measures one request of 32 texts of mixed length beside the same texts in four requests of 8, sorted by length, for each head.
+"""Measures one request of 32 texts of mixed length beside the same texts in four requests of 8, sorted by length, for
+each head.
 
     python benchmarks/unsorted_requests.py --vocab_file=vocab.txt
 
-Exported models of MiniLM's size with random weights, float32, from raw texts, in the server's own session. The two ways take turns;
-a figure is the time of all unsorted requests over that of the sorted ones, for each round.
+Exported models of MiniLM's size with random weights, float32, from raw texts, in the server's own session. The two ways
+take turns; a figure is the time of all unsorted requests over that of the sorted ones, for each round.
 """
 
 import functools
@@ -44,8 +45,10 @@ def makers() -> dict[str, Callable]:
         "classifier": lambda: ServedClassifier(Classifier.make(SIZE, {"num_classes": 3}), *common, labels=labels),
         "multi_label": lambda: ServedMultiLabel(Classifier.make(SIZE, {"num_classes": 3}), *common, labels=labels),
         "regression": lambda: ServedRegression(Classifier.make(SIZE, {"num_classes": 1}), *common),
-        "tagger": lambda: ServedTagger(Tagger.make(SIZE, {"num_tags": len(TAGS)}), *common, labels=TAGS, doc_stride=STRIDE),
-        "question_answering": lambda: ServedSpans(SpanPredictor.make(SIZE), *common, doc_stride=STRIDE, max_query_length=16)}
+        "tagger": lambda: ServedTagger(Tagger.make(SIZE, {"num_tags": len(TAGS)}), *common, labels=TAGS, doc_stride=
+                                       STRIDE), "question_answering": lambda: ServedSpans(
+                                           SpanPredictor.make(SIZE), *common, doc_stride=STRIDE, max_query_length=16)
+    }
 
 
 def seconds_of(signature, texts: list[str]) -> float:
@@ -76,7 +79,8 @@ def main(_) -> None:
     if not FLAGS.vocab_file:
         sys.exit("error: expected --vocab_file")
     config = Config(task="classification", model=SIZE, tokenizer=TokenizerConfig(vocab_file=FLAGS.vocab_file))
-    texts = [text.replace("paper", "[MASK]") for text in make_texts()]  # blanks for fill_mask, words like others elsewhere
+    # blanks for fill_mask, words like others elsewhere
+    texts = [text.replace("paper", "[MASK]") for text in make_texts()]
     requests = [texts[start:start + 32] for start in range(0, len(texts) - 31, 32)]
     print("| head | unsorted / sorted, median | lowest, highest |\n|---|---|---|")
     for name, make in makers().items():

@@ -1,10 +1,11 @@
-"""Measures the most memory that one question about a text of 64 windows takes, for values of `run_export --tokens_at_once`.
+"""Measures the most memory that one question about a text of 64 windows takes, for values of `run_export
+--tokens_at_once`.
 
     python benchmarks/window_memory.py --vocab_file=vocab.txt
 
-Question answering at MiniLM's size with random weights, windows of 384 tokens 128 apart, float32, loaded as the server loads it. Each value
-has a fresh process (Linux alone): its most memory until a text of one window was answered (VmHWM), its memory then, once the C library has
-given back what it kept, and from there on its most memory for the long text.
+Question answering at MiniLM's size with random weights, windows of 384 tokens 128 apart, float32, loaded as the server
+loads it. Each value has a fresh process (Linux alone): its most memory until a text of one window was answered (VmHWM),
+its memory then, once the C library has given back what it kept, and from there on its most memory for the long text.
 """
 
 import ctypes
@@ -67,11 +68,12 @@ def main(_) -> None:
     print(f"| --tokens_at_once | one window: most (MB) | then (MB) | {FLAGS.windows} windows: most (MB) | more (MB) |\n"
           "|---|---|---|---|---|")
     for tokens in map(int, FLAGS.tokens_at_once):
-        served = ServedSpans(model, GraphTokenizer(FLAGS.vocab_file, True), LONGEST, doc_stride=STRIDE, tokens_at_once=tokens)
+        served = ServedSpans(model, GraphTokenizer(FLAGS.vocab_file, True), LONGEST, doc_stride=STRIDE,
+                             tokens_at_once=tokens)
         with tempfile.TemporaryDirectory() as folder:
             export.export(served, config, export.ExportOptions(output=folder, batch_sizes=()))
-            done = subprocess.run([sys.executable, __file__, f"--model={folder}/text/1", f"--windows={FLAGS.windows}"], check=True,
-                                  stdout=subprocess.PIPE, text=True)
+            done = subprocess.run([sys.executable, __file__, f"--model={folder}/text/1", f"--windows={FLAGS.windows}"],
+                                  check=True, stdout=subprocess.PIPE, text=True)
         first, before, most = map(float, done.stdout.split()[-3:])
         print(f"| {tokens} | {first:.0f} | {before:.0f} | {most:.0f} | {most - before:.0f} |", flush=True)
 

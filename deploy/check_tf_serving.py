@@ -1,10 +1,12 @@
-"""Compares TensorFlow Serving in Docker with the embedded server: every head, REST and gRPC, small batches and large ones.
+"""Compares TensorFlow Serving in Docker with the embedded server: every head, REST and gRPC, small batches and large
+ones.
 
     python deploy/check_tf_serving.py
     python deploy/check_tf_serving.py --image=tensorflow/serving:2.20.0
 
-It makes a small model of each head with random weights, serves all of them in both, asks both the same, and prints a line for each. Status
-0: all answers are equal; 1: some are not; 2: nothing was compared, because there is no Docker, no daemon behind it, or no such image.
+It makes a small model of each head with random weights, serves all of them in both, asks both the same, and prints a
+line for each. Status 0: all answers are equal; 1: some are not; 2: nothing was compared, because there is no Docker, no
+daemon behind it, or no such image.
 """
 
 from official_bert.command_line import run_main
@@ -27,7 +29,8 @@ from typing import Any
 from absl import flags
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("image", "tensorflow/serving:2.20.0", "The image of TensorFlow Serving; deploy/docker-compose.yml has the same.")
+flags.DEFINE_string("image", "tensorflow/serving:2.20.0",
+                    "The image of TensorFlow Serving; deploy/docker-compose.yml has the same.")
 flags.DEFINE_float("seconds", 180.0, "The longest that a server may take to load the models.", 1.0)
 
 DEPLOY = os.path.dirname(os.path.abspath(__file__))
@@ -37,18 +40,18 @@ WORDS = ("the", "river", "between", "a", "Zürich", "naïve", "mountain", "[MASK
 HEADS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # name: task, its options, options of the export
     "fill_mask": ("pretraining", {}, {"top_k": 3}),
     "classifier": ("classification", {"kind": "classifier", "labels": ["no", "ja", "être"]}, {}),
-    "windows": ("classification", {"kind": "classifier", "labels": ["x", "y"], "truncate": "windows", "max_seq_length": 16,
-                                   "doc_stride": 4}, {}),
-    "several_labels": ("classification", {"kind": "multi_label", "labels": ["a", "b", "c"]}, {}),
-    "pairs": ("glue", {"dataset": "rte", "labels": ["entailment", "not_entailment"]}, {}),
-    "regression": ("glue", {"dataset": "stsb"}, {}),
-    "choice": ("swag", {}, {}),
-    "question_answering": ("squad", {"doc_stride": 8, "max_query_length": 12}, {}),
-    "tagger": ("ner", {"labels": ["O", "B-PER", "I-PER"], "doc_stride": 8}, {}),
-    "tagger_crf": ("ner", {"labels": ["O", "B-PER", "I-PER"], "doc_stride": 8, "crf": True}, {}),
-    "embeddings": ("retrieval", {}, {}),
-    "sparse_vectors": ("splade", {}, {"top_k": 24}),
-    "reranker": ("reranking", {}, {})}
+    "windows": ("classification", {
+        "kind": "classifier", "labels": ["x", "y"], "truncate": "windows", "max_seq_length": 16, "doc_stride": 4
+    }, {}), "several_labels": ("classification", {"kind": "multi_label", "labels": ["a", "b", "c"]}, {}),
+    "pairs": ("glue", {"dataset": "rte",
+                       "labels": ["entailment",
+                                  "not_entailment"]}, {}), "regression": ("glue", {"dataset": "stsb"}, {}),
+    "choice": ("swag", {}, {}), "question_answering": ("squad", {"doc_stride": 8, "max_query_length": 12}, {}),
+    "tagger": ("ner", {"labels": ["O", "B-PER", "I-PER"], "doc_stride": 8},
+               {}), "tagger_crf": ("ner", {"labels": ["O", "B-PER", "I-PER"], "doc_stride": 8,
+                                           "crf": True}, {}), "embeddings": ("retrieval", {}, {}),
+    "sparse_vectors": ("splade", {}, {"top_k": 24}), "reranker": ("reranking", {}, {})
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,18 +77,29 @@ def why_no_docker(image: str) -> str:
 
 
 def write_models(folder: str) -> list[str]:
-    """Exports a small model of each head, and writes models.config beside them; returns the names of the served models."""
+    """Exports a small model of each head, and writes models.config beside them; returns the names of the served models.
+    """
     from official_bert.config import Config, ModelConfig, TokenizerConfig
     from official_bert.serving import export
     from official_bert.serving.served_model import ServingOptions, make_served_model
     from official_bert.tasks.loading import load_task
     letters = "abcdefghijklmnopqrstuvwxyz"
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters), *".,?中国", "the"]
+    vocabulary = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *letters,
+        *(f"##{letter}" for letter in letters),
+        *".,?中国",
+        "the",
+    ]
     vocab_file = os.path.join(folder, "vocab.txt")
     with open(vocab_file, "w", encoding="utf-8") as file:
         file.writelines(f"{token}\n" for token in vocabulary)
-    size = ModelConfig(vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-                       max_position_embeddings=48, initializer_range=0.5)
+    size = ModelConfig(vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+                       intermediate_size=32, max_position_embeddings=48, initializer_range=0.5)
     names = []
     for head, (task_name, options, choices) in HEADS.items():
         config = Config(task=task_name, model=size, options={"max_seq_length": 48, **options},
@@ -100,7 +114,8 @@ def write_models(folder: str) -> list[str]:
 def write_configuration(folder: str, names: Sequence[str], root: str) -> str:
     """Writes a configuration of models that lie under `root` where they are served; returns its path."""
     path = os.path.join(folder, f"{os.path.basename(root)}.config")
-    entries = (f'  config {{ name: "{model_name(name)}" base_path: "{root}/{name}" model_platform: "tensorflow" }}\n' for name in names)
+    entries = (f'  config {{ name: "{model_name(name)}" base_path: "{root}/{name}" model_platform: "tensorflow" }}\n'
+               for name in names)
     with open(path, "w", encoding="utf-8") as file:
         file.write("model_config_list {\n" + "".join(entries) + "}\n")
     return path
@@ -118,15 +133,22 @@ def tf_serving(folder: str, names: Sequence[str]) -> Iterator[Address]:
     config = os.path.basename(write_configuration(folder, names, "/models"))
     container = f"check_tf_serving_{os.getpid()}"
     subprocess.run([
-        "docker", "run", "--detach", "--rm", "--init", "--name", container, "--publish", f"127.0.0.1:{address.grpc}:8500",
-        "--publish", f"127.0.0.1:{address.rest}:8501", "--volume", f"{folder}:/models:ro", "--volume", f"{DEPLOY}:/config:ro",
-        "--entrypoint", "tensorflow_model_server", FLAGS.image, "--port=8500", "--rest_api_port=8501",
-        f"--model_config_file=/models/{config}", "--enable_batching", "--enable_per_model_batching_parameters",
-        "--batching_parameters_file=/config/batching.config", "--enable_model_warmup"], check=True, stdout=subprocess.DEVNULL)
+        "docker", "run", "--detach", "--rm", "--init", "--name", container, "--publish",
+        f"127.0.0.1:{address.grpc}:8500", "--publish", f"127.0.0.1:{address.rest}:8501", "--volume",
+        f"{folder}:/models:ro", "--volume", f"{DEPLOY}:/config:ro", "--entrypoint", "tensorflow_model_server",
+        FLAGS.image, "--port=8500", "--rest_api_port=8501", f"--model_config_file=/models/{config}",
+        "--enable_batching", "--enable_per_model_batching_parameters",
+        "--batching_parameters_file=/config/batching.config", "--enable_model_warmup"
+    ], check=True, stdout=subprocess.DEVNULL)
     try:
-        wait_for(address, names, lambda: subprocess.run(["docker", "inspect", container], capture_output=True, check=False).returncode == 0)
+        wait_for(
+            address, names,
+            lambda: subprocess.run(["docker", "inspect", container], capture_output=True, check=False).returncode == 0)
         logs = subprocess.run(["docker", "logs", container], capture_output=True, text=True, check=False)
-        print(f"{FLAGS.image}: {(logs.stdout + logs.stderr).count('Finished reading warmup data')} of {len(names)} models were warmed up")
+        print(
+            f"{FLAGS.image}: {(logs.stdout + logs.stderr).count('Finished reading warmup data')} of {len(names)} "
+            f"models were warmed up"
+        )
         yield address
     finally:
         subprocess.run(["docker", "stop", container], capture_output=True, check=False)
@@ -139,8 +161,9 @@ def embedded(folder: str, names: Sequence[str]) -> Iterator[Address]:
     config = write_configuration(folder, names, folder)
     server = subprocess.Popen([
         sys.executable, "-m", "official_bert.serve", f"--rest_api_port={address.rest}", f"--port={address.grpc}",
-        f"--model_config_file={config}", "--enable_per_model_batching_parameters", f"--batching_parameters_file={DEPLOY}/batching.config"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        f"--model_config_file={config}", "--enable_per_model_batching_parameters",
+        f"--batching_parameters_file={DEPLOY}/batching.config"
+    ], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_for(address, names, lambda: server.poll() is None)
         yield address
@@ -201,9 +224,13 @@ def compare(first: Address, second: Address, names: Sequence[str]) -> int:
         name, head = model_name(folder), folder.split("/")[0]
         differences, largest = [], 0.0
         with contextlib.ExitStack() as stack:
-            clients = {protocol: [stack.enter_context(make(place)) for place in (first, second)] for protocol, make in (
-                ("REST", lambda place, name=name: RestClient(f"http://127.0.0.1:{place.rest}", name, batch_size=max(SIZES))),
-                ("gRPC", lambda place, name=name: GrpcClient(f"127.0.0.1:{place.grpc}", name, batch_size=max(SIZES))))}
+            clients = {
+                protocol: [stack.enter_context(make(place)) for place in (first, second)]
+                for protocol, make in
+                (("REST",
+                  lambda place, name=name: RestClient(f"http://127.0.0.1:{place.rest}", name, batch_size=max(SIZES))),
+                 ("gRPC", lambda place, name=name: GrpcClient(f"127.0.0.1:{place.grpc}", name, batch_size=max(SIZES))))
+            }
             inputs = clients["REST"][1].signatures()["serving_default"]["inputs"]
             for size in SIZES:
                 rows = rows_for(inputs, head, size, draw)
@@ -214,18 +241,21 @@ def compare(first: Address, second: Address, names: Sequence[str]) -> int:
                     if worst > TOLERANCE:
                         differences.append(f"{protocol}, {size} rows")
         wrong += bool(differences)
-        print(f"{name}: {'DIFFERENT in ' + '; '.join(differences) if differences else 'equal'}, at most {largest:.1e}", flush=True)
+        print(f"{name}: {'DIFFERENT in ' + '; '.join(differences) if differences else 'equal'}, at most {largest:.1e}",
+              flush=True)
     return wrong
 
 
 def difference(first: Any, second: Any) -> float:
     """Returns the largest difference of two answers' numbers; infinite if anything else differs, padding included."""
     if isinstance(first, dict) and isinstance(second, dict):
-        return max((difference(first[key], second[key]) for key in first), default=0.0) if first.keys() == second.keys() else float("inf")
+        return max((difference(first[key], second[key])
+                    for key in first), default=0.0) if first.keys() == second.keys() else float("inf")
     if hasattr(first, "tolist") or hasattr(second, "tolist"):
         first, second = (value.tolist() if hasattr(value, "tolist") else value for value in (first, second))
     if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
-        return max((difference(a, b) for a, b in zip(first, second)), default=0.0) if len(first) == len(second) else float("inf")
+        return max((difference(a, b)
+                    for a, b in zip(first, second)), default=0.0) if len(first) == len(second) else float("inf")
     if isinstance(first, float) or isinstance(second, float):
         return abs(first - second) / max(1.0, abs(first))
     return 0.0 if first == second else float("inf")

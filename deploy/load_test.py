@@ -2,7 +2,8 @@
 
     python deploy/load_test.py --url=http://127.0.0.1:8501 --model=small --seconds=30 --concurrency=8
     python deploy/load_test.py --grpc=127.0.0.1:8500 --model=small --rows=8
-    python deploy/load_test.py --model=small --rate=40 --concurrency=64      # so many requests a second, whatever the server does
+    # so many requests a second, whatever the server does
+    python deploy/load_test.py --model=small --rate=40 --concurrency=64
 
 It sends to loopback addresses only, and ends after --seconds or --requests, whichever comes first.
 """
@@ -32,17 +33,22 @@ flags.DEFINE_list("rows", ["1"], "Rows per request; several sizes are mixed.")
 flags.DEFINE_float("seconds", 30.0, "The longest that the test runs.", 0.1, 4 * 3600.0)
 flags.DEFINE_integer("requests", 1_000_000, "The most requests to send.", 1, 100_000_000)
 flags.DEFINE_integer("concurrency", 8, "Requests under way at once; with --rate, the most of them.", 1, 256)
-flags.DEFINE_float("rate", 0.0, "Requests a second, at random times; latencies then count from the time at which a request was due. "
-                   "0: each of --concurrency clients sends its next request when it has its answer.", 0.0)
-flags.DEFINE_float("mistakes", 0.0, "Share of requests that are wrong on purpose (REST): the server must refuse them.", 0.0, 1.0)
+flags.DEFINE_float(
+    "rate", 0.0, "Requests a second, at random times; latencies then count from the time at which a request was due. "
+    "0: each of --concurrency clients sends its next request when it has its answer.", 0.0)
+flags.DEFINE_float("mistakes", 0.0, "Share of requests that are wrong on purpose (REST): the server must refuse them.",
+                   0.0, 1.0)
 flags.DEFINE_integer("seed", 1, "The seed of texts, sizes and mistakes.")
 
-WORDS = ["the", "a", "of", "river", "mountain", "paper", "engine", "teacher", "walked", "writes", "between", "never", "quickly",
-         "bright", "Zürich", "naïve", "北京", "and", "because", "window,", "garden.", "music?", "winter;", "unbelievable"]
+WORDS = [
+    "the", "a", "of", "river", "mountain", "paper", "engine", "teacher", "walked", "writes", "between", "never",
+    "quickly", "bright", "Zürich", "naïve", "北京", "and", "because", "window,", "garden.", "music?", "winter;",
+    "unbelievable"
+]
 MOST_LATENCIES = 1_000_000
-MISTAKES = (b"", b"{", b"[]", b"\xff\xfe", b'{"instances": []}', b'{"instances": [1, [2]]}', b'{"instances": [{"nobody": 1}]}',
-            b'{"inputs": "x", "instances": ["x"]}', b'{"instances": ["\\ud800"]}', b"[" * 50_000,
-            b'{"signature_name": "nobody", "instances": ["x"]}')
+MISTAKES = (b"", b"{", b"[]", b"\xff\xfe", b'{"instances": []}', b'{"instances": [1, [2]]}',
+            b'{"instances": [{"nobody": 1}]}', b'{"inputs": "x", "instances": ["x"]}', b'{"instances": ["\\ud800"]}',
+            b"[" * 50_000, b'{"signature_name": "nobody", "instances": ["x"]}')
 
 
 class Tally:
@@ -62,7 +68,9 @@ class Tally:
             return self.sent <= most
 
     def wait_until_due(self) -> float:
-        """Waits until the next request is due, and returns that time (of `time.perf_counter`); without a rate, it is due now."""
+        """Waits until the next request is due, and returns that time (of `time.perf_counter`); without a rate, it is
+        due now.
+        """
         now = time.perf_counter()
         if not self._rate:
             return now
@@ -85,7 +93,8 @@ def check_loopback(host: str) -> None:
     """Raises ValueError for a host that is not this machine."""
     addresses = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
     if not addresses or not all(ipaddress.ip_address(str(address)).is_loopback for address in addresses):
-        raise ValueError(f"{host}: expected an address of this machine (127.0.0.1 or localhost): load is sent nowhere else")
+        raise ValueError(
+            f"{host}: expected an address of this machine (127.0.0.1 or localhost): load is sent nowhere else")
 
 
 def make_row(inputs, texts, rng: random.Random):
@@ -134,14 +143,20 @@ def main(_) -> None:
         with open(FLAGS.texts, encoding="utf-8") as file:
             texts = [line.strip() for line in file if line.strip()][:100_000]
     token = read_tokens(FLAGS.api_token_file)[0] if FLAGS.api_token_file else ""
-    options = {"batch_size": max(sizes), "concurrency": FLAGS.concurrency, "attempts": 1, "timeout": 60.0, "token": token}
-    client = GrpcClient(FLAGS.grpc, FLAGS.model, **options) if FLAGS.grpc else RestClient(FLAGS.url, FLAGS.model, **options)
+    options = {
+        "batch_size": max(sizes), "concurrency": FLAGS.concurrency, "attempts": 1, "timeout": 60.0, "token": token
+    }
+    client = GrpcClient(FLAGS.grpc, FLAGS.model, **options) if FLAGS.grpc else RestClient(
+        FLAGS.url, FLAGS.model, **options)
     tally = Tally(FLAGS.rate, FLAGS.seed)
     with client:
         client.signatures()  # over gRPC this imports TensorFlow, which is no part of the load
         started = time.monotonic()
-        threads = [threading.Thread(target=send, args=(client, tally, texts, sizes, started + FLAGS.seconds,
-                                                       FLAGS.seed * 1000 + number)) for number in range(FLAGS.concurrency)]
+        threads = [
+            threading.Thread(target=send,
+                             args=(client, tally, texts, sizes, started + FLAGS.seconds, FLAGS.seed * 1000 + number))
+            for number in range(FLAGS.concurrency)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -152,14 +167,16 @@ def main(_) -> None:
 def report(tally: Tally, seconds: float) -> None:
     """Prints the figures."""
     latencies = sorted(tally.latencies)
-    at_once = f"{FLAGS.rate:g} requests a second, {FLAGS.concurrency} at once at most" if FLAGS.rate else f"{FLAGS.concurrency} at once"
+    at_once = (f"{FLAGS.rate:g} requests a second, {FLAGS.concurrency} at once at "
+               f"most" if FLAGS.rate else f"{FLAGS.concurrency} at once")
     print(f"{seconds:.1f} s, {at_once}, rows a request: {', '.join(FLAGS.rows)}")
     print("answers: " + ", ".join(f"{status} {count}" for status, count in sorted(tally.statuses.items())))
     if not latencies:
         raise ValueError("no request was answered")
     print(f"{len(latencies) / seconds:.1f} requests/s, {tally.rows / seconds:.1f} rows/s")
-    print("latency: " + ", ".join(f"p{share} {1000 * latencies[min(len(latencies) - 1, len(latencies) * share // 100)]:.1f} ms"
-                                  for share in (50, 90, 99)))
+    print("latency: "
+          + ", ".join(f"p{share} {1000 * latencies[min(len(latencies) - 1, len(latencies) * share // 100)]:.1f} ms"
+                      for share in (50, 90, 99)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The site: Sphinx over the pages, the notebooks and the docstrings of this repository (`make docs`).
 
-Sphinx, because it is kept by many and reads docstrings itself; MkDocs has had no release for long, and its successors are young.
+Sphinx, because it is kept by many and reads docstrings itself; MkDocs has had no release for long, and its successors
+are young.
 """
 
 import pathlib

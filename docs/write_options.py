@@ -1,4 +1,5 @@
-"""Writes docs/reference/options.md: every key with its default, its meaning and its values, from the fields of the classes.
+"""Writes docs/reference/options.md: every key with its default, its meaning and its values, from the fields of the
+classes.
 
     .venv/bin/python docs/write_options.py
 """
@@ -31,16 +32,18 @@ from official_bert.typed_values import kinds_of
 PAGE = pathlib.Path(__file__).parent / "reference" / "options.md"
 HEAD = """# Options
 
-All keys of a configuration, with their defaults, meanings and values. `make options` writes this page from the fields of the
-classes; the same fields are checked when a configuration is read.
+All keys of a configuration, with their defaults, meanings and values. `make options` writes this page from the fields
+of the classes; the same fields are checked when a configuration is read.
 
 `--set optimizer.learning_rate=3e-5` sets a key on a command line, `optimizer: {learning_rate: 3e-5}` in the YAML, and
-`learning_rate=3e-5` in [`fine_tune`](../python.md). A value that has no effect beside the others is refused. "May change": the key
-may have another value when a run is resumed; another value of any other key makes it another run.
+`learning_rate=3e-5` in [`fine_tune`](../python.md). A value that has no effect beside the others is refused. "May
+change": the key may have another value when a run is resumed; another value of any other key makes it another run.
 """
-CONFIGURATION = {"The run": (Config, ""), "Model": (ModelConfig, "model."), "Tokenizer": (TokenizerConfig, "tokenizer."),
-                 "Optimizer": (OptimizerConfig, "optimizer."), "Training": (TrainingConfig, "training."),
-                 "Distillation": (DistillationConfig, "training.distillation."), "Phases": (PhaseConfig, "phases[].")}
+CONFIGURATION = {
+    "The run": (Config, ""), "Model": (ModelConfig, "model."), "Tokenizer": (TokenizerConfig, "tokenizer."),
+    "Optimizer": (OptimizerConfig, "optimizer."), "Training": (TrainingConfig, "training."),
+    "Distillation": (DistillationConfig, "training.distillation."), "Phases": (PhaseConfig, "phases[].")
+}
 SHARED = {"Parts of a data set": SplitOptions, "Tables": TableOptions, "Texts": TextOptions, "Labels": LabelOptions,
           "Decoding of answers": DecodingRules}
 COMMANDS = {"Exported models: run_export": (ServingOptions, "--"),
@@ -53,9 +56,12 @@ KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text
 def meanings(cls: type) -> dict[str, str]:
     """Returns the docstrings of a class's own fields: the string below each."""
     body = typing.cast(ast.ClassDef, ast.parse(inspect.getsource(cls)).body[0]).body
-    return {above.target.id: " ".join(below.value.value.split()).removesuffix(".") for above, below in itertools.pairwise(body)
-            if isinstance(above, ast.AnnAssign) and isinstance(above.target, ast.Name)
-            and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)}
+    return {
+        above.target.id: " ".join(below.value.value.split()).removesuffix(".")
+        for above, below in itertools.pairwise(body)
+        if isinstance(above, ast.AnnAssign) and isinstance(above.target, ast.Name) and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+    }
 
 
 def kind_in_words(kind: Any) -> str:
@@ -101,20 +107,25 @@ def table(cls: type, prefix: str) -> str:
     told = meanings(cls)
     for field in dataclasses.fields(cls):
         if field.name in cls.__annotations__ and field.default is not dataclasses.MISSING:
-            cells = (f"`{prefix}{field.name}`", default_in_words(field.default), told[field.name], values_in_words(cls, field))
+            cells = (f"`{prefix}{field.name}`", default_in_words(field.default), told[field.name],
+                     values_in_words(cls, field))
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def section(level: int, title: str, cls: type, prefix: str, more: str = "") -> str:
     """Returns a heading, what the class says of itself, and its table."""
-    return f"{'#' * level} {title}\n\n{inspect.getdoc(cls).partition(chr(10))[0]}{more}\n\n{table(cls, prefix)}\n"
+    about = " ".join(inspect.getdoc(cls).partition("\n\n")[0].split("\n"))
+    return f"{'#' * level} {title}\n\n{about}{more}\n\n{table(cls, prefix)}\n"
 
 
 def task_section(name: str) -> str:
     """Returns the section of a task, with links to the sections of the options that it shares."""
     options = loading.task_class(name).Options
-    titles = {cls: title for title, cls in SHARED.items()} | {loading.task_class(other).Options: f"`{other}`" for other in loading.MODULES}
+    titles = {cls: title
+              for title, cls in SHARED.items()
+              } | {loading.task_class(other).Options: f"`{other}`"
+                   for other in loading.MODULES}
     parents = [titles[cls] for cls in options.__mro__[1:] if cls in titles]
     links = [f"[{title}](#{title.strip('`').lower().replace(' ', '-')})" for title in parents]
     if "masking" in kinds_of(options):
@@ -124,13 +135,15 @@ def task_section(name: str) -> str:
 
 def page() -> str:
     """Returns the page."""
-    parts = [HEAD, *(section(2, title, cls, prefix) for title, (cls, prefix) in CONFIGURATION.items()),
-             "## Options of tasks\n\nA task has the keys of its own section, and those of the sections that it names.\n",
-             *(task_section(name) for name in loading.MODULES),
-             *(section(3, title, cls, "options.") for title, cls in SHARED.items()),
-             section(3, "Masks", MaskingConfig, "options.masking."),
-             "## Settings of commands\n\nThese are flags; `--help` shows all flags of a command.\n",
-             *(section(3, title, cls, prefix) for title, (cls, prefix) in COMMANDS.items())]
+    parts = [
+        HEAD, *(section(2, title, cls, prefix) for title, (cls, prefix) in CONFIGURATION.items()),
+        "## Options of tasks\n\nA task has the keys of its own section, and those of the sections that it names.\n",
+        *(task_section(name) for name in loading.MODULES), *(section(3, title, cls, "options.")
+                                                             for title, cls in SHARED.items()),
+        section(3, "Masks", MaskingConfig, "options.masking."),
+        "## Settings of commands\n\nThese are flags; `--help` shows all flags of a command.\n",
+        *(section(3, title, cls, prefix) for title, (cls, prefix) in COMMANDS.items())
+    ]
     return "\n".join(parts)
 
 

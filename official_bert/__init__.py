@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from official_bert.interface.predictor import Predictor
     from official_bert.interface.pretrained import load_encoder, load_model, load_tokenizer
 
-_HOMES = {"Predictor": "predictor", "load_encoder": "pretrained", "load_model": "pretrained", "load_tokenizer": "pretrained",
-          "fine_tune": "finetuning", "load_run": "finetuning"}
+_HOMES = {
+    "Predictor": "predictor", "load_encoder": "pretrained", "load_model": "pretrained", "load_tokenizer": "pretrained",
+    "fine_tune": "finetuning", "load_run": "finetuning"
+}
 __all__ = ["Predictor", "fine_tune", "load_encoder", "load_model", "load_run", "load_tokenizer"]
 
 
@@ -29,13 +31,18 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
 
 
-# An import hook, because nothing else lets `keras.models.load_model` read files with our layers after a plain `import official_bert`, as
-# docs/python.md promises: Keras has no entry point for packages with layers, and importing it here takes every command some seconds.
+# An import hook, because nothing else lets `keras.models.load_model` read files with our layers after a plain `import
+# official_bert`, as docs/python.md promises: Keras has no entry point for packages with layers, and importing it here
+# takes every command some seconds.
 class _BesideKeras:
-    """Registers our layers with Keras as soon as somebody imports it: `keras.models.load_model` then reads files that hold them."""
+    """Registers our layers with Keras as soon as somebody imports it: `keras.models.load_model` then reads files that
+    hold them.
+    """
 
     def find_spec(self, name, path=None, target=None):
-        """Finds keras as the others do; what runs it registers ours too, unless one of our modules imports it, which registers itself."""
+        """Finds keras as the others do; what runs it registers ours too, unless one of our modules imports it, which
+        registers itself.
+        """
         spec = importlib.machinery.PathFinder.find_spec(name, path) if name == "keras" else None
         if spec and spec.loader:
             execute = spec.loader.exec_module
@@ -44,7 +51,10 @@ class _BesideKeras:
 
 
 def _register() -> None:
-    begun = [name for name, module in [*sys.modules.items()] if getattr(getattr(module, "__spec__", None), "_initializing", False)]
+    begun = [
+        name for name, module in [*sys.modules.items()]
+        if getattr(getattr(module, "__spec__", None), "_initializing", False)
+    ]
     if not any(name.startswith(f"{__name__}.") for name in begun):
         importlib.import_module(f"{__name__}.interface.keras_objects")
 

@@ -1,7 +1,7 @@
 """The commands under one name: `official-bert pretrain --config=pretrain/small ...`.
 
-Each runs the same main as `python -m official_bert.run_pretraining` or `python tools/build_vocab.py`; `official-bert COMMAND --help` lists
-its flags.
+Each runs the same main as `python -m official_bert.run_pretraining` or `python tools/build_vocab.py`; `official-bert
+COMMAND --help` lists its flags.
 """
 
 import ast
@@ -53,8 +53,10 @@ def main() -> None:
     if command in ("--help", "-h", "help"):
         print(overview())
     elif command == "--version":
-        print(f"{DISTRIBUTION} {importlib.metadata.version(DISTRIBUTION)}, tensorflow {importlib.metadata.version('tensorflow')}, "
-              f"keras {importlib.metadata.version('keras')}")
+        print(
+            f"{DISTRIBUTION} {importlib.metadata.version(DISTRIBUTION)}, tensorflow "
+            f"{importlib.metadata.version('tensorflow')}, "
+            f"keras {importlib.metadata.version('keras')}")
     elif command in COMMANDS:
         sys.argv = [f"{DISTRIBUTION} {command}", *arguments]
         runpy.run_module(COMMANDS[command], run_name="__main__", alter_sys=True)
@@ -65,7 +67,9 @@ def main() -> None:
 
 
 def overview() -> str:
-    """Returns a line for each command: its name and the first line of its module's docstring, which is read, not imported."""
+    """Returns a line for each command: its name and the first paragraph of its module's docstring, which is read,
+    not imported.
+    """
     width = max(map(len, COMMANDS))
     lines = [f"  {name:{width}}  {_summary(module)}" for name, module in COMMANDS.items()]
     return "\n".join([f"usage: {DISTRIBUTION} COMMAND [--flag=value ...]", "", *lines, "",
@@ -73,12 +77,12 @@ def overview() -> str:
 
 
 def _summary(module: str) -> str:
-    """Returns the first line of the docstring of a module."""
+    """Returns the first paragraph of the docstring of a module, in one line."""
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
     text = ast.get_docstring(ast.parse(pathlib.Path(spec.origin).read_text(encoding="utf-8")))
     assert text is not None
-    return text.splitlines()[0]
+    return text.partition("\n\n")[0].replace("\n", " ")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Opens zip files that someone else wrote: damaged ones, and ones that unpack to far more than they hold, are told in one line."""
+"""Opens zip files that someone else wrote: damaged ones, and ones that unpack to far more than they hold, are told in
+one line.
+"""
 
 import contextlib
 import lzma
@@ -12,22 +14,26 @@ from typing import BinaryIO
 from official_bert.limits import MOST_PACKED, MOST_UNPACKED
 
 # What Python's reader raises for damaged, encrypted and unknown entries.
-DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError, RuntimeError, LookupError,
-          OverflowError, MemoryError, UnicodeError)
+DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError, RuntimeError,
+          LookupError, OverflowError, MemoryError, UnicodeError)
 
 
 @contextlib.contextmanager
 def opened_zip(source: str | BinaryIO, where: str, most: int = 0) -> Iterator[zipfile.ZipFile]:
     """Opens a zip file on this machine, whose entries may claim `most` bytes; by default as many as text may unpack to.
 
-    Raises ValueError, naming `where`, for entries that claim more, and for damage, also if it is only seen while entries are read.
+    Raises ValueError, naming `where`, for entries that claim more, and for damage, also if it is only seen while
+    entries are read.
     """
     try:
         with zipfile.ZipFile(source) as archive:
             packed = os.path.getsize(source) if isinstance(source, str) else source.seek(0, os.SEEK_END)
             most = most or max(MOST_UNPACKED, MOST_PACKED * packed)
             if (claimed := sum(entry.file_size for entry in archive.infolist())) > most:
-                raise ValueError(f"{where}: expected a zip file that unpacks to at most {most:,} bytes, its entries claim {claimed:,}")
+                raise ValueError(
+                    f"{where}: expected a zip file that unpacks to at most {most:,} bytes, its entries claim "
+                    f"{claimed:,}"
+                )
             yield archive
     except DAMAGE as error:
         raise ValueError(f"{where}: damaged zip file: {str(error) or type(error).__name__}") from None

@@ -1,4 +1,5 @@
-"""The flags that several commands share (--strategy, --tpu_name, --config, those of 2018), and a main that reports errors in one line.
+"""The flags that several commands share (--strategy, --tpu_name, --config, those of 2018), and a main that reports
+errors in one line.
 
 Importing this defines no flag; a command calls what it needs.
 """
@@ -15,21 +16,24 @@ except ImportError:  # Windows has no such limit
 STOPPED = "error: stopped by SIGINT"
 LEAST_ADDRESS_SPACE = 4 << 30  # bytes, with which a small training ends on 2 cores; below it, threads cannot start
 # What the system, its loader of libraries and C++ say; libraries pass it on in errors of many types.
-OUT_OF_MEMORY = ("failed to map segment", "annot allocate memory", "cannot create shared object descriptor", "std::bad_alloc",
-                 "can't start new thread")
+OUT_OF_MEMORY = ("failed to map segment", "annot allocate memory", "cannot create shared object descriptor",
+                 "std::bad_alloc", "can't start new thread")
 PATIENCE = 0.3  # seconds that a person waits in silence after Ctrl-C
 # The packages that `pip install official-bert` leaves out, by the extra that has them: requirements-EXTRA.txt.
-EXTRAS = {"serving": ("aiohttp", "grpc", "grpc_health", "orjson", "prometheus_client", "tensorflow_serving", "urllib3"),
-          "beam": ("apache_beam",), "excel": ("openpyxl",), "faiss": ("faiss",), "onnx": ("onnx", "onnxruntime", "tf2onnx"),
-          "litert": ("ai_edge_litert",), "japanese": ("fugashi", "unidic_lite", "ipadic", "unidic"),
-          "chinese": ("jieba",)}
+EXTRAS = {
+    "serving": ("aiohttp", "grpc", "grpc_health", "orjson", "prometheus_client", "tensorflow_serving", "urllib3"),
+    "beam": ("apache_beam",), "excel": ("openpyxl",), "faiss": ("faiss",), "onnx": ("onnx", "onnxruntime", "tf2onnx"),
+    "litert": ("ai_edge_litert",), "japanese": ("fugashi", "unidic_lite", "ipadic", "unidic"), "chinese": ("jieba",)
+}
 
 
 def missing_extra(module: str | None) -> str:
     """Returns the error for a module of an extra that is not installed; "" for other modules."""
-    return next((f"error: {module} is not installed; it is part of an extra: pip install 'official-bert[{extra}]', or in a checkout "
-                 f"pip install -r requirements-{extra}.txt" for extra, modules in EXTRAS.items()
-                 if module and module.partition(".")[0] in modules), "")
+    return next((
+        f"error: {module} is not installed; it is part of an extra: pip install 'official-bert[{extra}]', or in a "
+        f"checkout "
+        f"pip install -r requirements-{extra}.txt"
+        for extra, modules in EXTRAS.items() if module and module.partition(".")[0] in modules), "")
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
@@ -52,9 +56,10 @@ def address_space() -> int | None:
 def out_of_memory_line() -> str:
     """Returns the error for too little memory, with the limit of address space if there is one."""
     limit = address_space()
-    return ("error: out of memory; smaller batches (training.batch_size, with as many more training.accumulation_steps), "
-            "shorter sequences or a smaller model take less"
-            + (f"; this process may have {limit:,} bytes of address space (ulimit -v)" if limit else ""))
+    return (
+        "error: out of memory; smaller batches (training.batch_size, with as many more training.accumulation_steps), "
+        "shorter sequences or a smaller model take less" +
+        (f"; this process may have {limit:,} bytes of address space (ulimit -v)" if limit else ""))
 
 
 class EnoughAddressSpace(importlib.abc.MetaPathFinder):
@@ -78,11 +83,13 @@ def _show(kind, error, traceback) -> None:
         sys.__excepthook__(kind, error, traceback)
 
 
-# Before the other imports, here and in the commands: they take a second, some of them import TensorFlow, and `run_main` begins after.
+# Before the other imports, here and in the commands: they take a second, some of them import TensorFlow, and `run_main`
+# begins after.
 sys.excepthook = _show
 if address_space():
     sys.meta_path.insert(0, EnoughAddressSpace())
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silences TensorFlow's messages about the machine, unless the user has set it
+# silences TensorFlow's messages about the machine, unless the user has set it
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import concurrent.futures
 import contextlib
@@ -149,27 +156,32 @@ FULL = 1 << 20  # bytes: a disk that has fewer free is full
 NO_MEANING = "2018: has no meaning here: "
 # What 2018's run_pretraining.py does if nothing else is said, and the other keys that say the same in another way.
 PRE_TRAINING_OF_2018: Mapping[str, Any] = types.MappingProxyType({
-    "optimizer.learning_rate": 5e-5, "optimizer.warmup_steps": 10000, "training.steps": 100000, "training.eval_batch_size": 8,
-    "training.eval_steps": 100})
+    "optimizer.learning_rate": 5e-5, "optimizer.warmup_steps": 10000, "training.steps": 100000,
+    "training.eval_batch_size": 8, "training.eval_steps": 100
+})
 REPLACED_BY: Mapping[str, tuple[str, ...]] = types.MappingProxyType({
     "training.steps": ("training.epochs", "phases"), "optimizer.warmup_steps": ("optimizer.warmup_proportion",)})
 
 
 # Flags that belong to one strategy.
 PLACEMENT: Mapping[str, str] = types.MappingProxyType({
-    "num_cpu_devices": "mirrored", "worker_hosts": "multi_worker", "task_index": "multi_worker", "join_seconds": "multi_worker",
-    "tpu_name": "tpu", "tpu_zone": "tpu", "gcp_project": "tpu"})
+    "num_cpu_devices": "mirrored", "worker_hosts": "multi_worker", "task_index": "multi_worker",
+    "join_seconds": "multi_worker", "tpu_name": "tpu", "tpu_zone": "tpu", "gcp_project": "tpu"
+})
 JOIN_SECONDS = 15.0  # a missing host is to be told within half a minute
 
 
 def define_placement() -> None:
     """Defines --strategy and the flags that belong to it."""
     flags.DEFINE_enum("strategy", "one_device", STRATEGIES, "Where to compute.")
-    flags.DEFINE_integer("num_cpu_devices", 0, "With --strategy=mirrored and no GPU: logical CPU devices.", lower_bound=0)
+    flags.DEFINE_integer("num_cpu_devices", 0, "With --strategy=mirrored and no GPU: logical CPU devices.",
+                         lower_bound=0)
     flags.DEFINE_string("worker_hosts", "", "With --strategy=multi_worker and no TF_CONFIG: host:port,host:port,...")
     flags.DEFINE_integer("task_index", 0, "The number of this worker among --worker_hosts.")
-    flags.DEFINE_float("join_seconds", JOIN_SECONDS, "How long a worker of --strategy=multi_worker waits for the others to start; more "
-                       "where a scheduler starts machines minutes apart.", lower_bound=0.0)
+    flags.DEFINE_float(
+        "join_seconds", JOIN_SECONDS,
+        "How long a worker of --strategy=multi_worker waits for the others to start; more "
+        "where a scheduler starts machines minutes apart.", lower_bound=0.0)
     flags.DEFINE_string("tpu_name", "", "With --strategy=tpu: the TPU's name; local on a TPU VM.")
     flags.DEFINE_string("tpu_zone", "", "The TPU's zone.")
     flags.DEFINE_string("gcp_project", "", "The TPU's project.")
@@ -177,7 +189,9 @@ def define_placement() -> None:
 
 
 def placement_values(values: Any) -> dict[str, Any]:
-    """Returns the arguments of `Placement` from absl's `FLAGS`; raises ValueError for flags of another strategy, which would do nothing."""
+    """Returns the arguments of `Placement` from absl's `FLAGS`; raises ValueError for flags of another strategy, which
+    would do nothing.
+    """
     strategy = "tpu" if values.use_tpu else values.strategy
     if values["strategy"].present and strategy != values.strategy:
         raise ValueError(f"--use_tpu: is --strategy=tpu, got --strategy={values.strategy} beside it")
@@ -189,7 +203,8 @@ def placement_values(values: Any) -> dict[str, Any]:
 
 
 def refuse_unread(values: Any, needs: Iterable[tuple[Iterable[str], bool, str]]) -> None:
-    """Raises ValueError for flags with another value than their default that would do nothing (`values`: absl's `FLAGS`).
+    """Raises ValueError for flags with another value than their default that would do nothing (`values`: absl's
+    `FLAGS`).
 
     `needs` are names of flags, whether they are read beside the others, and what they need.
     """
@@ -199,9 +214,12 @@ def refuse_unread(values: Any, needs: Iterable[tuple[Iterable[str], bool, str]])
 
 
 def from_flags(kind: type[T], values: Any, **others: Any) -> T:
-    """Returns a dataclass with the values that its fields are named after, and `others` (`values`: absl's `FLAGS`, or settings)."""
+    """Returns a dataclass with the values that its fields are named after, and `others` (`values`: absl's `FLAGS`, or
+    settings).
+    """
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    return kind(**{name: getattr(values, name) for name in names if name not in others and hasattr(values, name)}, **others)
+    return kind(**{name: getattr(values, name)
+                   for name in names if name not in others and hasattr(values, name)}, **others)
 
 
 def define_configuration() -> None:
@@ -209,23 +227,29 @@ def define_configuration() -> None:
     flags.DEFINE_string("config", None, "The run's YAML.")
     flags.DEFINE_multi_string("set", [], "Overrides, as in --set optimizer.learning_rate=3e-5.")
     flags.DEFINE_string("bert_config_file", None, "2018: the model's JSON; model.* of the configuration.")
-    flags.DEFINE_bool("allow_changed_data", False, "Go on with a run although its data or vocabulary are others than at its beginning.")
+    flags.DEFINE_bool("allow_changed_data", False,
+                      "Go on with a run although its data or vocabulary are others than at its beginning.")
 
 
 def define_no_answer() -> None:
     """Defines the flags that decide when a served model of question answering answers with ""."""
-    flags.DEFINE_bool("no_answer", None, "Question answering: whether a question may have no answer, as in SQuAD 2.0; by default as in "
-                      "training. A published checkpoint does not say it.")
-    flags.DEFINE_float("null_score_diff_threshold", None, "Question answering: no answer is given where its score exceeds that of the "
-                       "best answer by more than this; by default as in training, or 0.")
+    flags.DEFINE_bool(
+        "no_answer", None,
+        "Question answering: whether a question may have no answer, as in SQuAD 2.0; by default as in "
+        "training. A published checkpoint does not say it.")
+    flags.DEFINE_float(
+        "null_score_diff_threshold", None, "Question answering: no answer is given where its score exceeds that of the "
+        "best answer by more than this; by default as in training, or 0.")
 
 
 def define_hours_and_cache() -> None:
     """Defines --hours and --cache_dir."""
     flags.DEFINE_float("hours", None, "Train for so long, instead of a number of steps or epochs: training.hours.")
 
-    flags.DEFINE_string("cache_dir", os.path.join("~", ".cache", "official_bert"), "A folder that keeps what is slow to make: tokenized "
-                        "data, and plain copies of records that are packed or lie elsewhere; empty: none.")
+    flags.DEFINE_string(
+        "cache_dir", os.path.join("~", ".cache", "official_bert"),
+        "A folder that keeps what is slow to make: tokenized "
+        "data, and plain copies of records that are packed or lie elsewhere; empty: none.")
 
 
 def define_2018(names: Iterable[str]) -> None:
@@ -240,7 +264,8 @@ def define_without_meaning(names: Iterable[str]) -> None:
     """Flags of 2018's scripts that are accepted, and that `run_main` says once to have no meaning."""
     for name in names:
         kind, why = WITHOUT_MEANING[name]
-        define: Any = {"string": flags.DEFINE_string, "integer": flags.DEFINE_integer, "boolean": flags.DEFINE_bool}[kind]
+        define: Any = {"string": flags.DEFINE_string, "integer": flags.DEFINE_integer,
+                       "boolean": flags.DEFINE_bool}[kind]
         define(name, None, f"{NO_MEANING}{why}.")
 
 
@@ -257,11 +282,15 @@ def defaults_of_2018(overrides: Iterable[str]) -> dict[str, Any]:
 
 
 def flags_by_key(flag_values: Any) -> dict[str, Any]:
-    """Returns the values of the flags on the command line that set a key of the configuration, by that key (`flag_values`: absl's `FLAGS`).
+    """Returns the values of the flags on the command line that set a key of the configuration, by that key
+    (`flag_values`: absl's `FLAGS`).
 
     Raises ValueError for no time at all.
     """
-    present = {name: flag_values[name].value for name in (*FLAG_KEYS, *OWN_FLAG_KEYS) if name in flag_values and flag_values[name].present}
+    present = {
+        name: flag_values[name].value
+        for name in (*FLAG_KEYS, *OWN_FLAG_KEYS) if name in flag_values and flag_values[name].present
+    }
     if "hours" in present and not present["hours"] > 0.0:
         raise ValueError(f"--hours: expected a time above 0, got {present['hours']:g}")
     return {(FLAG_KEYS.get(name) or OWN_FLAG_KEYS[name]): value for name, value in present.items()}
@@ -270,8 +299,8 @@ def flags_by_key(flag_values: Any) -> dict[str, Any]:
 def config_sources(values: Any) -> ConfigSources:
     """Returns the YAML, 2018's flags and --set of a training (`values`: absl's `FLAGS`).
 
-    Raises ValueError for what is wrong whatever a checkpoint says, a file that cannot be read and an unknown key: call it before
-    TensorFlow is imported and other workers are awaited.
+    Raises ValueError for what is wrong whatever a checkpoint says, a file that cannot be read and an unknown key: call
+    it before TensorFlow is imported and other workers are awaited.
     """
     sources = ConfigSources(values.config or "", values.bert_config_file or "", flags_by_key(values), tuple(values.set))
     check_keys(Config, merge(*sources.read()))
@@ -279,7 +308,9 @@ def config_sources(values: Any) -> ConfigSources:
 
 
 def refuse_nan(values: Any) -> None:
-    """Raises ValueError for a flag that is not a number (`values`: absl's `FLAGS`): NaN is within every bound that absl checks."""
+    """Raises ValueError for a flag that is not a number (`values`: absl's `FLAGS`): NaN is within every bound that absl
+    checks.
+    """
     for name in values:
         if isinstance(value := values[name].value, float) and math.isnan(value):
             raise ValueError(f"--{name}: expected a number, got {value}")
@@ -289,8 +320,8 @@ def refuse_nan(values: Any) -> None:
 def announcing_signals(tell: Callable[[str], None]) -> Iterator[None]:
     """Calls `tell` with the name of SIGINT or SIGTERM when it comes, unless the process ends of it at once.
 
-    It is called in a thread: Python runs the handler of a signal only when compiled code, such as a step or an evaluation, has ended.
-    Does nothing outside the main thread, which alone gets signals.
+    It is called in a thread: Python runs the handler of a signal only when compiled code, such as a step or an
+    evaluation, has ended. Does nothing outside the main thread, which alone gets signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -333,22 +364,26 @@ def _announcing_stop() -> Iterator[None]:
 
 
 def quiet_abseil() -> None:
-    """Applies TF_CPP_MIN_LOG_LEVEL to what XLA and CUDA log through Abseil, which else begins with a WARNING in every training.
+    """Applies TF_CPP_MIN_LOG_LEVEL to what XLA and CUDA log through Abseil, which else begins with a WARNING in every
+    training.
 
-    There is no public way: Abseil's level is a function of C++ alone, and gRPC's GRPC_VERBOSITY, the only variable that sets it, counts
-    only once TensorFlow's own server starts. So this calls the function as TensorFlow 2.20 exports it; a release that names it otherwise
-    stays as it is.
+    There is no public way: Abseil's level is a function of C++ alone, and gRPC's GRPC_VERBOSITY, the only variable that
+    sets it, counts only once TensorFlow's own server starts. So this calls the function as TensorFlow 2.20 exports it;
+    a release that names it otherwise stays as it is.
     """
     spec = importlib.util.find_spec("tensorflow")
     level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "")
     for name in ("libtensorflow_framework.so.2", "libtensorflow_framework.2.dylib"):
         library = os.path.join(os.path.dirname(spec.origin or ""), name) if spec else ""
-        if level in ("1", "2", "3") and os.path.exists(library) and (set_level := getattr(ctypes.CDLL(library), SET_MIN_LOG_LEVEL, None)):
+        if level in ("1", "2", "3") and os.path.exists(library) and (set_level := getattr(
+                ctypes.CDLL(library), SET_MIN_LOG_LEVEL, None)):
             set_level(int(level))
 
 
 def note_of_full_disks(values: Any) -> str:
-    """Returns which of the paths on the command line, and of this machine's temporary files, lie on full disks; "" for none."""
+    """Returns which of the paths on the command line, and of this machine's temporary files, lie on full disks; "" for
+    none.
+    """
     paths = {f"--{name}={values[name].value}": str(values[name].value) for name in values
              if values[name].present and isinstance(values[name].value, str) and values[name].value}
     full = []
@@ -369,7 +404,8 @@ def error_in_one_line(error: object) -> str:
 
 
 def error_line(error: BaseException, values: Any) -> str:
-    """Returns the line for a user's mistake, Ctrl-C, or for what the machine or the installation lacks; "" for a defect of the program.
+    """Returns the line for a user's mistake, Ctrl-C, or for what the machine or the installation lacks; "" for a defect
+    of the program.
 
     `values` are absl's `FLAGS`.
     """
@@ -380,7 +416,8 @@ def error_line(error: BaseException, values: Any) -> str:
         is_nameless = isinstance(error, OSError) and error.filename is None and reason
         return f"error: {original_paths(text)}{note_of_full_disks(values) if is_nameless else ''}"
     if isinstance(error, concurrent.futures.BrokenExecutor):
-        return "error: a worker process was ended from outside, for lack of memory perhaps (fewer --num_workers take less)"
+        return ("error: a worker process was ended from outside, for lack of memory perhaps (fewer --num_workers take "
+                "less)")
     if isinstance(error, ModuleNotFoundError):
         backend = f"error: KERAS_BACKEND: expected tensorflow, got a backend that needs {error.name}"
         return missing_extra(error.name) or (backend if error.name in BACKENDS else "")

@@ -73,11 +73,15 @@ class Config:
 FINE_TUNING: Mapping[str, Any] = types.MappingProxyType({
     "optimizer": {"learning_rate": 5e-5, "warmup_proportion": 0.1}, "training": {"epochs": 3.0}})
 AS_IN_2018: Mapping[str, Any] = types.MappingProxyType({  # of the scripts of these names
-    "training": {"epoch_rounding": "down", "eval_epochs": 0.0, "answer_with": "last", "report": False}, "options": {"dev_share": 0.0}})
+    "training": {"epoch_rounding": "down", "eval_epochs": 0.0, "answer_with": "last", "report": False},
+    "options": {"dev_share": 0.0}
+})
 
 
 def inherited_and_own(path: str) -> tuple[dict, dict]:
-    """Returns the values that a YAML, of this package by its name, inherits from its `base:` (paths beside the file), and its own."""
+    """Returns the values that a YAML, of this package by its name, inherits from its `base:` (paths beside the file),
+    and its own.
+    """
     return _inherited_and_own(normal(packaged(path)), (), itertools.count(1))
 
 
@@ -86,8 +90,9 @@ def _inherited_and_own(path: str, seen: tuple[str, ...], numbers: Iterator[int])
     if path in seen:
         raise ValueError(f"{path}: 'base' leads back to this file through {' -> '.join(seen)}")
     if next(numbers) > MOST_BASES:
-        raise ValueError(f"{(*seen, path)[0]}: base: expected at most {MOST_BASES} files in all, each counted as often as it "
-                         "is named, got more")
+        raise ValueError(
+            f"{(*seen, path)[0]}: base: expected at most {MOST_BASES} files in all, each counted as often as it "
+            "is named, got more")
     values = read_yaml(read_text(path, "configuration file" + (f" (base of {seen[-1]})" if seen else "")), path) or {}
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a mapping, got {values!r}")
@@ -102,7 +107,8 @@ def _inherited_and_own(path: str, seen: tuple[str, ...], numbers: Iterator[int])
 
 
 def packaged(path: str) -> str:
-    """Returns a path with a file as it is, else that of this package's `pretrain/small` or `configs/pretrain/small.yaml`.
+    """Returns a path with a file as it is, else that of this package's `pretrain/small` or
+    `configs/pretrain/small.yaml`.
 
     Raises ValueError, with the nearest names, if there is neither.
     """
@@ -173,7 +179,8 @@ class ConfigSources:
 
     path: str = ""  # a YAML
     bert_config_file: str = ""  # the model's JSON of 2018
-    flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # 2018's flags on the command line, by dotted key
+    # 2018's flags on the command line, by dotted key
+    flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     overrides: tuple[str, ...] = ()  # a.b=c, of --set
 
     def read(self) -> tuple[dict, dict]:
@@ -200,21 +207,25 @@ def load_config(path: str | None = None, *, flags: Mapping[str, Any] | None = No
     return resolve_config(ConfigSources(path or "", bert_config_file or "", flags or {}, tuple(overrides)), **more)
 
 
-def resolve_config(sources: ConfigSources, *, defaults: Mapping[str, Any] | None = None, checkpoint: CheckpointValues | None = None,
-                   report: Callable[[str], None] = lambda _: None, count_entries: Callable[[str], int] | None = None) -> Config:
-    """Returns a run's configuration by precedence: `defaults`, what the YAML inherits, the `checkpoint`, then the sources.
+def resolve_config(sources: ConfigSources, *, defaults: Mapping[str, Any] | None = None,
+                   checkpoint: CheckpointValues | None = None, report: Callable[[str], None] = lambda _: None,
+                   count_entries: Callable[[str], int] | None = None) -> Config:
+    """Returns a run's configuration by precedence: `defaults`, what the YAML inherits, the `checkpoint`, then the
+    sources.
 
-    `report` gets a line if the checkpoint overrides inherited values. The sources' own `phases` replace inherited `steps` and `epochs`.
-    `count_entries` counts those of a vocabulary file ("": of the vocabulary that counts without one; 0: there is none): they are the
-    `model.vocab_size` of a model that says none; rows beyond them are reported.
+    `report` gets a line if the checkpoint overrides inherited values. The sources' own `phases` replace inherited
+    `steps` and `epochs`. `count_entries` counts those of a vocabulary file ("": of the vocabulary that counts without
+    one; 0: there is none): they are the `model.vocab_size` of a model that says none; rows beyond them are reported.
 
-    Raises ValueError, naming file and key, for unknown keys and wrong types, and if the sources contradict the checkpoint.
+    Raises ValueError, naming file and key, for unknown keys and wrong types, and if the sources contradict the
+    checkpoint.
     """
     checkpoint = checkpoint or CheckpointValues({})
     inherited, values = sources.read()
     if wrong := _contradictions(checkpoint.values, values):
         raise ValueError(f"{checkpoint.origin}: "
-                         + "; ".join(f"config.{change.key} is {change.before!r} there, got {change.after!r}" for change in wrong))
+                         + "; ".join(f"config.{change.key} is {change.before!r} there, got {change.after!r}"
+                                     for change in wrong))
     if yielding := _contradictions(checkpoint.values, inherited):
         report(f"{checkpoint.origin}: its values instead of those of base: in {sources.path}: "
                + ", ".join(f"{change.key} {change.before!r} instead of {change.after!r}" for change in yielding))
@@ -227,7 +238,8 @@ def resolve_config(sources: ConfigSources, *, defaults: Mapping[str, Any] | None
         report(f"model.vocab_size: {entries}, the entries of the vocabulary {config.tokenizer.vocab_file}")
         return dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=entries))
     if 0 < entries < rows:
-        report(f"model.vocab_size: {rows}, of which {rows - entries} rows are spare: the vocabulary has {entries} entries")
+        report(
+            f"model.vocab_size: {rows}, of which {rows - entries} rows are spare: the vocabulary has {entries} entries")
     return config
 
 

@@ -40,7 +40,9 @@ def require_here(path: str, flag: str, reason: str) -> None:
 
 
 def _copy_of(path: str) -> str:
-    """Where the copy of a path that lies elsewhere lies here: folders are the same, so what lies beside it lies beside its copy."""
+    """Where the copy of a path that lies elsewhere lies here: folders are the same, so what lies beside it lies beside
+    its copy.
+    """
     return os.path.join(temporary_folder(), scheme_of(path), normal(path)[len(scheme_of(path)) + 3:].lstrip("/"))
 
 
@@ -59,11 +61,13 @@ def original_paths(text: str) -> str:
     """A message with the user's paths in place of those of copies."""
     for temporary, original in _originals().items():
         text = text.replace(temporary, original)
-    return re.sub(rf"{re.escape(temporary_folder())}/([^/\s]+)/", r"\1://", text) if temporary_folder.cache_info().currsize else text
+    return re.sub(rf"{re.escape(temporary_folder())}/([^/\s]+)/", r"\1://",
+                  text) if temporary_folder.cache_info().currsize else text
 
 
 def local_copy(path: str) -> str:
-    """A path on this machine with the same content as a file or folder: itself, or a copy that lives as long as the process.
+    """A path on this machine with the same content as a file or folder: itself, or a copy that lives as long as the
+    process.
 
     The prefix of files gives the prefix of their copies. A copy is made again if the file has changed.
     """
@@ -107,7 +111,10 @@ class WorkingFolder:
         """Size and time of each file of the copy, by name; none if there is no copy."""
         if self.folder == self.path:
             return {}
-        return {name: self._state_of(name) for name in (os.path.relpath(path, self.folder) for path in files_below(self.folder))}
+        return {
+            name: self._state_of(name)
+            for name in (os.path.relpath(path, self.folder) for path in files_below(self.folder))
+        }
 
     def _state_of(self, name: str) -> tuple[int, int]:
         stat = os.stat(os.path.join(self.folder, name))
@@ -133,4 +140,7 @@ class WorkingFolder:
         for name in set(self._copied) - set(now):
             remove(os.path.join(self.path, name))
         # A log that has grown since is another one than the copied.
-        self._copied = {name: (size, self._state_of(name)[1]) if name in changed else (size, time) for name, (size, time) in now.items()}
+        self._copied = {
+            name: (size, self._state_of(name)[1]) if name in changed else (size, time)
+            for name, (size, time) in now.items()
+        }

@@ -1,7 +1,7 @@
 """Constraints on the fields of configurations and of options: data beside the fields, checked by one function.
 
-A field's type has its range (`Count`, `Share`), its default what it has an effect with (`only_with`), and the string below it is its
-meaning. `docs/write_options.py` writes docs/reference/options.md from them.
+A field's type has its range (`Count`, `Share`), its default what it has an effect with (`only_with`), and the string
+below it is its meaning. `docs/write_options.py` writes docs/reference/options.md from them.
 """
 
 import dataclasses
@@ -34,7 +34,9 @@ ScoreRange = Annotated[tuple[float, ...], Constraint(
 
 
 def only_with(default: Any, key: str, *values: Any) -> Any:
-    """Returns a field that has an effect only beside one of these values of another key (none: beside any but 0, False and empty ones)."""
+    """Returns a field that has an effect only beside one of these values of another key (none: beside any but 0, False
+    and empty ones).
+    """
     return dataclasses.field(default=default, metadata={"only_with": (key, values)})
 
 
@@ -47,7 +49,8 @@ def constraints_of(cls: type) -> Mapping[str, Constraint]:
 
 
 def refuse_unused(name: str, value: Any, default: Any, reader: str, used: bool) -> None:
-    """Raises ValueError, unless it is `used`, for an option or flag with another value than its default, which would do nothing.
+    """Raises ValueError, unless it is `used`, for an option or flag with another value than its default, which would do
+    nothing.
 
     `reader` says what gives it a meaning.
     """
@@ -56,7 +59,8 @@ def refuse_unused(name: str, value: Any, default: Any, reader: str, used: bool) 
 
 
 def check_used(options: Any, keys: Iterable[str], reader: str, used: bool, where: str = "config.options.") -> None:
-    """Raises ValueError, unless they are `used`, for options with another value than their default, which would do nothing.
+    """Raises ValueError, unless they are `used`, for options with another value than their default, which would do
+    nothing.
 
     `reader` says what gives them a meaning.
     """
@@ -66,14 +70,18 @@ def check_used(options: Any, keys: Iterable[str], reader: str, used: bool, where
 
 
 def check_fields(options: Any, where: str = "config.options.") -> None:
-    """Raises ValueError for a field with a value that it may not have (None passes), or with one that has no effect beside the others.
+    """Raises ValueError for a field with a value that it may not have (None passes), or with one that has no effect
+    beside the others.
 
     `where` stands before the field's name in the error; `--` makes it a flag.
     """
     for name, constraint in constraints_of(type(options)).items():  # type: ignore[arg-type]
         value = getattr(options, name)
         if value is not None and not constraint.holds(value):
-            raise ValueError(f"{where}{name}: expected {constraint.words}, got {list(value) if isinstance(value, tuple) else value!r}")
+            raise ValueError(
+                f"{where}{name}: expected {constraint.words}, got "
+                f"{list(value) if isinstance(value, tuple) else value!r}"
+            )
     for field in dataclasses.fields(options):
         if "only_with" in field.metadata:
             key, values = field.metadata["only_with"]

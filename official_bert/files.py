@@ -1,8 +1,8 @@
 """Finds, reads and writes the files that a user names, whatever their content.
 
-Other modules reach a user's files through these functions, so that a path has one meaning everywhere: on this machine, on
-TensorFlow's file systems (`gs://`, `ram://`) and on fsspec's (`s3://`, `memory://` ...). Elsewhere than on this machine, files are
-written here and copied, and nothing is renamed.
+Other modules reach a user's files through these functions, so that a path has one meaning everywhere: on this machine,
+on TensorFlow's file systems (`gs://`, `ram://`) and on fsspec's (`s3://`, `memory://` ...). Elsewhere than on this
+machine, files are written here and copied, and nothing is renamed.
 """
 
 import contextlib
@@ -26,11 +26,13 @@ from official_bert.stores import SCHEME, matches, scheme_of, store_of
 
 BadText = Literal["error", "replace"]
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-SEEN_LAST = ("saved_model.pb", ".index", "checkpoint")  # ends of names that readers look for: whatever they name is there by then
+# ends of names that readers look for: whatever they name is there by then
+SEEN_LAST = ("saved_model.pb", ".index", "checkpoint")
 
 
 def disk_full_reason(error: BaseException) -> str:
-    """Returns the system's words for a full disk, a file too large or a quota if an error is one of these, "" if it is another.
+    """Returns the system's words for a full disk, a file too large or a quota if an error is one of these, "" if it is
+    another.
 
     TensorFlow has one error for a full disk and for too little memory: its text tells them apart.
     """
@@ -106,8 +108,9 @@ def real(path: str) -> str:
 def path_inside(folder: str, name: Any, where: str) -> str:
     """Returns the path of what a file of `folder` names: a file or a folder in it, which need not exist.
 
-    A link may lead to the `blobs` of the same repository in the hub's cache, whose snapshots are made of such links. Raises ValueError,
-    beginning with `where`, for other names: absolute ones, with `..`, of Windows, with control characters, and links that leave the folder.
+    A link may lead to the `blobs` of the same repository in the hub's cache, whose snapshots are made of such links.
+    Raises ValueError, beginning with `where`, for other names: absolute ones, with `..`, of Windows, with control
+    characters, and links that leave the folder.
     """
     if not isinstance(name, str) or not name.isprintable() or re.search(r"[\\:]|^/|(^|/)\.\.(/|$)", name):
         raise ValueError(f"{where}: expected the name of a file inside the folder, got {str(name)[:80]!r}")
@@ -116,7 +119,8 @@ def path_inside(folder: str, name: Any, where: str) -> str:
     cache = re.match(r"(.*/models--[^/]+)/snapshots/", f"{inside}/")
     is_blob = cache is not None and os.path.dirname(target) == f"{cache[1]}/blobs"
     if not (is_blob or f"{target}/".startswith(f"{inside.rstrip('/')}/")):
-        raise ValueError(f"{where}: expected the name of a file inside the folder, got {name[:80]!r}, a link to {target}")
+        raise ValueError(
+            f"{where}: expected the name of a file inside the folder, got {name[:80]!r}, a link to {target}")
     return path
 
 
@@ -126,9 +130,11 @@ def make_folder(path: str) -> None:
 
 
 def make_private_folder(path: str) -> None:
-    """Makes a folder of this machine that only its user may enter (mode 0700), or takes one that nobody else can have filled.
+    """Makes a folder of this machine that only its user may enter (mode 0700), or takes one that nobody else can have
+    filled.
 
-    Raises ValueError if what is there is a link, belongs to another user, or can be written by others; OSError if it cannot be made.
+    Raises ValueError if what is there is a link, belongs to another user, or can be written by others; OSError if it
+    cannot be made.
     """
     path = path.rstrip("/") or "/"
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -136,7 +142,9 @@ def make_private_folder(path: str) -> None:
         os.mkdir(path, 0o700)
     except FileExistsError:
         if reason := why_not_private(path):
-            raise ValueError(f"{path}: expected a folder that nobody else can write in, {reason}; remove it or give another") from None
+            raise ValueError(
+                f"{path}: expected a folder that nobody else can write in, {reason}; remove it or give another"
+            ) from None
 
 
 def why_not_private(path: str) -> str:
@@ -192,7 +200,8 @@ def publish(path: str, target: str) -> None:
 
 
 def matching(pattern: str) -> list[str]:
-    """Returns the sorted files and folders that a glob matches (** any depth), or else the path with exactly that name."""
+    """Returns the sorted files and folders that a glob matches (** any depth), or else the path with exactly that name.
+    """
     if not is_remote(pattern):
         return sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.lexists(pattern) else [])
     if exists(pattern) or not glob.has_magic(pattern):
@@ -217,17 +226,22 @@ def shard_names(name: str) -> list[str]:
 def find_files(patterns: str, flag: str = "", repeats: bool = False) -> list[str]:
     """Returns the files of comma-separated paths, folders, globs and name@8, in that order and sorted within each.
 
-    A folder stands for all files below it. A file that is named twice is returned once, unless `repeats`. Raises ValueError
-    naming the `flag` and the pattern that matches no file, or a pipe: what was read to tell its content would be gone.
+    A folder stands for all files below it. A file that is named twice is returned once, unless `repeats`. Raises
+    ValueError naming the `flag` and the pattern that matches no file, or a pipe: what was read to tell its content
+    would be gone.
     """
     files: list[str] = []
     for name in filter(None, patterns.split(",")):
         for pattern in [name] if exists(name) else shard_names(name):
             within = os.path.join(glob.escape(pattern), "**", "*") if is_folder(pattern) else pattern
             if not (paths := list(filter(is_file, matching(within)))):
-                raise ValueError(f"{flag}: no file matches {pattern!r}" if flag else f"no input file matches {pattern!r}")
+                raise ValueError(
+                    f"{flag}: no file matches {pattern!r}" if flag else f"no input file matches {pattern!r}")
             if pipes := [path for path in paths if not is_remote(path) and stat.S_ISFIFO(os.stat(path).st_mode)]:
-                raise ValueError(f"{flag}{'=' if flag else ''}{pipes[0]}: expected a file, which can be read several times, got a pipe")
+                raise ValueError(
+                    f"{flag}{'=' if flag else ''}{pipes[0]}: expected a file, which can be read several times, got a "
+                    f"pipe"
+                )
             files += paths
     if not files:
         raise ValueError("no input file given (--input_file)")
@@ -249,11 +263,13 @@ def list_versions(folder: str, holding: Sequence[str] = ()) -> Mapping[int, str]
 
 def read_lines(path: str, what: str = "file", on_bad_text: BadText | None = None, keep_ends: bool = False,
                unzip: bool = False) -> Iterator[str]:
-    """Gives the lines of a UTF-8 file without a byte-order mark and, unless `keep_ends`, without line ends and carriage returns.
+    """Gives the lines of a UTF-8 file without a byte-order mark and, unless `keep_ends`, without line ends and carriage
+    returns.
 
-    Only a line feed ends a line: Unicode's other line ends may be words. `on_bad_text` is the command's flag of that name:
-    "replace" gives U+FFFD for bytes that are not UTF-8. `unzip` reads a file whose name ends with .gz as gzip. Raises ValueError
-    naming the file and `what` it should be if it is missing or no whole gzip file, or naming the file, line and byte that are not UTF-8.
+    Only a line feed ends a line: Unicode's other line ends may be words. `on_bad_text` is the command's flag of that
+    name: "replace" gives U+FFFD for bytes that are not UTF-8. `unzip` reads a file whose name ends with .gz as gzip.
+    Raises ValueError naming the file and `what` it should be if it is missing or no whole gzip file, or naming the
+    file, line and byte that are not UTF-8.
     """
     try:
         file = open_bytes(path)
@@ -269,8 +285,9 @@ def read_lines(path: str, what: str = "file", on_bad_text: BadText | None = None
                 text = data.decode("utf-8", errors="replace" if on_bad_text == "replace" else "strict")
             except UnicodeDecodeError as error:
                 place = offset + len(line) - len(data) + error.start
-                raise ValueError(f"{path}:{number}: not valid UTF-8 at byte {place} of the file (0x{data[error.start]:02x})"
-                                 + ("; --on_bad_text=replace continues" if on_bad_text else "")) from None
+                raise ValueError(
+                    f"{path}:{number}: not valid UTF-8 at byte {place} of the file (0x{data[error.start]:02x})"
+                    + ("; --on_bad_text=replace continues" if on_bad_text else "")) from None
             offset += len(line)
             yield text if keep_ends else text.rstrip("\r\n")
 
@@ -281,14 +298,17 @@ def _unzipped(file: IO[bytes], path: str) -> Iterator[bytes]:
         unzipped = gzip.GzipFile(fileobj=file)
         while line := unzipped.readline(LONGEST_LINE + 1):
             if len(line) > LONGEST_LINE:
-                raise ValueError(f"{path}: expected lines of at most {LONGEST_LINE:,} bytes in a packed file, got a longer one")
+                raise ValueError(
+                    f"{path}: expected lines of at most {LONGEST_LINE:,} bytes in a packed file, got a longer one")
             yield line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path}: not a whole gzip file: {error}") from None
 
 
 def read_text(path: str, what: str = "file") -> str:
-    """Returns the text of a UTF-8 file without a byte-order mark, line ends unchanged; raises the errors of `read_lines`."""
+    """Returns the text of a UTF-8 file without a byte-order mark, line ends unchanged; raises the errors of
+    `read_lines`.
+    """
     return "".join(read_lines(path, what, keep_ends=True))
 
 
@@ -321,7 +341,8 @@ def read_mapping(path: str, missing: Mapping[str, Any] | None = None) -> dict[st
 
 
 def read_log(path: str) -> Iterator[dict[str, Any]]:
-    """Gives the rows of a run's log: objects, whose `step` is a whole number if there are numbers of training or evaluation beside it.
+    """Gives the rows of a run's log: objects, whose `step` is a whole number if there are numbers of training or
+    evaluation beside it.
 
     Other lines are passed over: a killed run may leave half a line. No rows if there is no such file.
     """
@@ -334,7 +355,9 @@ def read_log(path: str) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def full_disk_names(path: str, temporary: str) -> Iterator[None]:
-    """Lets errors of a full disk that name the path `temporary`, or one in it, name the user's `path`, in OSErrors of one line."""
+    """Lets errors of a full disk that name the path `temporary`, or one in it, name the user's `path`, in OSErrors of
+    one line.
+    """
     try:
         yield
     except Exception as error:  # of TensorFlow too
@@ -374,7 +397,8 @@ def written_beside(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def written_together(paths: Sequence[str]) -> Iterator[list[TextIO]]:
-    """Gives UTF-8 files to write, line ends unchanged, that appear at `paths` when all are complete; makes their folders.
+    """Gives UTF-8 files to write, line ends unchanged, that appear at `paths` when all are complete; makes their
+    folders.
 
     Raises ValueError naming the files if the disk is full; then, and after any other error, none of them appears.
     """
@@ -403,7 +427,8 @@ def _close(file: TextIO) -> None:
 
 @contextlib.contextmanager
 def written_whole(path: str) -> Iterator[TextIO]:
-    """Gives a UTF-8 file to write, line ends unchanged, that appears at `path` when it is complete; makes its folder."""
+    """Gives a UTF-8 file to write, line ends unchanged, that appears at `path` when it is complete; makes its folder.
+    """
     with written_together([path]) as [file]:
         yield file
 

@@ -8,10 +8,11 @@ HALF = re.compile(r"\\u[dD][89a-fA-F]")  # of a surrogate pair, as an escape: al
 
 
 def parse(text: str | bytes) -> Any:
-    """Returns the value in a JSON text, which in bytes is UTF-8. Raises ValueError, saying what is wrong, for other texts.
+    """Returns the value in a JSON text, which in bytes is UTF-8. Raises ValueError, saying what is wrong, for other
+    texts.
 
-    Those are also texts nested deeper than Python's stack, numbers of 5,000 digits, and halves of surrogate pairs, which
-    no file of text can hold.
+    Those are also texts nested deeper than Python's stack, numbers of 5,000 digits, and halves of surrogate pairs,
+    which no file of text can hold.
     """
     try:
         text = text.decode("utf-8-sig") if isinstance(text, bytes) else text

@@ -1,4 +1,5 @@
-"""Where files lie: on this machine, on TensorFlow's file systems (`gs://`, `ram://`), or on fsspec's (`s3://`, `memory://` ...).
+"""Where files lie: on this machine, on TensorFlow's file systems (`gs://`, `ram://`), or on fsspec's (`s3://`,
+`memory://` ...).
 
 `files` alone uses this module. TensorFlow and fsspec are imported when a path asks for them.
 """
@@ -193,7 +194,9 @@ class FsspecStore(Store):
         except ImportError as error:
             raise ValueError(f"{path}: {error}") from None
         except ValueError:
-            raise ValueError(f"{path}: expected a path on this machine, gs://, or a scheme that fsspec knows, got {scheme}://") from None
+            raise ValueError(
+                f"{path}: expected a path on this machine, gs://, or a scheme that fsspec knows, got {scheme}://"
+            ) from None
 
     @_as_os_errors
     def kind(self, path: str) -> Kind:
@@ -207,7 +210,8 @@ class FsspecStore(Store):
     def open(self, path: str) -> Any:
         _require_file(self.kind(path), path)
         file = self._files.open(path, "rb")
-        return io.BytesIO(file.getvalue()) if isinstance(file, io.BytesIO) else file  # memory:// gives all readers one position
+        # memory:// gives all readers one position
+        return io.BytesIO(file.getvalue()) if isinstance(file, io.BytesIO) else file
 
     @_as_os_errors
     def names(self, folder: str) -> list[str]:
@@ -222,7 +226,8 @@ class FsspecStore(Store):
     @_as_os_errors
     def below(self, folder: str) -> list[str]:
         self._files.invalidate_cache()
-        root = self._files._strip_protocol(folder).rstrip("/")  # found names begin so, without the scheme and, for some, its host
+        # found names begin so, without the scheme and, for some, its host
+        root = self._files._strip_protocol(folder).rstrip("/")
         return [os.path.join(folder, name[len(root):].lstrip("/")) for name in self._files.find(folder)]
 
     @_as_os_errors

@@ -22,7 +22,9 @@ DISTILLATION = "config.training.distillation."
 
 
 def changeable(default: Any) -> Any:
-    """Returns a field with this default that may change when a run is resumed; changing any other field makes it another run."""
+    """Returns a field with this default that may change when a run is resumed; changing any other field makes it
+    another run.
+    """
     return dataclasses.field(default=default, metadata={"changeable": True})
 
 
@@ -69,15 +71,19 @@ class OptimizerConfig:
         check_fields(self, "config.optimizer.")
         for key in ("beta_1", "beta_2"):
             if getattr(self, key) == 0 and self.name != "adamw":
-                raise ValueError(f"config.optimizer.{key}: expected a factor from 0 (adamw alone) to below 1, got 0 for {self.name}")
+                raise ValueError(
+                    f"config.optimizer.{key}: expected a factor from 0 (adamw alone) to below 1, got 0 for {self.name}")
         if self.schedule == "warmup_stable_decay" and not (self.decay_steps or self.decay_proportion):
-            raise ValueError("config.optimizer.decay_steps: expected decay_steps or decay_proportion above 0 for the schedule "
-                             "warmup_stable_decay, got neither; without a decay use the schedule constant")
+            raise ValueError(
+                "config.optimizer.decay_steps: expected decay_steps or decay_proportion above 0 for the schedule "
+                "warmup_stable_decay, got neither; without a decay use the schedule constant")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationConfig:
-    """The parts of the loss of a student, and what is done with the answers of `training.teacher` (docs/distillation.md)."""
+    """The parts of the loss of a student, and what is done with the answers of `training.teacher`
+    (docs/distillation.md).
+    """
 
     temperature: Positive = 2.0
     """Divides the logits of both; the divergence is multiplied by its square (Hinton et al. 2015)."""
@@ -102,8 +108,10 @@ class DistillationConfig:
     def __post_init__(self):
         check_fields(self, DISTILLATION)
         if not self.of_teacher:
-            raise ValueError(f"{DISTILLATION}answers: expected answers, states or relations above 0, got 0: nothing would be learned from "
-                             "the teacher")
+            raise ValueError(
+                f"{DISTILLATION}answers: expected answers, states or relations above 0, got 0: nothing would be "
+                f"learned from "
+                "the teacher")
         self.layers  # noqa: B018 (refuses another list at once)
 
     @property
@@ -119,11 +127,15 @@ class DistillationConfig:
     @property
     def layers(self) -> tuple[int, ...]:
         """The teacher's layers that the student begins with. Raises ValueError for anything but numbers from 0."""
-        parts = self.student_layers.split(",") if isinstance(self.student_layers, str) else [str(part) for part in self.student_layers]
+        parts = self.student_layers.split(",") if isinstance(self.student_layers,
+                                                             str) else [str(part) for part in self.student_layers]
         if parts == [""]:
             return ()
         if not all(part.strip().isdecimal() for part in parts):
-            raise ValueError(f"{DISTILLATION}student_layers: expected numbers of layers, from 0, as in 0,2,4, got {self.student_layers!r}")
+            raise ValueError(
+                f"{DISTILLATION}student_layers: expected numbers of layers, from 0, as in 0,2,4, got "
+                f"{self.student_layers!r}"
+            )
         return tuple(int(part) for part in parts)
 
 

@@ -20,8 +20,10 @@ from official_bert.limits import DEEPEST, MOST_ALIASES, MOST_EXPANDED
 
 T = TypeVar("T")
 PLAIN = ("null", "bool", "int", "float", "str", "seq", "map")  # YAML's names of the kinds that a configuration may hold
-HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # no file of text can hold it; YAML makes it of an escape, also of a pair
-WRONG_SCALAR = (ValueError, LookupError, AttributeError, ArithmeticError)  # what PyYAML raises for `!!int x` and the like
+# no file of text can hold it; YAML makes it of an escape, also of a pair
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+# what PyYAML raises for `!!int x` and the like
+WRONG_SCALAR = (ValueError, LookupError, AttributeError, ArithmeticError)
 
 
 @functools.cache
@@ -34,7 +36,10 @@ def dotted_keys(cls: type, prefix: str = "") -> list[str]:
     """Returns the keys of a dataclass, and those of the dataclasses in it with the names of their sections."""
     keys: list[str] = []
     for name, kind in kinds_of(cls).items():
-        keys += dotted_keys(kind, f"{prefix}{name}.") if dataclasses.is_dataclass(kind) else [f"{prefix}{name}"]  # type: ignore[arg-type]
+        if dataclasses.is_dataclass(kind):
+            keys += dotted_keys(kind, f"{prefix}{name}.")  # type: ignore[arg-type]
+        else:
+            keys.append(f"{prefix}{name}")
     return keys
 
 
@@ -46,7 +51,8 @@ def defaults_of(cls: type) -> dict[str, Any]:
 
 
 def did_you_mean(name: str, keys: Iterable[str]) -> str:
-    """Returns a question with the known keys that a wrong one is likely to mean, of any section; "" if none is like it."""
+    """Returns a question with the known keys that a wrong one is likely to mean, of any section; "" if none is like it.
+    """
     by_last: dict[str, list[str]] = {}
     for key in keys:
         by_last.setdefault(key.rpartition(".")[2], []).append(key)
@@ -58,8 +64,8 @@ def did_you_mean(name: str, keys: Iterable[str]) -> str:
 def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] = ()) -> T:
     """Makes dataclass `cls` from a parsed YAML mapping.
 
-    Raises ValueError, naming the dotted key, for unknown and missing keys and for values of another type. `keys` are those of the whole
-    of which `cls` is a section: an unknown key may belong to another one.
+    Raises ValueError, naming the dotted key, for unknown and missing keys and for values of another type. `keys` are
+    those of the whole of which `cls` is a section: an unknown key may belong to another one.
     """
     keys = keys or dotted_keys(cls)
     kinds = kinds_of(cls)  # type: ignore[arg-type]
@@ -70,13 +76,17 @@ def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] 
     typed = {key: _typed(kinds[key], value, f"{where}.{key}", keys) for key, value in values.items()}
     built = cls(**typed)  # says more about some numbers
     for key, value in typed.items():
-        if any(isinstance(part, float) and not math.isfinite(part) for part in (value if isinstance(value, tuple) else (value,))):
+        if any(
+                isinstance(part, float) and not math.isfinite(part)
+                for part in (value if isinstance(value, tuple) else (value,))):
             raise ValueError(f"{where}.{key}: expected a finite number, got {value}")
     return built
 
 
 def check_keys(cls: type, values: Mapping, where: str = "config", keys: Sequence[str] = ()) -> None:
-    """Raises ValueError, as `build` does, for unknown keys of a dataclass and of the dataclasses in it; `values` may be some of its own."""
+    """Raises ValueError, as `build` does, for unknown keys of a dataclass and of the dataclasses in it; `values` may be
+    some of its own.
+    """
     keys = keys or dotted_keys(cls)
     _check_names(kinds_of(cls), values, where, keys)
     for key, value in values.items():
@@ -89,7 +99,8 @@ def _check_names(kinds: Mapping[str, Any], values: Any, where: str, keys: Sequen
         raise ValueError(f"{where}: expected a mapping, got {values!r}")
     if unknown := sorted(set(map(str, values)) - set(kinds)):
         hints = " ".join(filter(None, (did_you_mean(key, keys) for key in unknown)))
-        own = next((f"; those of the task stand there as {name}.{unknown[0]}" for name, kind in kinds.items() if kind is dict), "")
+        own = next((f"; those of the task stand there as {name}.{unknown[0]}"
+                    for name, kind in kinds.items() if kind is dict), "")
         raise ValueError(f"{where}: unknown keys {unknown}; {hints or f'known: {sorted(kinds)}{own}'}")
 
 
@@ -103,7 +114,8 @@ def _typed(kind: Any, value: Any, where: str, keys: Sequence[str] = ()) -> Any:
     if origin is dict:
         if not isinstance(value, Mapping):
             raise ValueError(f"{where}: expected a mapping, got {value!r}")
-        keys = [str(key).lower() if isinstance(key, bool) else str(key) for key in value]  # in YAML, 1 and true are no texts
+        # in YAML, 1 and true are no texts
+        keys = [str(key).lower() if isinstance(key, bool) else str(key) for key in value]
         return {key: _typed(parts[1], item, f"{where}.{key}") for key, item in zip(keys, value.values())}
     if origin in (list, tuple):
         if not isinstance(value, (list, tuple)):
@@ -141,7 +153,8 @@ def _described(kind: Any) -> str:
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return " or ".join(map(repr, parts))
-    return {tuple: "list of {}", dict: "mapping to {}"}.get(origin, "{}").format((parts or (kind,))[-2 if origin is tuple else -1].__name__)
+    return {tuple: "list of {}", dict: "mapping to {}"}.get(origin, "{}").format(
+        (parts or (kind,))[-2 if origin is tuple else -1].__name__)
 
 
 def _hint(kind: type, value: Any, where: str) -> str:
@@ -180,13 +193,15 @@ class _BoundedLoader(yaml.SafeLoader):
 
 
 class _StrictLoader(_BoundedLoader):
-    """Refuses duplicate keys in a mapping (plain YAML silently keeps the last), and dates, sets, bytes and other kinds."""
+    """Refuses duplicate keys in a mapping (plain YAML silently keeps the last), and dates, sets, bytes and other kinds.
+    """
 
     def construct_object(self, node, deep=False):
         kind = node.tag.removeprefix("tag:yaml.org,2002:")
         shown = repr(node.value[:60]) if isinstance(node.value, str) else f"YAML's {kind}"
         if kind not in PLAIN:
-            more = "" if not isinstance(node.value, str) else f" (YAML's {kind}{'; in quotes it is text' if kind == 'timestamp' else ''})"
+            more = "" if not isinstance(
+                node.value, str) else f" (YAML's {kind}{'; in quotes it is text' if kind == 'timestamp' else ''})"
             raise _Refused(f"expected text, a number, true, false, null, a list or a mapping, got {shown}{more}", node)
         if isinstance(node.value, str) and HALF_CHARACTER.search(node.value):
             raise _Refused(f"{shown} has half a character (a surrogate)", node)
@@ -196,7 +211,8 @@ class _StrictLoader(_BoundedLoader):
             raise _Refused(f"{shown} is no {kind}", node) from None
 
     def construct_mapping(self, node, deep=False):
-        seen: list[Any] = []  # not a set: a key may be a list or a mapping (`{{ steps }}`), which YAML's own constructor refuses
+        # not a set: a key may be a list or a mapping (`{{ steps }}`), which YAML's own constructor refuses
+        seen: list[Any] = []
         for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             key = self.construct_object(key_node, deep=True)
             if key in seen:
@@ -206,7 +222,8 @@ class _StrictLoader(_BoundedLoader):
 
 
 def read_yaml(text: str, path: str, may_merge: bool = False) -> Any:
-    """Returns the value in a YAML file's text. Raises ValueError, naming the file, and the line of a refused value, for anything else.
+    """Returns the value in a YAML file's text. Raises ValueError, naming the file, and the line of a refused value, for
+    anything else.
 
     With `may_merge`, mappings may take in others (`<<: *name`); then keys that stand there twice are not seen.
     """
@@ -219,7 +236,9 @@ def read_yaml(text: str, path: str, may_merge: bool = False) -> Any:
 
 
 def read_yaml_value(text: str, where: str) -> Any:
-    """Returns the value in a YAML text of the command line. Raises ValueError, naming `where` and the text, for anything else."""
+    """Returns the value in a YAML text of the command line. Raises ValueError, naming `where` and the text, for
+    anything else.
+    """
     try:
         return _loaded(text, where)
     except (_Refused, RecursionError) as error:
@@ -235,7 +254,8 @@ def _loaded(text: str, name: str, kind: type[_BoundedLoader] = _StrictLoader) ->
     if node is None:
         return None
     if (size := _expanded_size(node, {}, DEEPEST)) > MOST_EXPANDED:
-        raise yaml.YAMLError(f"expected at most {MOST_EXPANDED:,} bytes of values, its aliases make {size:,} of {len(text):,}")
+        raise yaml.YAMLError(
+            f"expected at most {MOST_EXPANDED:,} bytes of values, its aliases make {size:,} of {len(text):,}")
     return loader.construct_document(node)
 
 

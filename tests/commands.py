@@ -1,10 +1,11 @@
-"""Runs command lines as a person types them, in this process or as processes of their own, and reads every message on the way.
+"""Runs command lines as a person types them, in this process or as processes of their own, and reads every message on
+the way.
 
     done = person.types("python -m official_bert.run_export --checkpoint=runs/tiny --output=models/tiny")
     done = run_here("-m", "official_bert.run_export", "--checkpoint=runs/tiny", "--output=models/tiny")
 
-`python tools/NAME.py` means the tool of the repository; all other paths are relative to the person's folder. `run_here` is
-for tests of one command: it saves the seconds that a process takes to import TensorFlow.
+`python tools/NAME.py` means the tool of the repository; all other paths are relative to the person's folder. `run_here`
+is for tests of one command: it saves the seconds that a process takes to import TensorFlow.
 """
 
 import contextlib
@@ -47,7 +48,8 @@ PROGRESS = (
     r"(answering|counting words|extracting|preparing): .*",  # a bar of tqdm
     r".*\d+%\|.*|.*\d+it \[.*|\d+.* x 2 MB \[.*",  # the same, drawn again
     r"[a-z ]+: (\d+\.\d s|\d+%.*)",  # a stage of the generator
-    r"loading \w+(, \w+)*( version \d+)?|\w+ version \d+: (loaded, \d+ warm-up requests|available|unloaded)",  # the server, here
+    # the server, here
+    r"loading \w+(, \w+)*( version \d+)?|\w+ version \d+: (loaded, \d+ warm-up requests|available|unloaded)",
     r"stopping: \d+ requests under way are answered first, for \d+ s at most",
     r"\d+ out of the last \d+ calls to .* triggered tf.function retracing.*",  # of several commands in one process
     r"I\d{4} .*\] .*",  # notes of the server in a process of its own
@@ -56,13 +58,16 @@ ALARMING = re.compile(r"Traceback|\bwarning\b|\berror\b|deprecat", re.IGNORECASE
 IGNORED_BY_PYTHON = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
 
 
-PRETRAIN = ("python -m official_bert.run_pretraining --config=tiny.yaml --input_file=train.tfrecord --vocab_file=vocab.txt "
-            "--output_dir=runs/tiny")
+PRETRAIN = (
+    "python -m official_bert.run_pretraining --config=tiny.yaml --input_file=train.tfrecord --vocab_file=vocab.txt "
+    "--output_dir=runs/tiny")
 SERVE = "python -m official_bert.serve --rest_api_port=0 --port=0 --file_system_poll_wait_seconds=0.1"
 
 
 def ask(model: str, rows: list, by_rest: list, by_grpc: list | None = None) -> dict:
-    """Returns arguments of `Person.types` for a server: once it listens, its answers are put in these lists, and it is stopped."""
+    """Returns arguments of `Person.types` for a server: once it listens, its answers are put in these lists, and it is
+    stopped.
+    """
     def then(line: str) -> None:
         from official_bert.server.client import GrpcClient, RestClient
         rest, grpc = re.fullmatch(r"Serving .* (http://\S+); gRPC: (\S+)", line).groups()
@@ -76,7 +81,8 @@ def ask(model: str, rows: list, by_rest: list, by_grpc: list | None = None) -> d
 
 @contextlib.contextmanager
 def imported_tool(name: str, folder: str = "tools") -> Iterator[types.ModuleType]:
-    """Imports FOLDER/NAME.py, so that not every test starts a process; its flags, `own_flags`, are removed at the end."""
+    """Imports FOLDER/NAME.py, so that not every test starts a process; its flags, `own_flags`, are removed at the end.
+    """
     spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     before = set(flags.FLAGS)
@@ -115,7 +121,9 @@ class Done:
     err: str
 
     def surprises(self, expected: tuple[str, ...] = ()) -> list[str]:
-        """Returns the unexpected lines: those of standard error that are not progress, those of standard output that alarm."""
+        """Returns the unexpected lines: those of standard error that are not progress, those of standard output that
+        alarm.
+        """
         known = (*PROGRESS, *expected)
         errors = [LOG_PREFIX.sub("", line) for line in re.split(r"[\r\n]+", self.err)]
         lines = errors + [line for line in self.out.splitlines() if ALARMING.search(line)]
@@ -123,7 +131,9 @@ class Done:
 
 
 class Watched(io.StringIO):
-    """Collects what is printed. When a line begins with `until`, `then(line)` runs in a thread, which ends with SIGTERM to `pid`."""
+    """Collects what is printed. When a line begins with `until`, `then(line)` runs in a thread, which ends with SIGTERM
+    to `pid`.
+    """
 
     def __init__(self, until: str = "", then: Callable[[str], object] = print):
         super().__init__()
@@ -218,7 +228,9 @@ class ByProcesses(Person):
 
 
 class InThisProcess(Person):
-    """Every command runs here; flags, arguments, folder, streams, warnings, signals and logging are restored afterwards."""
+    """Every command runs here; flags, arguments, folder, streams, warnings, signals and logging are restored
+    afterwards.
+    """
 
     def run(self, arguments, output, typed=""):
         """Executes the module or the script as `__main__`; `typed` is its standard input."""
@@ -291,7 +303,9 @@ def _execute(arguments: list[str]) -> int:
 
 
 def _forget_own_flags() -> dict[str, flags.Flag]:
-    """Removes and returns the flags that no installed package has defined: those of mains, loaded by tests or run before."""
+    """Removes and returns the flags that no installed package has defined: those of mains, loaded by tests or run
+    before.
+    """
     own = {}
     for name in list(flags.FLAGS):
         module = flags.FLAGS.find_module_defining_flag(name)
@@ -303,7 +317,8 @@ def _forget_own_flags() -> dict[str, flags.Flag]:
 
 @contextlib.contextmanager
 def _own_input(typed: str):
-    before, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(typed.encode("utf-8", "surrogateescape")), encoding="utf-8")
+    before, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(typed.encode("utf-8", "surrogateescape")),
+                                                    encoding="utf-8")
     try:
         yield
     finally:
@@ -314,7 +329,10 @@ def _own_input(typed: str):
 def _own_signals():
     """Ignores a SIGTERM that comes too late, and removes the handlers that a command installs."""
     watcher = signal.set_wakeup_fd(-1)
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {
+        number: signal.signal(number, lambda *_: None)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         yield
     finally:
@@ -329,7 +347,8 @@ def _own_logging(errors: io.StringIO):
     root, handler, verbosity = logging.getLogger(), logging.StreamHandler(errors), absl_logging.get_verbosity()
     before = root.handlers[:]
     level = root.level
-    absl_logging.use_absl_handler()  # which, the first time in a process, takes away all handlers that write to standard error
+    # which, the first time in a process, takes away all handlers that write to standard error
+    absl_logging.use_absl_handler()
     root.handlers[:] = [handler]
     absl_handler = absl_logging.get_absl_handler()
     try:

@@ -13,18 +13,22 @@ import shape_checks
 
 shape_checks.switch_on()  # before any test imports the encoder
 ROOT = pathlib.Path(__file__).parent.parent
-# Files of ten seconds and more, the longest first. Three processes take whole files in this order (`make test`: on two cores, the third
-# works while others wait for servers and commands); a long one at the end would leave the others without work.
-LONGEST_FIRST = (
-    "journeys/test_from_text.py", "training/test_runs.py", "training/test_step.py", "journeys/test_from_published_checkpoints.py",
-    "tasks/tagging/test_tagging_task.py", "training/test_distribution.py", "tasks/tagging/test_served_tagger.py",
-    "serving/test_loading.py", "test_run_finetuning.py", "training/test_loop.py", "training/test_parts_in_training.py",
-    "tasks/test_hostile_options.py", "tasks/test_served_models.py", "test_fine_tune.py", "test_run_squad.py", "serving/test_bounds.py",
-    "test_run_export.py", "models/test_graph_histograms.py", "server/test_server.py", "training/test_best_checkpoint.py", "test_docs.py",
-    "tasks/texts/test_weights_and_thresholds.py", "tools/test_create_pretraining_data.py", "tasks/squad/test_served_squad.py",
-    "test_run_classifier.py", "test_run_pretraining.py", "test_extract_features.py", "tasks/texts/test_swag.py",
-    "journeys/test_raw_text_to_training.py", "training/test_background_saves.py", "tasks/pretraining/test_next_token.py",
-    "tasks/texts/test_long_texts.py", "layers/test_crf.py", "tools/test_convert_checkpoint.py", "test_run_predict.py")
+# Files of ten seconds and more, the longest first. Three processes take whole files in this order (`make test`: on two
+# cores, the third works while others wait for servers and commands); a long one at the end would leave the others
+# without work.
+LONGEST_FIRST = ("journeys/test_from_text.py", "training/test_runs.py", "training/test_step.py",
+                 "journeys/test_from_published_checkpoints.py", "tasks/tagging/test_tagging_task.py",
+                 "training/test_distribution.py", "tasks/tagging/test_served_tagger.py", "serving/test_loading.py",
+                 "test_run_finetuning.py", "training/test_loop.py", "training/test_parts_in_training.py",
+                 "tasks/test_hostile_options.py", "tasks/test_served_models.py", "test_fine_tune.py",
+                 "test_run_squad.py", "serving/test_bounds.py", "test_run_export.py", "models/test_graph_histograms.py",
+                 "server/test_server.py", "training/test_best_checkpoint.py", "test_docs.py",
+                 "tasks/texts/test_weights_and_thresholds.py", "tools/test_create_pretraining_data.py",
+                 "tasks/squad/test_served_squad.py", "test_run_classifier.py", "test_run_pretraining.py",
+                 "test_extract_features.py", "tasks/texts/test_swag.py", "journeys/test_raw_text_to_training.py",
+                 "training/test_background_saves.py", "tasks/pretraining/test_next_token.py",
+                 "tasks/texts/test_long_texts.py", "layers/test_crf.py", "tools/test_convert_checkpoint.py",
+                 "test_run_predict.py")
 
 
 def pytest_collection_modifyitems(items):
@@ -35,7 +39,9 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Makes Python search for garbage less often, and not in the packages that tests import: a tenth of the time of tests."""
+    """Makes Python search for garbage less often, and not in the packages that tests import: a tenth of the time of
+    tests.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 5, 5)
@@ -57,8 +63,8 @@ def root() -> pathlib.Path:
 @pytest.fixture(scope="session")
 def small_config():
     from official_bert.config import ModelConfig
-    return ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-                       max_position_embeddings=32, initializer_range=0.5)
+    return ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+                       intermediate_size=32, max_position_embeddings=32, initializer_range=0.5)
 
 
 @pytest.fixture(scope="session")

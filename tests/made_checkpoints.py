@@ -19,8 +19,11 @@ from official_bert.models.pretrainer import Pretrainer
 SMALL = ModelConfig(vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
                     max_position_embeddings=12)
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]
-HEADS = {"": make_encoder, "pretraining": Pretrainer.make, "classifier": lambda config: Classifier.make(config, {"num_classes": 3}),
-         "choice": ChoiceClassifier.make, "tagger": lambda config: Tagger.make(config, {"num_tags": 5}), "span": SpanPredictor.make}
+HEADS = {
+    "": make_encoder, "pretraining": Pretrainer.make,
+    "classifier": lambda config: Classifier.make(config, {"num_classes": 3}), "choice": ChoiceClassifier.make,
+    "tagger": lambda config: Tagger.make(config, {"num_tags": 5}), "span": SpanPredictor.make
+}
 
 
 FAMILY = pathlib.Path(__file__).parent / "golden" / "family"
@@ -34,7 +37,9 @@ OVER_WORD_PIECES = {"bert": "BertForPreTraining", "ernie": "ErnieForPreTraining"
 
 
 def write_relative(folder: pathlib.Path, kind: str, rows: int = 1300, positions: int = 130) -> str:
-    """Writes a small random model of a relative in Hugging Face's layout, with its tokenizer and more rows than that needs."""
+    """Writes a small random model of a relative in Hugging Face's layout, with its tokenizer and more rows than that
+    needs.
+    """
     source, rng = FAMILY / kind / {**CLASSES, **OVER_WORD_PIECES}[kind], np.random.default_rng(0)
     made_tokenizers.write(folder, kind if kind in CLASSES else "bert")
     config, weights = json.loads((source / "config.json").read_text()), load_file(source / "model.safetensors")

@@ -18,24 +18,23 @@ TEXTS = ["The surveyor met Señora Núñez, near Brno.", "", "中国 price e\u03
          "the youngest apprentice borrowed the greenhouse thermometer (while it rained in Brno and St. Anne's parish!)"]
 CASES = {
     "classification": ({"kind": "classifier", "labels": ["no", "ja", "être"]}, {}),
-    "classification several": ({"kind": "multi_label", "labels": ["a", "b", "c"]}, {}),
-    "classification windows": ({"kind": "classifier", "labels": ["x", "y"], "truncate": "windows", "max_seq_length": 16,
-                                "doc_stride": 4}, {}),
-    "glue": ({"dataset": "rte", "labels": ["entailment", "not_entailment"]}, {}),
-    "glue regression": ({"dataset": "stsb"}, {}),
-    "swag": ({}, {}),
-    "squad": ({"doc_stride": 8, "max_query_length": 12}, {}),
-    "ner": ({"labels": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"), "doc_stride": 8}, {}),
-    "pretraining": ({"max_predictions_per_seq": 4}, {"top_k": 2}),
-    "pretraining next_token": ({"objective": "next_token"}, {"top_k": 2}),
-    "retrieval": ({}, {}),
-    "reranking": ({}, {}),
-    "splade": ({}, {"top_k": 24}),
-    "classification embeddings": ({"kind": "classifier", "labels": ["x", "y"]}, {"head": "embeddings", "pooling": "cls"})}
+    "classification several": ({"kind": "multi_label", "labels": ["a", "b", "c"]}, {}), "classification windows": ({
+        "kind": "classifier", "labels": ["x", "y"], "truncate": "windows", "max_seq_length": 16, "doc_stride": 4
+    }, {}), "glue": ({"dataset": "rte", "labels": ["entailment", "not_entailment"]}, {}),
+    "glue regression": ({"dataset": "stsb"}, {}), "swag": ({}, {}), "squad": ({"doc_stride": 8,
+                                                                               "max_query_length": 12}, {}),
+    "ner": ({"labels": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"),
+             "doc_stride": 8}, {}), "pretraining": ({"max_predictions_per_seq": 4}, {"top_k": 2}),
+    "pretraining next_token": ({"objective": "next_token"}, {"top_k": 2}), "retrieval": ({}, {}), "reranking": ({}, {}),
+    "splade": ({}, {"top_k": 24}), "classification embeddings": ({"kind": "classifier", "labels": ["x", "y"]},
+                                                                 {"head": "embeddings", "pooling": "cls"})
+}
 
 
 def make(name, vocab_file, changes=None, **more):
-    """Returns a case's served model and its configuration; `changes` are values of its model, `more` options of its task."""
+    """Returns a case's served model and its configuration; `changes` are values of its model, `more` options of its
+    task.
+    """
     options, choices = CASES[name]
     changes = {"attention": "left_to_right"} if "next_token" in name else changes or {}
     rows = max(SMALL.vocab_size, 1 + max(loading.entries(vocab_file).values()))

@@ -15,7 +15,8 @@ S, P, V = 16, 3, 40
 
 
 def write_records(path, count, seed=0, vocab_size=V, max_seq_length=S, shortest=8, **wrong):
-    """Writes records whose masked words can be learned: each is the word before it plus one, and the first is one of two.
+    """Writes records whose masked words can be learned: each is the word before it plus one, and the first is one of
+    two.
 
     `wrong` replaces features of the last record.
     """
@@ -44,11 +45,12 @@ def write_records(path, count, seed=0, vocab_size=V, max_seq_length=S, shortest=
 def make_config(**sections) -> Config:
     """Returns the configuration of a tiny model; `sections` override it."""
     values = {
-        "model": {"vocab_size": V, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
-                  "max_position_embeddings": S, "initializer_range": 0.1},
-        "options": {"max_seq_length": S, "max_predictions_per_seq": P},
-        "optimizer": {"learning_rate": 1e-4},
-        "training": {"batch_size": 32, "steps": 20, "log_every": 5, "save_every": 10, "steps_per_loop": 4}}
+        "model": {
+            "vocab_size": V, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "intermediate_size": 32, "max_position_embeddings": S, "initializer_range": 0.1
+        }, "options": {"max_seq_length": S, "max_predictions_per_seq": P}, "optimizer": {"learning_rate": 1e-4},
+        "training": {"batch_size": 32, "steps": 20, "log_every": 5, "save_every": 10, "steps_per_loop": 4}
+    }
     return build(Config, merge(values, sections))
 
 
@@ -63,7 +65,9 @@ def resolve(config, train_file, eval_file=""):
 
 
 def weights_after_two_steps(run):
-    """Returns the weights, by name, of a resolved task's model after two steps from weights that are large enough to differ."""
+    """Returns the weights, by name, of a resolved task's model after two steps from weights that are large enough to
+    differ.
+    """
     for number, weight in enumerate(weights_by_name(run.model).values()):
         weight.assign(np.random.default_rng(number).normal(0, 0.1, weight.shape))
     Trainer(run.task, run.model, tf.distribute.get_strategy(), 20).run_steps(iter(run.train.dataset()), tf.constant(2))

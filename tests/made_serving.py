@@ -47,8 +47,10 @@ class Demo(tf.Module):
     @tf.function(input_signature=texts("text"))
     def text(self, text):
         length = tf.strings.length(text, unit="UTF8_CHAR")
-        return {"length": length, "upper": tf.strings.upper(text, encoding="utf-8"), "score": tf.cast(length, tf.float32) / 10,
-                "version": tf.fill(tf.shape(text), self.version)}
+        return {
+            "length": length, "upper": tf.strings.upper(text, encoding="utf-8"),
+            "score": tf.cast(length, tf.float32) / 10, "version": tf.fill(tf.shape(text), self.version)
+        }
 
     @tf.function(input_signature=texts("text", "text_pair"))
     def pair(self, text, text_pair):
@@ -81,8 +83,10 @@ class Demo(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, "x")])
     def numbers(self, x):
-        return {"same": x, "log": tf.math.log(tf.abs(x) + 1), "half": tf.cast(x, tf.bfloat16), "double": tf.cast(x, tf.float64),
-                "positive": x > 0}
+        return {
+            "same": x, "log": tf.math.log(tf.abs(x) + 1), "half": tf.cast(x, tf.bfloat16),
+            "double": tf.cast(x, tf.float64), "positive": x > 0
+        }
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.float32, "x")])
     def scalar(self, x):
@@ -91,8 +95,8 @@ class Demo(tf.Module):
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, "steps")])
     def work(self, steps):
         """Takes about a microsecond a step."""
-        _, total = tf.while_loop(lambda step, _: step < tf.reduce_max(steps), lambda step, total: (step + 1, total + 1.0),
-                                 [0, 0.0], parallel_iterations=1)
+        _, total = tf.while_loop(lambda step, _: step < tf.reduce_max(steps), lambda step, total:
+                                 (step + 1, total + 1.0), [0, 0.0], parallel_iterations=1)
         return {"total": tf.fill(tf.shape(steps), total)}
 
 
@@ -109,7 +113,8 @@ def write_model(folder, version, name=None):
 
 def write_configs(root):
     """Writes models.config, batching.config and monitoring.config for models in `root`."""
-    for name, text in (("models", MODELS.replace("ROOT", str(root))), ("batching", BATCHING), ("monitoring", MONITORING)):
+    for name, text in (("models", MODELS.replace("ROOT",
+                                                 str(root))), ("batching", BATCHING), ("monitoring", MONITORING)):
         (pathlib.Path(root) / f"{name}.config").write_text(text)
 
 

@@ -2,7 +2,9 @@
 
 
 def clean(cleaner, document, report):
-    """Returns the sentences of a document, none if it is dropped; counts both cases in `report`, as prepare_corpus does."""
+    """Returns the sentences of a document, none if it is dropped; counts both cases in `report`, as prepare_corpus
+    does.
+    """
     paragraphs = cleaner.clean_paragraphs(document, report)
     if paragraphs:
         report.keep(**cleaner.amounts(paragraphs))

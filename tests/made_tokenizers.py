@@ -14,21 +14,47 @@ TEXT = [
     "Ein Größenvergleich: die Straße ist länger als der Fluß, naïve Gäste zahlen 1.250,50 € für das Café.",
     "Un été, l'élève écrivit : « Où est la forêt ? » — à côté de l'église, près du château.",
     "Быстрая лодка переплыла реку и вернулась домой к вечеру; рыбак улыбнулся и спел песню.",
-    "小船过河三次，船夫唱了一首歌。今天的天气很好。", "川の小舟は一日に三回渡ります。船頭さんは歌いました。",
-    "작은 배가 강을 세 번 건넜고 뱃사공은 노래를 불렀다.", "القارب الصغير يعبر النهر ثلاث مرات في اليوم", "เรือลำเล็กข้ามแม่น้ำวันละสามครั้ง",
+    "小船过河三次，船夫唱了一首歌。今天的天气很好。",
+    "川の小舟は一日に三回渡ります。船頭さんは歌いました。",
+    "작은 배가 강을 세 번 건넜고 뱃사공은 노래를 불렀다.",
+    "القارب الصغير يعبر النهر ثلاث مرات في اليوم",
+    "เรือลำเล็กข้ามแม่น้ำวันละสามครั้ง",
     "There are 3.14159 and 2026, i.e. CO2; e-mail: me@example.org, see https://example.org/a/b?c=d&e=f#g now!",
-    "over and over the same words, the same river, the same boat and the same song of the same ferryman."]
+    "over and over the same words, the same river, the same boat and the same song of the same ferryman.",
+]
 # What is hard for tokenizers: characters that become several, spaces of many kinds, accents, controls, special tokens.
 DIFFICULT = [
-    "", " ", "  two  spaces ", "don't can't I'll we've 'tis ''s 's's x'sx 're", "tab\tnew\nline \r\n end\n",
+    "",
+    " ",
+    "  two  spaces ",
+    "don't can't I'll we've 'tis ''s 's's x'sx 're",
+    "tab\tnew\nline \r\n end\n",
     "naïve café ﬁne Ⅷ ２０２６ ½ ㎏",
-    "日本語のテキスト 中文", "emoji 😀👍🏽 end", "x" * 300, "ab" * 200, "3.14159 1,000,000", "مرحبا بالعالم",
-    "e\u0301 combining \u0301", "\xa0nbsp\u3000wide\u200bzero", "``quotes'' ok",
-    "각\u1100\u1161\u11a8가\u11a8", "İstanbul ǅ ß ẞ ς Σ", "a\x01b\x7f \ufeffbom \ufffd", "\n\nlead", "trail  \n", " 'll", "\n's",
-    "1st 2nd a1b2", "___ -- ... !?", "\U00010400\U0001F600\U000E0020x"]
-WITH_SPECIAL = ["<mask> at first", "a <mask> b", "a<mask>b</s> c<s>", "text [MASK] [CLS]x", "<unk> <pad>",
-                "new_word new_words <ent> x<ent>y",
-                "A  <mask>  B", "<mask><mask>", "  [MASK]   x[SEP]  ", "e\u0301\u0323  [CLS]\u0301  q\u0307\u0323 \u212b\u0958"]
+    "日本語のテキスト 中文",
+    "emoji 😀👍🏽 end",
+    "x" * 300,
+    "ab" * 200,
+    "3.14159 1,000,000",
+    "مرحبا بالعالم",
+    "e\u0301 combining \u0301",
+    "\xa0nbsp\u3000wide\u200bzero",
+    "``quotes'' ok",
+    "각\u1100\u1161\u11a8가\u11a8",
+    "İstanbul ǅ ß ẞ ς Σ",
+    "a\x01b\x7f \ufeffbom \ufffd",
+    "\n\nlead",
+    "trail  \n",
+    " 'll",
+    "\n's",
+    "1st 2nd a1b2",
+    "___ -- ... !?",
+    "\U00010400\U0001f600\U000e0020x",
+]
+WITH_SPECIAL = [
+    "<mask> at first", "a <mask> b", "a<mask>b</s> c<s>", "text [MASK] [CLS]x", "<unk> <pad>",
+    "new_word new_words <ent> x<ent>y", "A  <mask>  B", "<mask><mask>", "  [MASK]   x[SEP]  ",
+    "e\u0301\u0323  [CLS]\u0301  q\u0307\u0323 \u212b\u0958"
+]
 
 
 def texts() -> list[str]:
@@ -59,9 +85,12 @@ def byte_bpe(size: int = 700) -> str:
 
 @functools.cache
 def modern_bpe() -> str:
-    """The content of a tokenizer.json of ModernBERT: NFC, runs of spaces that are tokens, BERT's special tokens behind them."""
+    """The content of a tokenizer.json of ModernBERT: NFC, runs of spaces that are tokens, BERT's special tokens behind
+    them.
+    """
     library = tokenizers.Tokenizer(tokenizers.models.BPE())
-    library.normalizer, library.pre_tokenizer = tokenizers.normalizers.NFC(), tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.normalizer, library.pre_tokenizer = tokenizers.normalizers.NFC(), tokenizers.pre_tokenizers.ByteLevel(
+        add_prefix_space=False)
     library.train_from_iterator(TEXT * 3, tokenizers.trainers.BpeTrainer(
         vocab_size=700, special_tokens=["<|padding|>"], show_progress=False,
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))

@@ -1,10 +1,11 @@
-"""A process of the parity tests: the same 20 steps on several arrangements of devices; writes losses and weights of each.
+"""A process of the parity tests: the same 20 steps on several arrangements of devices; writes losses and weights of
+each.
 
     run_for_parity.py RECORDS OUTPUT_FOLDER ARRANGEMENT...
 
-An arrangement is REPLICAS-ACCUMULATION, such as 2-1, or with `-next_token` behind it for a left-to-right model, `-replaced_tokens` for a
-discriminator and its generator, `-boundary` for spans, `-packed` for packed rows, or the name of a relative of BERT (a folder of
-tests/golden/family).
+An arrangement is REPLICAS-ACCUMULATION, such as 2-1, or with `-next_token` behind it for a left-to-right model,
+`-replaced_tokens` for a discriminator and its generator, `-boundary` for spans, `-packed` for packed rows, or the name
+of a relative of BERT (a folder of tests/golden/family).
 """
 
 import dataclasses
@@ -41,7 +42,8 @@ def train(records, strategy, accumulation, kind=""):
     options = {"objective": kind} if kind in ("next_token", "replaced_tokens") else {"pack": kind == "packed"}
     options |= {"boundary_weight": float(kind == "boundary")}
     relative = relative_of(kind) if kind and (FAMILY / kind).exists() else {}
-    config = make_config(model=relative | NO_DROPOUT | left_to_right, options=options, training={"accumulation_steps": accumulation})
+    config = make_config(model=relative | NO_DROPOUT | left_to_right, options=options,
+                         training={"accumulation_steps": accumulation})
     keras.utils.set_random_seed(config.seed)
     with strategy.scope():
         resolved = resolve(config, records)
@@ -55,7 +57,8 @@ def train(records, strategy, accumulation, kind=""):
 
 def relative_of(kind):
     """Returns the model of a relative; it has two segments if it has any, because the records do."""
-    model = dataclasses.asdict(formats.read(str(next(path for path in (FAMILY / kind).iterdir() if path.is_dir()))).config)
+    model = dataclasses.asdict(
+        formats.read(str(next(path for path in (FAMILY / kind).iterdir() if path.is_dir()))).config)
     return model | {"type_vocab_size": 2 * bool(model["type_vocab_size"]), "initializer_range": 0.1}
 
 

@@ -92,7 +92,8 @@ def test_entries_that_unpack_to_far_more_than_the_file_holds_are_refused(tmp_pat
     with zipfile.ZipFile(packed, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("more.txt", bytes(1 << 20))
     (tmp_path / "bomb.zip").write_bytes(packed.getvalue())
-    with pytest.raises(ValueError, match=r"bomb\.zip: .*unpacks to at most [0-9,]+ bytes, its entries claim 1,0[0-9]{2},[0-9]{3}"):
+    with pytest.raises(ValueError,
+                       match=r"bomb\.zip: .*unpacks to at most [0-9,]+ bytes, its entries claim 1,0[0-9]{2},[0-9]{3}"):
         read(str(tmp_path / "bomb.zip"))
 
 

@@ -23,14 +23,17 @@ def test_aliases_that_expand_exponentially_are_refused(tmp_path):
         f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 10))
     (tmp_path / "bomb.yaml").write_text(bomb)
     began = time.monotonic()
-    with pytest.raises(ValueError, match=r"bomb.yaml: not valid YAML: expected at most 10,000,000 bytes of values, its aliases make"):
+    with pytest.raises(
+            ValueError,
+            match=r"bomb.yaml: not valid YAML: expected at most 10,000,000 bytes of values, its aliases make"):
         load_config(str(tmp_path / "bomb.yaml"))
     with pytest.raises(ValueError, match=r"many.yaml: not valid YAML: expected at most 100 aliases"):
         read_yaml("a: &a 1\nb: [" + ", ".join(["*a"] * 101) + "]", "many.yaml")
     with pytest.raises(ValueError, match="nested too deeply"):
         read_yaml("a: &a [*a]", "own.yaml")
     assert time.monotonic() - began < 5
-    assert read_yaml("a: &a [1, 2]\nb: [*a, *a]", "few.yaml") == {"a": [1, 2], "b": [[1, 2], [1, 2]]} and read_yaml("", "no.yaml") is None
+    assert read_yaml("a: &a [1, 2]\nb: [*a, *a]", "few.yaml") == {"a": [1, 2], "b": [[1, 2], [1, 2]]} and read_yaml(
+        "", "no.yaml") is None
 
 
 @pytest.mark.parametrize("kind", ["line", "lines"])
@@ -43,7 +46,8 @@ def test_a_packed_corpus_that_unpacks_to_gigabytes_is_refused_with_its_line(tmp_
         for _ in range(64):
             file.write(b"a" * (1 << 19) + (b"\n" if kind == "lines" else b""))
     told = (r"bomb.gz:2: expected lines of at most 1,048,576 bytes in a packed file" if kind == "line" else
-            r"bomb.gz:\d+: expected at most 200 bytes for each packed byte, got [0-9,]+ of [0-9,]+") + ".*--allow_large_lines"
+            r"bomb.gz:\d+: expected at most 200 bytes for each packed byte, got [0-9,]+ of [0-9,]+"
+            ) + ".*--allow_large_lines"
     with pytest.raises(ValueError, match=told):
         list(containers.read_text_lines(path, containers.BadText("skip")))
     lines = sum(1 for _ in containers.read_text_lines(path, containers.BadText(allow_large_lines=True)))
@@ -61,8 +65,9 @@ def test_a_packed_table_has_the_bounds_of_a_packed_corpus(tmp_path, monkeypatch,
         file.write(b"text,label\n")
         for _ in range(64):
             file.write(b"a" * (1 << 19) + (b"\n" if kind == "lines" else b""))
-    told = (r"bomb.csv.gz:2: expected lines of at most 1,048,576 bytes in a packed file, got a longer one" if kind == "line" else
-            r"bomb.csv.gz:\d+: expected at most 200 bytes for each packed byte, got [0-9,]+ of [0-9,]+") + "; unpack it first"
+    told = (r"bomb.csv.gz:2: expected lines of at most 1,048,576 bytes in a packed file, got a longer one" if kind
+            == "line" else r"bomb.csv.gz:\d+: expected at most 200 bytes for each packed byte, got [0-9,]+ of [0-9,]+"
+            ) + "; unpack it first"
     with pytest.raises(ValueError, match=told):
         list(encodings.text_lines(path, encoding))
 
@@ -81,7 +86,8 @@ def test_a_record_that_claims_more_than_the_file_holds_is_refused(tmp_path, pack
 @pytest.mark.parametrize("size", [1 << 60, 1 << 30, 1 << 20])
 def test_a_header_of_safetensors_that_claims_more_than_the_file_holds_is_refused(tmp_path, size):
     header = json.dumps({"w": {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}}).encode()
-    for data in (struct.pack("<Q", size) + b"{}", struct.pack("<Q", len(header)) + header + np.zeros(2, np.float32).tobytes()):
+    for data in (struct.pack("<Q", size) + b"{}",
+                 struct.pack("<Q", len(header)) + header + np.zeros(2, np.float32).tobytes()):
         (tmp_path / "model.safetensors").write_bytes(data)
         with pytest.raises(ValueError, match="model.safetensors: damaged safetensors file"):
             hugging_face.read_tensors(str(tmp_path))

@@ -52,7 +52,8 @@ def test_several_bases_are_laid_over_each_other_in_order(tmp_path):
 @pytest.mark.parametrize(("text", "told"), [
     ("model: {hidden_siz: 3}", "config.model: unknown keys ['hidden_siz']; did you mean model.hidden_size?"),
     ("learning_rate: 0.1", "config: unknown keys ['learning_rate']; did you mean optimizer.learning_rate?"),
-    ("training: {learning_rat: 0.1}", "config.training: unknown keys ['learning_rat']; did you mean optimizer.learning_rate?"),
+    ("training: {learning_rat: 0.1}",
+     "config.training: unknown keys ['learning_rat']; did you mean optimizer.learning_rate?"),
     ("epoch: 3", "config: unknown keys ['epoch']; did you mean training.epochs"),
     ("zzz: 3", "config: unknown keys ['zzz']; known: ['model', "),
     ("max_seq_length: 3", "; those of the task stand there as options.max_seq_length"),
@@ -96,9 +97,11 @@ def test_a_bad_override_is_refused(text):
 
 
 @pytest.mark.parametrize("value", [
-    "!!bool x", "!!int ''", "!!int x", "!!float ''", "!!timestamp x", "2001-99-99", "[2001-01-01]", "{a: !!set {b}}", "!!binary aGk=",
-    "{2001-01-01: 1}", "!!map x", "{a: 1, a: 2}", "&a [*a]", "{a",
-    pytest.param("9" * 5000, id="long"), pytest.param("[" * 1000, id="deep")])
+    "!!bool x", "!!int ''", "!!int x", "!!float ''", "!!timestamp x", "2001-99-99", "[2001-01-01]", "{a: !!set {b}}",
+    "!!binary aGk=", "{2001-01-01: 1}", "!!map x", "{a: 1, a: 2}", "&a [*a]", "{a",
+    pytest.param("9" * 5000, id="long"),
+    pytest.param("[" * 1000, id="deep")
+])
 @pytest.mark.parametrize("key", ["options.text_column", "phases"])
 def test_an_override_that_is_no_value_of_a_configuration_is_one_line_with_its_key(key, value):
     with pytest.raises(ValueError) as error:
@@ -116,7 +119,9 @@ def test_a_number_or_a_bool_that_should_be_text_is_told_with_the_quotes_that_mak
     key, _, value = quoted.partition("=")
     section, _, name = key.rpartition(".")
     assert parse_override(quoted) == ({section: {name: value[1:-1]}} if section else {name: value[1:-1]})
-    with pytest.raises(ValueError, match=r"""config.labels\[1\]: expected str, got True \(quotes make it text, as in 'labels=\["yes"\]'"""):
+    with pytest.raises(
+            ValueError,
+            match=r"""config.labels\[1\]: expected str, got True \(quotes make it text, as in 'labels=\["yes"\]'"""):
         build(Labelled, {"labels": ["a", True]})
 
 
@@ -149,9 +154,11 @@ def test_differences_name_the_keys():
 
 
 def test_a_run_may_be_made_longer_but_not_another():
-    assert all(may_change(key) for key in ("training.steps", "training.epochs", "training.eval_steps", "tokenizer.vocab_file"))
-    assert not any(may_change(key) for key in ("training.batch_size", "training", "tokenizer.do_lower_case", "options.labels",
-                                               "options", "model.hidden_size", "seed", "phases", "task", "training.unknown"))
+    assert all(
+        may_change(key) for key in ("training.steps", "training.epochs", "training.eval_steps", "tokenizer.vocab_file"))
+    assert not any(
+        may_change(key) for key in ("training.batch_size", "training", "tokenizer.do_lower_case", "options.labels",
+                                    "options", "model.hidden_size", "seed", "phases", "task", "training.unknown"))
 
 
 def test_every_2018_flag_leads_to_a_key():
@@ -185,43 +192,58 @@ def test_yaml_floats_of_defaults_survive(tmp_path):
 
 
 def test_what_a_checkpoint_tells_replaces_what_is_inherited_and_is_not_contradicted(tmp_path):
-    (tmp_path / "base.yaml").write_text("model: {hidden_size: 512, num_attention_heads: 8}\ntokenizer: {do_lower_case: true}\n")
+    (tmp_path
+     / "base.yaml").write_text("model: {hidden_size: 512, num_attention_heads: 8}\ntokenizer: {do_lower_case: true}\n")
     (tmp_path / "run.yaml").write_text("base: base.yaml\nmodel: {hidden_dropout_prob: 0.3}\n")
     checkpoint = CheckpointValues({"model": {"hidden_size": 96, "num_attention_heads": 8, "hidden_dropout_prob": 0.1},
                                    "tokenizer": {"do_lower_case": False}}, "a checkpoint")
     said = []
-    config = load_config(str(tmp_path / "run.yaml"), checkpoint=checkpoint, report=said.append, defaults={"model": {"hidden_size": 32}})
-    assert (config.model.hidden_size, config.model.hidden_dropout_prob, config.tokenizer.do_lower_case) == (96, 0.3, False)
-    assert said == [f"a checkpoint: its values instead of those of base: in {tmp_path}/run.yaml: model.hidden_size 96 instead of 512, "
-                    "tokenizer.do_lower_case False instead of True"]
+    config = load_config(str(tmp_path / "run.yaml"), checkpoint=checkpoint, report=said.append,
+                         defaults={"model": {"hidden_size": 32}})
+    assert (config.model.hidden_size, config.model.hidden_dropout_prob, config.tokenizer.do_lower_case) == (96, 0.3,
+                                                                                                            False)
+    assert said == [
+        f"a checkpoint: its values instead of those of base: in {tmp_path}/run.yaml: model.hidden_size 96 instead of "
+        f"512, "
+        "tokenizer.do_lower_case False instead of True"
+    ]
     for more in ({"overrides": ["model.hidden_size=512"]}, {"flags": {"model.hidden_size": 512}}):
         with pytest.raises(ValueError, match="a checkpoint: config.model.hidden_size is 96 there, got 512"):
             load_config(str(tmp_path / "run.yaml"), checkpoint=checkpoint, **more)
     with pytest.raises(ValueError, match="config.tokenizer.do_lower_case is False there, got True"):
         load_config(None, checkpoint=checkpoint, flags={"tokenizer.do_lower_case": True})
-    with pytest.raises(ValueError, match="config.model.hidden_size is 96 there, got 512; config.model.num_attention_heads"):
-        load_config(str(tmp_path / "base.yaml"),
-                    checkpoint=CheckpointValues({"model": {"hidden_size": 96, "num_attention_heads": 4}}, "a checkpoint"))
+    with pytest.raises(ValueError,
+                       match="config.model.hidden_size is 96 there, got 512; config.model.num_attention_heads"):
+        load_config(
+            str(tmp_path / "base.yaml"),
+            checkpoint=CheckpointValues({"model": {"hidden_size": 96, "num_attention_heads": 4}}, "a checkpoint"))
     assert load_config(None, checkpoint=checkpoint, overrides=["model.hidden_size=96"]).model.hidden_size == 96
 
 
-@pytest.mark.parametrize(("text", "value"), [("|", "|"), (";", ";"), ("#", "#"), ("~", "~"), ("-", "-"), (":", ":"), ("\t", "\t"), ("", ""),
-                                             (r"\t", r"\t"), ("[]", []), ("'|'", "|"), ("2e-5", 2e-5), ("a|b", "a|b"), ("-1", -1)])
+@pytest.mark.parametrize(("text", "value"), [("|", "|"), (";", ";"), ("#", "#"), ("~", "~"), ("-", "-"), (":", ":"),
+                                             ("\t", "\t"), ("", ""), (r"\t", r"\t"), ("[]", []), ("'|'", "|"),
+                                             ("2e-5", 2e-5), ("a|b", "a|b"), ("-1", -1)])
 def test_punctuation_is_text_as_it_stands(text, value):
     assert parse_override(f"options.delimiter={text}") == {"options": {"delimiter": value}}
 
 
-@pytest.mark.parametrize(("override", "told"), [
-    ("training.batch_size=0", "config.training.batch_size: expected at least 1, got 0"), ("training.log_every=0", "log_every: expected"),
-    ("training.epochs=-1", "epochs: expected at least 0"), ("training.rewind_on_spike=-1", "rewind_on_spike: expected at least 0"),
-    ("training.epochs=.nan", "epochs: expected at least 0"), ("optimizer.clip_norm=-1", "config.optimizer.clip_norm: expected at least 0"),
-    ("optimizer.learning_rate=-0.1", "learning_rate: expected at least 0"), ("optimizer.beta_2=1.0", "beta_2: expected a factor from 0"),
-    ("optimizer={name: lamb, beta_1: 0.0}", "beta_1: expected a factor from 0"),
-    ("optimizer.power=2", "config.optimizer.power: expected optimizer.schedule: polynomial \\(not linear\\) beside it, got 2.0 without"),
-    ("optimizer={schedule: constant, end_learning_rate: 0.1}",
-     "optimizer.schedule: linear or polynomial or warmup_stable_decay \\(not constant\\) beside it, got 0.1"),
-    ("optimizer.warmup_proportion=10", "warmup_proportion: expected a share from 0 to 1, got 10"),
-    ("seed=-1", "config.seed: expected a number from 0"), ("model.hidden_dropout_prob=1.0", "model.hidden_dropout_prob: expected a rate")])
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [("training.batch_size=0", "config.training.batch_size: expected at least 1, got 0"),
+     ("training.log_every=0", "log_every: expected"), ("training.epochs=-1", "epochs: expected at least 0"),
+     ("training.rewind_on_spike=-1", "rewind_on_spike: expected at least 0"),
+     ("training.epochs=.nan", "epochs: expected at least 0"),
+     ("optimizer.clip_norm=-1", "config.optimizer.clip_norm: expected at least 0"),
+     ("optimizer.learning_rate=-0.1", "learning_rate: expected at least 0"),
+     ("optimizer.beta_2=1.0", "beta_2: expected a factor from 0"),
+     ("optimizer={name: lamb, beta_1: 0.0}", "beta_1: expected a factor from 0"),
+     ("optimizer.power=2",
+      "config.optimizer.power: expected optimizer.schedule: polynomial \\(not linear\\) beside it, got 2.0 without"),
+     ("optimizer={schedule: constant, end_learning_rate: 0.1}",
+      "optimizer.schedule: linear or polynomial or warmup_stable_decay \\(not constant\\) beside it, got 0.1"),
+     ("optimizer.warmup_proportion=10", "warmup_proportion: expected a share from 0 to 1, got 10"),
+     ("seed=-1", "config.seed: expected a number from 0"),
+     ("model.hidden_dropout_prob=1.0", "model.hidden_dropout_prob: expected a rate")])
 def test_numbers_that_cannot_be_are_refused(override, told):
     with pytest.raises(ValueError, match=told):
         load_config(None, overrides=[override])
@@ -236,11 +258,15 @@ class Weighted:
 
 
 def test_a_value_of_several_kinds_is_read_as_the_first_that_fits():
-    assert [build(Weighted, {"weights": value}).weights for value in ("balanced", [1, 2.5], {"no": 1, 2: 2, True: 0.5})] == [
-        "balanced", (1.0, 2.5), {"no": 1.0, "2": 2.0, "true": 0.5}]
-    assert build(Weighted, {"threshold": 1}).threshold == 1.0 and build(Weighted, {"threshold": "tuned"}).threshold == "tuned"
-    for values, said in (({"weights": "balance"}, "config.weights: expected '' or 'balanced' or list of float or mapping to float, got"),
-                         ({"weights": [1, "x"]}, r"mapping to float, got [1, 'x']"), ({"weights": {"a": "b"}}, "got {'a': 'b'}"),
+    assert [
+        build(Weighted, {"weights": value}).weights for value in ("balanced", [1, 2.5], {"no": 1, 2: 2, True: 0.5})
+    ] == ["balanced", (1.0, 2.5), {"no": 1.0, "2": 2.0, "true": 0.5}]
+    assert build(Weighted, {"threshold": 1}).threshold == 1.0 and build(Weighted,
+                                                                        {"threshold": "tuned"}).threshold == "tuned"
+    for values, said in (({"weights": "balance"},
+                          "config.weights: expected '' or 'balanced' or list of float or mapping to float, got"),
+                         ({"weights": [1, "x"]}, r"mapping to float, got [1, 'x']"), ({"weights": {"a": "b"}},
+                                                                                      "got {'a': 'b'}"),
                          ({"threshold": "tune"}, "config.threshold: expected float or 'tuned', got 'tune'")):
         with pytest.raises(ValueError) as error:
             build(Weighted, values)
@@ -255,7 +281,8 @@ def test_a_configuration_of_the_package_has_a_name(tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/tiny").write_text("model: {hidden_size: 24}")
     assert load_config("model/tiny").model.hidden_size == 24  # a file comes first
-    with pytest.raises(ValueError, match=r"pretrain/smal: no such configuration file.*nearest names there are pretrain/small"):
+    with pytest.raises(ValueError,
+                       match=r"pretrain/smal: no such configuration file.*nearest names there are pretrain/small"):
         load_config("pretrain/smal")
 
 
@@ -274,13 +301,17 @@ def test_the_vocabulary_gives_the_size_of_the_model_unless_it_is_given(root, gol
     said, words = [], run_config.counter_of_entries(RunFolder(str(tmp_path)))
     vocab_file = {"tokenizer.vocab_file": str(golden / "vocab_uncased.txt")}
     found = load_config(tiny, flags=vocab_file, count_entries=words, report=said.append)
-    assert found.model.vocab_size == 3000 and said == [f"model.vocab_size: 3000, the entries of the vocabulary {golden}/vocab_uncased.txt"]
-    spare = load_config(tiny, flags=vocab_file, overrides=["model.vocab_size=3008"], count_entries=words, report=said.append)
+    assert found.model.vocab_size == 3000 and said == [
+        f"model.vocab_size: 3000, the entries of the vocabulary {golden}/vocab_uncased.txt"
+    ]
+    spare = load_config(tiny, flags=vocab_file, overrides=["model.vocab_size=3008"], count_entries=words,
+                        report=said.append)
     assert spare.model.vocab_size == 3008
     assert said[1:] == ["model.vocab_size: 3008, of which 8 rows are spare: the vocabulary has 3000 entries"]
     assert load_config(tiny, count_entries=words).model.vocab_size == 30522  # BERT-base's, without a vocabulary
     less = load_config(tiny, flags=vocab_file, overrides=["model.vocab_size=2999"], count_entries=words)
-    with pytest.raises(ValueError, match=r"vocab_uncased.txt: expected at most model.vocab_size = 2999 entries, got 3000"):
+    with pytest.raises(ValueError,
+                       match=r"vocab_uncased.txt: expected at most model.vocab_size = 2999 entries, got 3000"):
         guards.check_vocabulary(less, RunFolder(""), "")
     (tmp_path / "config.yaml").write_text("seed: 1\n")
     (tmp_path / "vocab.txt").write_bytes((golden / "vocab_uncased.txt").read_bytes())

@@ -24,11 +24,13 @@ from official_bert.tasks.squad.reading import read_squad
 from official_bert.tasks.tagging.conll import read_sentences
 from official_bert.text.vocab import read_entries
 
-ROWS = [{"text": f"{first} {word}", "label": first == "was"} for word in ("the copper", "her atlas", "copper her", "atlas the", "her the")
-        for first in ("was", "that")] * 3
+ROWS = [{"text": f"{first} {word}", "label": first == "was"}
+        for word in ("the copper", "her atlas", "copper her", "atlas the", "her the") for first in ("was", "that")] * 3
 HELD_OUT = [{"text": "was her copper", "label": True}, {"text": "that atlas atlas", "label": False}]
-SETTINGS = {"init_checkpoint": "bert", "max_seq_length": 16, "epochs": 8.0, "batch_size": 8, "learning_rate": 5e-3,
-            "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "log_every": 1000, "report": lambda _: None}
+SETTINGS = {
+    "init_checkpoint": "bert", "max_seq_length": 16, "epochs": 8.0, "batch_size": 8, "learning_rate": 5e-3,
+    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "log_every": 1000, "report": lambda _: None
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +40,9 @@ def work(tmp_path_factory):
     keras.utils.set_random_seed(1)
     model = Pretrainer.make(make_config("classification").model)
     weights = {name: value.numpy() for name, value in checkpoints.named_weights(model).items()}
-    stored = StoredModel(origin="a model made here", weights=weights, table=ours.TABLE, config=make_config("classification").model,
-                         head="pretraining", vocab=read_entries(VOCAB), do_lower_case=True)
+    stored = StoredModel(origin="a model made here", weights=weights, table=ours.TABLE,
+                         config=make_config("classification").model, head="pretraining", vocab=read_entries(VOCAB),
+                         do_lower_case=True)
     formats.write(stored, "hugging_face", str(folder / "bert"))
     return folder
 
@@ -51,12 +54,17 @@ def there(work, monkeypatch):
 
 def graphs_alive():
     gc.collect()
-    return {id(one) for one in gc.get_objects() if type(one).__name__ == "FuncGraph" and one.name in ("_run_steps", "_run_evaluation")}
+    return {
+        id(one)
+        for one in gc.get_objects()
+        if type(one).__name__ == "FuncGraph" and one.name in ("_run_steps", "_run_evaluation")
+    }
 
 
 def test_a_training_leaves_no_weights_in_memory():
     before = graphs_alive()  # of a graph, which holds the variables that it uses
-    official_bert.fine_tune("classification", train=ROWS, eval=HELD_OUT, output_dir="forgotten", **{**SETTINGS, "epochs": 0.5})
+    official_bert.fine_tune("classification", train=ROWS, eval=HELD_OUT, output_dir="forgotten",
+                            **{**SETTINGS, "epochs": 0.5})
     assert graphs_alive() <= before
 
 
@@ -65,50 +73,63 @@ def test_rows_files_and_frames_train_the_same_model_and_it_answers(work):
         writer = csv.DictWriter(file, ["text", "label"])
         writer.writeheader()
         writer.writerows({**row, "label": str(row["label"]).lower()} for row in ROWS)
-    tuned = official_bert.fine_tune("classification", train=ROWS, eval=pandas.DataFrame(HELD_OUT), output_dir="rows", **SETTINGS)
+    tuned = official_bert.fine_tune("classification", train=ROWS, eval=pandas.DataFrame(HELD_OUT), output_dir="rows",
+                                    **SETTINGS)
     assert tuned.metrics["accuracy"] == 1.0 and tuned.output_dir == "rows"
     answers = tuned.predictor(["was the atlas", "that the atlas"])
     assert [answer["label"] for answer in answers] == ["true", "false"]
-    again = official_bert.fine_tune("classification", train="train.csv", eval=HELD_OUT, predict=[{"text": "was atlas"}], output_dir="file",
-                                    **SETTINGS)
+    again = official_bert.fine_tune("classification", train="train.csv", eval=HELD_OUT, predict=[{"text": "was atlas"}],
+                                    output_dir="file", **SETTINGS)
     assert again.metrics["loss"] == tuned.metrics["loss"]
     assert (work / "file/predictions.tsv").read_text().splitlines()[1].startswith("0\ttrue\t")
     assert official_bert.Predictor("file")("was the atlas") == answers[0] | {
-        "logits": pytest.approx(answers[0]["logits"], abs=1e-5), "probabilities": pytest.approx(answers[0]["probabilities"], abs=1e-5)}
+        "logits": pytest.approx(answers[0]["logits"], abs=1e-5), "probabilities": pytest.approx(
+            answers[0]["probabilities"], abs=1e-5)
+    }
 
 
-@pytest.mark.parametrize(("task", "wrong", "message"), [
-    ("classification", {"text": "x"}, r"train\[row 3\]: expected a key 'label', found 'text'"),
-    ("classification", {"text": None, "label": True}, r"train\[row 3\]: column 'text': expected text, got 'None'"),
-    ("classification", {"text": " ", "label": True}, r"train\[row 3\]: column 'text': expected text, it is empty"),
-    ("classification", ["x"], r"train\[row 3\]: expected a dict, got \['x'\]"),
-    ("ner", {"tokens": "Anna", "tags": "O"}, r"train\[row 3\]: expected a list of words under tokens or words, got Anna"),
-    ("ner", {"tokens": ["Anna"], "tags": ["O", "O"]}, r"train\[row 3\]: expected 1 tags under ner_tags or tags, got \['O', 'O'\]"),
-    ("ner", {"tokens": ["Anna"], "ner_tags": ["PER"]}, r"train\[row 3\]: expected a tag such as O, B-PER or I-PER, got 'PER'"),
-    ("squad", {"question": "Who?", "context": "Ada.", "answers": []},
-     r"train\[row 3\] \(3\): expected exactly 1 answer in training data, got 0"),
-    ("squad", {"context": "Ada.", "answers": []}, r"train\[row 3\]: 'question' is missing")])
+@pytest.mark.parametrize(
+    ("task", "wrong", "message"),
+    [("classification", {"text": "x"}, r"train\[row 3\]: expected a key 'label', found 'text'"),
+     ("classification", {"text": None, "label": True}, r"train\[row 3\]: column 'text': expected text, got 'None'"),
+     ("classification", {"text": " ", "label": True}, r"train\[row 3\]: column 'text': expected text, it is empty"),
+     ("classification", ["x"], r"train\[row 3\]: expected a dict, got \['x'\]"),
+     ("ner", {"tokens": "Anna", "tags": "O"
+              }, r"train\[row 3\]: expected a list of words under tokens or words, got Anna"),
+     ("ner", {"tokens": ["Anna"], "tags": ["O", "O"]
+              }, r"train\[row 3\]: expected 1 tags under ner_tags or tags, got \['O', 'O'\]"),
+     ("ner", {"tokens": ["Anna"], "ner_tags": ["PER"]
+              }, r"train\[row 3\]: expected a tag such as O, B-PER or I-PER, got 'PER'"),
+     ("squad", {"question": "Who?", "context": "Ada.", "answers": []
+                }, r"train\[row 3\] \(3\): expected exactly 1 answer in training data, got 0"),
+     ("squad", {"context": "Ada.", "answers": []}, r"train\[row 3\]: 'question' is missing")])
 def test_a_wrong_row_is_named(task, wrong, message, work):
-    right = {"classification": ROWS[0], "ner": {"tokens": ["Anna", "sings"], "tags": ["B-PER", "O"]},
-             "squad": {"question": "Who?", "context": "Ada wrote it.", "answers": {"text": ["Ada"], "answer_start": [0]}}}[task]
+    right = {
+        "classification": ROWS[0], "ner": {"tokens": ["Anna", "sings"], "tags": ["B-PER", "O"]},
+        "squad": {"question": "Who?", "context": "Ada wrote it.", "answers": {"text": ["Ada"], "answer_start": [0]}}
+    }[task]
     with pytest.raises(ValueError, match=message):
         official_bert.fine_tune(task, train=[right] * 3 + [wrong], output_dir="wrong", **SETTINGS)
     assert not list((work / "wrong").glob("*.yaml"))
 
 
 def test_wrong_arguments_are_named():
-    for arguments, message in (({"train": 3}, "train: expected a path, a list of dicts, a pandas frame"),
-                               ({"train": []}, "train: expected rows"),
-                               ({"train": ROWS, "epoch": 3}, "^epoch: no such keyword; did you mean epochs[?]$"),
-                               ({"train": ROWS, "num_train_epochs": 3}, "^num_train_epochs: no such keyword; did you mean epochs[?]$"),
+    for arguments, message in (({"train": 3}, "train: expected a path, a list of dicts, a pandas frame"), ({
+            "train": []
+    }, "train: expected rows"), ({"train": ROWS, "epoch": 3}, "^epoch: no such keyword; did you mean epochs[?]$"),
+                               ({"train": ROWS,
+                                 "num_train_epochs": 3}, "^num_train_epochs: no such keyword; did you mean epochs[?]$"),
                                ({"train": ROWS, "traim": "a"}, "^traim: no such keyword; did you mean train[?]$"),
-                               ({"train": ROWS, "zzz": 3}, "^zzz: expected one of seed, "),
-                               ({"train": ROWS, "init_checkpoint": ""}, "^init_checkpoint: expected the BERT to begin with"),
+                               ({"train": ROWS, "zzz": 3},
+                                "^zzz: expected one of seed, "), ({"train": ROWS, "init_checkpoint": ""},
+                                                                  "^init_checkpoint: expected the BERT to begin with"),
                                ({"train": [{"review": "a", "label": 1}]},
-                                "expected a key 'text', found 'review', 'label'; text_column= names another"),
-                               ({"train": "none.csv"}, "none.csv: no such file"),
-                               ({"train": ROWS, "task": "clasification"}, "expected one of"),
-                               ({"train": ROWS, "init_checkpoint": "nowhere"}, "^init_checkpoint=nowhere: no checkpoint"),
+                                "expected a key 'text', found 'review', 'label'; text_column= names another"), ({
+                                    "train": "none.csv"
+                                }, "none.csv: no such file"), ({"train": ROWS,
+                                                                "task": "clasification"}, "expected one of"),
+                               ({"train": ROWS,
+                                 "init_checkpoint": "nowhere"}, "^init_checkpoint=nowhere: no checkpoint"),
                                ({"train": ROWS, "hidden_size": 12}, "config.model.hidden_size is 16 there, got 12")):
         with pytest.raises(ValueError, match=message):
             official_bert.fine_tune(**{"task": "classification", "output_dir": "wrong"} | SETTINGS | arguments)
@@ -122,8 +143,10 @@ def test_options_are_keys_of_any_section():
 
 
 def test_frames_hold_none_for_missing_cells_and_plain_numbers():
-    frame = pandas.DataFrame({"text": ["a", None], "score": [1.5, np.nan], "count": pandas.array([1, None], dtype="Int64")})
-    assert as_source(frame, "train").values == [{"text": "a", "score": 1.5, "count": 1}, {"text": None, "score": None, "count": None}]
+    frame = pandas.DataFrame(
+        {"text": ["a", None], "score": [1.5, np.nan], "count": pandas.array([1, None], dtype="Int64")})
+    assert as_source(frame, "train").values == [{"text": "a", "score": 1.5, "count": 1},
+                                                {"text": None, "score": None, "count": None}]
 
 
 @pytest.mark.parametrize("places", [("run", ""), ("new", "run")])  # the run's own folder, or --init_checkpoint
@@ -137,11 +160,14 @@ def test_a_run_is_measured_with_its_own_vocabulary_alone(tmp_path, golden, place
 
     def asked(name):
         path = f"{tmp_path}/{name}"
-        for given in (ConfigSources(flags={"tokenizer.vocab_file": path}), ConfigSources(overrides=(f"tokenizer.vocab_file={path}",))):
+        for given in (ConfigSources(flags={"tokenizer.vocab_file": path}),
+                      ConfigSources(overrides=(f"tokenizer.vocab_file={path}",))):
             yield lambda given=given: finetuning.make_config("", given, init_checkpoint, output_dir, train=False)
     assert [make().task for make in asked("same.txt")] == ["classification"] * 2
     for make in asked("other.txt"):
-        with pytest.raises(ValueError, match=rf"--vocab_file={tmp_path}/other\.txt: {tmp_path}/run was trained with another vocabulary"):
+        with pytest.raises(
+                ValueError,
+                match=rf"--vocab_file={tmp_path}/other\.txt: {tmp_path}/run was trained with another vocabulary"):
             make()
 
 
@@ -152,10 +178,14 @@ def test_a_yaml_that_yields_to_the_run_is_told(tmp_path, golden):
     (tmp_path / "base.yaml").write_text("model: {hidden_size: 768}\n")
     (tmp_path / "mine.yaml").write_text("base: base.yaml\noptions: {truncate: tail, labels: [a, b]}\n")
     told = []
-    config = finetuning.make_config("", ConfigSources(str(tmp_path / "mine.yaml")), "", str(run), train=False, report=told.append)
+    config = finetuning.make_config("", ConfigSources(str(tmp_path / "mine.yaml")), "", str(run), train=False,
+                                    report=told.append)
     assert config.options["truncate"] == "head"
-    assert told == [f"{tmp_path}/mine.yaml: its values yield to those of the run in {run}, --set would not: options.truncate: 'tail' -> "
-                    "'head'"]
+    assert told == [
+        f"{tmp_path}/mine.yaml: its values yield to those of the run in {run}, --set would not: options.truncate: "
+        f"'tail' -> "
+        "'head'"
+    ]
 
 
 def test_columns_of_one_name_in_a_frame_are_refused():
@@ -219,9 +249,12 @@ def test_a_split_of_the_library_itself():
 
 def test_questions_in_rows_are_those_of_the_file(golden):
     path = golden / "squad_v1.json"
-    rows = [{"id": question["id"], "question": question["question"], "context": paragraph["context"],
-             "answers": {key: [answer[key] for answer in question["answers"]] for key in ("text", "answer_start")}}
-            for article in json.loads(path.read_text())["data"] for paragraph in article["paragraphs"] for question in paragraph["qas"]]
+    rows = [{
+        "id": question["id"], "question": question["question"], "context": paragraph["context"],
+        "answers": {key: [answer[key] for answer in question["answers"]]
+                    for key in ("text", "answer_start")}
+    } for article in json.loads(path.read_text())["data"] for paragraph in article["paragraphs"]
+            for question in paragraph["qas"]]
     from_rows, from_file = read_squad(as_source(rows, "train")), read_squad(str(path))
     assert from_rows.examples == from_file.examples
     trained = read_squad(as_source(rows, "train"), training=True), read_squad(str(path), training=True)
@@ -229,9 +262,10 @@ def test_questions_in_rows_are_those_of_the_file(golden):
 
 
 def test_entities_are_learned_from_rows():
-    rows = [{"words": ["her", "copper"], "tags": ["B-PER", "O"]}, {"words": ["the", "atlas"], "tags": ["O", "B-LOC"]}] * 10
-    tuned = official_bert.fine_tune("ner", train=rows, eval=[{"words": ["her", "atlas"], "tags": ["B-PER", "B-LOC"]}], output_dir="ner",
-                                    doc_stride=8, **SETTINGS | {"epochs": 24.0})
+    rows = [{"words": ["her", "copper"], "tags": ["B-PER", "O"]}, {"words": ["the", "atlas"], "tags": ["O", "B-LOC"]}
+            ] * 10
+    tuned = official_bert.fine_tune("ner", train=rows, eval=[{"words": ["her", "atlas"], "tags": ["B-PER", "B-LOC"]}],
+                                    output_dir="ner", doc_stride=8, **SETTINGS | {"epochs": 24.0})
     assert tuned.metrics["f1"] == 1.0
     assert tuned.predictor("the atlas")["entities"] == ["atlas"] and tuned.predictor("the atlas")["starts"] == [4]
 
@@ -240,7 +274,9 @@ def test_epochs_beside_steps_are_refused_unless_they_are_those_of_a_file(tmp_pat
     path = tmp_path / "run.yaml"
     path.write_text("task: classification\ntraining: {steps: 9, epochs: 2.0}\n")  # as in the config.yaml of a run
     steps = finetuning.make_config("", ConfigSources(str(path), overrides=("training.epochs=0",)), "", "").training
-    assert (steps.steps, steps.epochs, finetuning.make_config("", ConfigSources(str(path)), "", "").training.epochs) == (9, 0, 2)
+    assert (steps.steps, steps.epochs, finetuning.make_config("", ConfigSources(str(path)), "",
+                                                              "").training.epochs) == (9, 0, 2)
     for given in ({"overrides": ("training.epochs=3",)}, {"flags": {"training.epochs": 3.0}}):
-        with pytest.raises(ValueError, match=r"config\.training\.epochs: expected config\.training\.steps 0 \(not 9\) beside it"):
+        with pytest.raises(ValueError,
+                           match=r"config\.training\.epochs: expected config\.training\.steps 0 \(not 9\) beside it"):
             finetuning.make_config("", ConfigSources(str(path), **given), "", "")

@@ -17,11 +17,12 @@ PACKAGE = ROOT / "official_bert"
 ORDER = ["limits", "json_values", "archives", "stores", "files", "copies", "fields", "typed_values", "model_config",
          "training_config", "config", "command_line",
          "runtimes", "reports", "text", "data", "layers", "models", "training", "serving", "tasks", "interface", "main"]
-APART = {"server": ("config", "files", "copies", "command_line", "runtimes", "server")}  # imports nothing else, and only mains import it
+# imports nothing else, and only mains import it
+APART = {"server": ("config", "files", "copies", "command_line", "runtimes", "server")}
 TENSORFLOW_PLACES = ("stores", "text/graph", "data/records", "data/sources", "data/pretraining/dynamic_masking",
-                     "data/pretraining/graph_reader", "data/pretraining/packing",
-                     "layers/speed/fused", "layers/speed/long_rows", "runtimes/model_weights",
-                     "models/checkpoints", "models/interchange/", "training/", "serving/", "tasks/", "interface/", "server/")
+                     "data/pretraining/graph_reader", "data/pretraining/packing", "layers/speed/fused",
+                     "layers/speed/long_rows", "runtimes/model_weights", "models/checkpoints", "models/interchange/",
+                     "training/", "serving/", "tasks/", "interface/", "server/")
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *ROOT.glob("tools/*.py")])
 ALL_CODE = SOURCES + sorted([*ROOT.glob("benchmarks/*.py"), *ROOT.glob("tests/**/*.py")])
 MOST_LINES, MOST_MODULES = 500, 25  # of a file, of a folder: generous, so that the subject decides where code goes
@@ -76,11 +77,15 @@ def test_imports_go_one_way():
 
 
 def test_no_module_imports_itself_through_others():
-    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in PACKAGE.rglob("*.py")}
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in PACKAGE.rglob("*.py")
+    }
     graph = {}
     for name, path in paths.items():
         there = {other if other in paths else other.rpartition(".")[0] for other, _ in imports(path)}
-        graph[name] = (there & paths.keys()) - {name, "official_bert"}  # the package's own file imports nothing before it is asked
+        # the package's own file imports nothing before it is asked
+        graph[name] = (there & paths.keys()) - {name, "official_bert"}
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, with the circle
     with pytest.raises(graphlib.CycleError):
         graphlib.TopologicalSorter(graph | {"official_bert.files": {"official_bert.training.loop"}}).prepare()
@@ -173,9 +178,12 @@ def test_the_rules_catch_what_they_forbid(tmp_path):
     wrong.write_text("from official_bert.training import loop\nimport tensorflow as tf\n")
     assert imports(wrong) == [("official_bert.training.loop", 1), ("tensorflow", 2)]
     assert room(PACKAGE / "text" / "vocab.py") == "text" and room(PACKAGE / "commands" / "run_export.py") == "main"
-    assert wrong_import("text", "", "official_bert.training.loop") and not wrong_import("training", "", "official_bert.text.vocab")
-    assert wrong_import("server", "", "official_bert.text.vocab") and wrong_import("tasks", "", "official_bert.server.client")
-    assert not wrong_import("server", "", "official_bert.config.x") and not wrong_import("main", "", "official_bert.server.client")
+    assert wrong_import("text", "",
+                        "official_bert.training.loop") and not wrong_import("training", "", "official_bert.text.vocab")
+    assert wrong_import("server", "", "official_bert.text.vocab") and wrong_import("tasks", "",
+                                                                                   "official_bert.server.client")
+    assert not wrong_import("server", "", "official_bert.config.x") and not wrong_import(
+        "main", "", "official_bert.server.client")
     assert wrong_import("tasks", "squad", "official_bert.tasks.texts.base")
     assert not wrong_import("tasks", "squad", "official_bert.tasks.squad.reading")
 
@@ -191,8 +199,11 @@ def reads_flags(node: ast.AST) -> bool:
 
 
 def test_mains_of_commands_are_thin():
-    mains = {path: node.end_lineno - node.lineno + 1 for path in (*PACKAGE.glob("commands/*.py"), *ROOT.glob("tools/*.py"))
-             for node in functions(path) if node.name == "main"}
+    mains = {
+        path: node.end_lineno - node.lineno + 1
+        for path in (*PACKAGE.glob("commands/*.py"), *ROOT.glob("tools/*.py"))
+        for node in functions(path) if node.name == "main"
+    }
     assert len(mains) > 25 and not {path: lines for path, lines in mains.items() if lines > 25}
 
 
@@ -205,14 +216,21 @@ def test_flags_are_read_in_main_alone():
 
 
 def test_few_functions_take_the_path_of_a_run():
-    taking = [f"{path}:{node.lineno}: {node.name}" for path in SOURCES for node in functions(path)
-              if "output_dir" in {argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}]
+    taking = [
+        f"{path}:{node.lineno}: {node.name}" for path in SOURCES for node in functions(path) if "output_dir" in
+        {argument.arg
+         for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
+    ]
     assert len(taking) <= 25, taking  # the others take a RunFolder
 
 
 def test_the_names_of_a_runs_files_are_written_once():
-    names = {value for name, value in vars(run_folder).items() if name.endswith("_FILE") and value not in ("checkpoint", ".lock")}
-    homes = (PACKAGE / "models" / "run_folder.py", PACKAGE / "text" / "subwords" / "tokenizer_files.py")  # the vocabulary's
+    names = {
+        value
+        for name, value in vars(run_folder).items() if name.endswith("_FILE") and value not in ("checkpoint", ".lock")
+    }
+    # the vocabulary's
+    homes = (PACKAGE / "models" / "run_folder.py", PACKAGE / "text" / "subwords" / "tokenizer_files.py")
     again = [f"{path}:{node.lineno}: {node.value}" for path in SOURCES if path not in homes
              for node in ast.walk(tree(path)) if isinstance(node, ast.Constant) and node.value in names]
     assert "config.yaml" in names and not again
@@ -221,7 +239,8 @@ def test_the_names_of_a_runs_files_are_written_once():
 def test_tools_and_configurations_are_part_of_the_package():
     tools, configs = (importlib.import_module(f"official_bert.{name}") for name in ("tools", "configs"))
     for module, own in ((tools, "tools/create_pretraining_data.py"), (configs, "configs/model/base.yaml")):
-        installed = pathlib.Path(module.__file__).parent.parent / own  # one copy: that of the checkout, which names it so
+        # one copy: that of the checkout, which names it so
+        installed = pathlib.Path(module.__file__).parent.parent / own
         assert installed.is_file()
     assert importlib.util.find_spec("official_bert.tools.create_pretraining_data") is not None
 

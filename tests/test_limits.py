@@ -49,7 +49,9 @@ def test_the_table_of_bounds_in_security_md_is_that_of_the_code():
 
 
 def make_workbook(path, cells):
-    """Writes a workbook whose sheet has texts at places such as B2, each in a row of its own or in that of the one before."""
+    """Writes a workbook whose sheet has texts at places such as B2, each in a row of its own or in that of the one
+    before.
+    """
     rows = {}
     for place, text in cells:
         rows.setdefault(place.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ"), []).append(
@@ -79,7 +81,8 @@ HEADER = [("A1", "text"), ("B1", "label")]
 
 
 def test_a_workbook_is_read_up_to_its_last_filled_cell_whatever_dimension_it_claims(tmp_path):
-    path = make_workbook(tmp_path / "a.xlsx", [*HEADER, ("A2", "a film"), ("B2", "good"), ("A5", "another"), ("B5", "bad")])
+    path = make_workbook(tmp_path / "a.xlsx",
+                         [*HEADER, ("A2", "a film"), ("B2", "good"), ("A5", "another"), ("B5", "bad")])
     table = TableOptions().read_table(path, ["text", "label"])
     assert (table.columns, table.lines) == ({"text": ["a film", "another"], "label": ["good", "bad"]}, [2, 5])
 
@@ -130,7 +133,8 @@ def test_tables_have_a_bounded_number_of_columns(tmp_path, kind):
         if width == limits.MOST_COLUMNS:
             assert TableOptions().read_table(str(path), ["c7"]).columns == {"c7": ["x"]}
         else:
-            with pytest.raises(ValueError, match=rf"wide.{kind}(:1)?: expected at most 4,096 (columns|keys), got 4,097"):
+            with pytest.raises(ValueError,
+                               match=rf"wide.{kind}(:1)?: expected at most 4,096 (columns|keys), got 4,097"):
                 TableOptions().read_table(str(path), ["c7"])
 
 
@@ -152,10 +156,12 @@ def test_bases_that_double_with_each_level_are_refused_and_a_chain_of_as_many_fi
         load_config(str(tmp_path / "c100.yaml"))
 
 
-@pytest.mark.parametrize(("key", "most"), [
-    ("num_hidden_layers", limits.MOST_LAYERS), ("bilstm_layers", limits.MOST_LAYERS), ("vocab_size", limits.MOST_TOKENS),
-    ("max_position_embeddings", limits.MOST_SIZE), ("intermediate_size", limits.MOST_SIZE), ("type_vocab_size", limits.MOST_SIZE),
-    ("window", limits.MOST_SIZE), ("position_span", limits.MOST_SIZE)])
+@pytest.mark.parametrize(("key", "most"), [("num_hidden_layers", limits.MOST_LAYERS),
+                                           ("bilstm_layers", limits.MOST_LAYERS), ("vocab_size", limits.MOST_TOKENS),
+                                           ("max_position_embeddings", limits.MOST_SIZE),
+                                           ("intermediate_size", limits.MOST_SIZE),
+                                           ("type_vocab_size", limits.MOST_SIZE), ("window", limits.MOST_SIZE),
+                                           ("position_span", limits.MOST_SIZE)])
 def test_sizes_of_an_encoder_are_bounded(key, most):
     small = {"hidden_size": 2, "num_attention_heads": 1, "intermediate_size": 1}
     assert getattr(ModelConfig(**{**small, key: most}), key) == most
@@ -165,7 +171,8 @@ def test_sizes_of_an_encoder_are_bounded(key, most):
 
 def test_sizes_in_a_configuration_of_2018_are_refused_with_its_name(tmp_path):
     (tmp_path / "bert_config.json").write_text(json.dumps({"hidden_size": 16, "num_hidden_layers": 10**9}))
-    with pytest.raises(ValueError, match=r"bert_config.json: num_hidden_layers: expected at most 1,000, got 1,000,000,000"):
+    with pytest.raises(ValueError,
+                       match=r"bert_config.json: num_hidden_layers: expected at most 1,000, got 1,000,000,000"):
         load_config(bert_config_file=str(tmp_path / "bert_config.json"))
 
 
@@ -173,7 +180,8 @@ def test_the_sizes_of_an_encoder_together_are_bounded():
     # Of BERT-base's 109,482,240, the pooler has 590,592, and 121,344 are biases and layer norms.
     assert ModelConfig().estimated_weights == 109_482_240 - 590_592 - 121_344
     layer = 12 * 1024 * 1024  # with intermediate_size 4096
-    config = ModelConfig(hidden_size=1024, num_attention_heads=16, intermediate_size=4096, num_hidden_layers=1000, vocab_size=1)
+    config = ModelConfig(hidden_size=1024, num_attention_heads=16, intermediate_size=4096, num_hidden_layers=1000,
+                         vocab_size=1)
     assert 1000 * layer < config.estimated_weights < 1001 * layer < limits.MOST_WEIGHTS
     with pytest.raises(ValueError, match="model: expected sizes that make at most 17,179,869,184 weights, got about"):
         dataclasses.replace(config, vocab_size=limits.MOST_TOKENS, max_position_embeddings=limits.MOST_SIZE)
@@ -186,8 +194,10 @@ def test_the_sizes_of_an_encoder_together_are_bounded():
     {"model_type": "albert", "num_hidden_layers": 12, "inner_group_num": 10**9},
     {"model_type": "roberta", "vocab_size": 2**31 - 1}, {"model_type": "bert", "vocab_size": 10**4000}])
 def test_a_folder_that_claims_endless_sizes_is_refused_before_its_weights_are_read(tmp_path, values):
-    usual = {"vocab_size": 100, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 32,
-             "max_position_embeddings": 64, "type_vocab_size": 2}
+    usual = {
+        "vocab_size": 100, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 32,
+        "max_position_embeddings": 64, "type_vocab_size": 2
+    }
     (tmp_path / "config.json").write_text(json.dumps(usual | values))
     began = time.monotonic()
     with pytest.raises(ValueError, match=r"config.json: .*(expected at most|num_hidden_layers: expected a number)"):
@@ -197,7 +207,9 @@ def test_a_folder_that_claims_endless_sizes_is_refused_before_its_weights_are_re
 
 def wordpiece_json():
     """A tokenizer.json with WordPieces."""
-    return json.dumps({"model": {"type": "WordPiece", "vocab": {piece: index for index, piece in enumerate(word_pieces())}}})
+    return json.dumps(
+        {"model": {"type": "WordPiece", "vocab": {piece: index
+                                                  for index, piece in enumerate(word_pieces())}}})
 
 
 def without_last_id(settings, index):
@@ -212,7 +224,8 @@ def without_last_id(settings, index):
 @pytest.mark.parametrize("make", [byte_bpe, wordpiece_json])
 def test_ids_that_are_endless_or_used_twice_are_refused(tmp_path, make, index):
     (tmp_path / "tokenizer.json").write_text(without_last_id(make(), index))
-    with pytest.raises(ValueError, match=r"expected an id (from 0|for each token)|cannot read it|expected a WordPiece vocabulary"):
+    with pytest.raises(ValueError,
+                       match=r"expected an id (from 0|for each token)|cannot read it|expected a WordPiece vocabulary"):
         loading.load(str(tmp_path))
 
 
@@ -222,12 +235,13 @@ def test_the_largest_id_is_read(tmp_path):
     assert tokenizer.size == limits.MOST_TOKENS and tokenizer.convert_ids_to_tokens([limits.MOST_TOKENS - 1])
 
 
-@pytest.mark.parametrize(("name", "text"), [
-    ("tokenizer_config.json", json.dumps({"added_tokens_decoder": {"x": {"content": "a"}}})),
-    ("tokenizer_config.json", json.dumps({"added_tokens_decoder": [1]})),
-    ("tokenizer_config.json", json.dumps({"added_tokens_decoder": {"1": "a"}})),
-    ("added_tokens.json", json.dumps({"a": "x"})), ("added_tokens.json", '{"a": 1' + "0" * 5000 + "}"),
-    ("tokenizer_config.json", "[" * 100_000), ("special_tokens_map.json", '{"a": ' * 100_000), ("tokenizer.json", "[" * 100_000)])
+@pytest.mark.parametrize(("name", "text"),
+                         [("tokenizer_config.json", json.dumps({"added_tokens_decoder": {"x": {"content": "a"}}})),
+                          ("tokenizer_config.json", json.dumps({"added_tokens_decoder": [1]})),
+                          ("tokenizer_config.json", json.dumps({"added_tokens_decoder": {"1": "a"}})),
+                          ("added_tokens.json", json.dumps({"a": "x"})),
+                          ("added_tokens.json", '{"a": 1' + "0" * 5000 + "}"), ("tokenizer_config.json", "[" * 100_000),
+                          ("special_tokens_map.json", '{"a": ' * 100_000), ("tokenizer.json", "[" * 100_000)])
 def test_damaged_files_beside_a_tokenizer_are_named(tmp_path, name, text):
     (tmp_path / "tokenizer.json").write_text(byte_bpe())
     (tmp_path / name).write_text(text)
@@ -268,25 +282,31 @@ def test_rows_of_json_that_nothing_can_hold_are_named(tmp_path, text, where):
         TableOptions().read_table(str(path), ["text"])
 
 
-@pytest.mark.parametrize("change", [
-    {"limits": None}, {"limits": []}, {"limits": {"vocab_size": 10, "type_vocab_size": 2}}, {"format": None}, {"format": "torch"},
-    {"format": ["onnx"]}, {"limits": {"vocab_size": 2**64, "type_vocab_size": 2, "max_seq_length": 8}}, {"options": 1}, {"inputs": 1},
-    {"outputs": {"logits": ["float32"]}}, {"outputs": {"logits": ["float33", [None, 2]]}}, {"outputs": {"logits": ["float32", [-1]]}}])
+@pytest.mark.parametrize("change",
+                         [{"limits": None}, {"limits": []}, {"limits": {"vocab_size": 10, "type_vocab_size": 2}},
+                          {"format": None}, {"format": "torch"}, {"format": ["onnx"]}, {
+                              "limits": {"vocab_size": 2**64, "type_vocab_size": 2, "max_seq_length": 8}
+                          }, {"options": 1}, {"inputs": 1}, {"outputs": {"logits": ["float32"]}},
+                          {"outputs": {"logits": ["float33", [None, 2]]}}, {"outputs": {"logits": ["float32", [-1]]}}])
 def test_a_description_of_a_portable_model_without_its_parts_is_refused(tmp_path, change):
-    whole = {"format": "onnx", "inputs": {"input_ids": ["int32", [None, None]]}, "outputs": {"logits": ["float32", [None, 2]]},
-             "limits": {"vocab_size": 10, "type_vocab_size": 2, "max_seq_length": 8}, "options": {}}
+    whole = {
+        "format": "onnx", "inputs": {"input_ids": ["int32", [None,
+                                                             None]]}, "outputs": {"logits": ["float32", [None, 2]]},
+        "limits": {"vocab_size": 10, "type_vocab_size": 2, "max_seq_length": 8}, "options": {}
+    }
     assert engines._fault_of(whole) == ""
     (tmp_path / engines.FILE).write_text(json.dumps(whole | change))
-    with pytest.raises(ValueError, match=f"model.json: expected what run_export writes beside a model: {next(iter(change))}"):
+    with pytest.raises(ValueError,
+                       match=f"model.json: expected what run_export writes beside a model: {next(iter(change))}"):
         engines.load_engine(str(tmp_path))
     (tmp_path / engines.FILE).write_text(json.dumps([whole]))
     with pytest.raises(ValueError, match="model.json: expected a mapping"):
         engines.load_engine(str(tmp_path))
 
 
-@pytest.mark.parametrize("change", [
-    {"model": 1}, {"model": {"type": []}}, {"model": {"type": "BPE", "vocab": 1}}, {"added_tokens": [[1]]}, {"post_processor": 1},
-    {"post_processor": {"type": "TemplateProcessing", "pair": [1]}}])
+@pytest.mark.parametrize(
+    "change", [{"model": 1}, {"model": {"type": []}}, {"model": {"type": "BPE", "vocab": 1}}, {"added_tokens": [[1]]},
+               {"post_processor": 1}, {"post_processor": {"type": "TemplateProcessing", "pair": [1]}}])
 def test_sections_of_another_kind_in_a_tokenizer_are_refused(tmp_path, change):
     (tmp_path / "tokenizer.json").write_text(json.dumps(json.loads(byte_bpe()) | change))
     with pytest.raises(ValueError, match=r"tokenizer.json: (model: )?expected"):
@@ -311,7 +331,7 @@ def test_tensorflow_is_not_imported_into_less_address_space_than_it_needs():
     code = ("import sys\nfrom official_bert import command_line\ntry:\n    import tensorflow\nfinally:\n"
             "    print('tensorflow' in sys.modules)")
     least = command_line.LEAST_ADDRESS_SPACE >> 10  # KiB
-    done = subprocess.run(["bash", "-c", f"ulimit -v {least - 1}; exec {sys.executable} -c \"$0\"", code], capture_output=True,
-                          text=True, check=False)
+    done = subprocess.run(["bash", "-c", f"ulimit -v {least - 1}; exec {sys.executable} -c \"$0\"", code],
+                          capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "False\n")
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: out of memory; ")

@@ -24,7 +24,8 @@ TEXTS = ["a b", "c", "b b a", "d"]
 def run(tmp_path_factory):
     """The folder of a run, never trained, whose texts stand in a column `review` and labels in `stars`."""
     folder = tmp_path_factory.mktemp("runs") / "reviews"
-    formats.write(dataclasses.replace(stored_small("classifier", num_hidden_layers=1), labels=LABELS), "ours", str(folder))
+    formats.write(dataclasses.replace(stored_small("classifier", num_hidden_layers=1), labels=LABELS), "ours",
+                  str(folder))
     config = RunFolder(str(folder)).recorded_config()
     RunFolder(str(folder)).write_config(dataclasses.replace(
         config, options={**config.options, "text_column": "review", "label_column": "stars"}))
@@ -40,31 +41,38 @@ def predictor(run):
 def table(predictor):
     """Rows with their right labels but the last, which has another than the answer."""
     labels = [answer["label"] for answer in predictor(TEXTS)]
-    return pandas.DataFrame({"review": TEXTS, "stars": [*labels[:-1], next(label for label in LABELS if label != labels[-1])]},
-                            index=[10, 20, 30, 40])
+    return pandas.DataFrame(
+        {"review": TEXTS, "stars": [*labels[:-1], next(label for label in LABELS if label != labels[-1])]},
+        index=[10, 20, 30, 40])
 
 
 def test_frames_series_arrays_and_own_columns_are_answered_as_lists_are(predictor, table):
     answers = predictor(TEXTS)
-    assert all(list(answer["probabilities"]) == LABELS and answer["label"] == max(answer["probabilities"], key=answer["probabilities"].get)
-               for answer in answers)
-    for given in (np.array(TEXTS), [{"review": text} for text in TEXTS], [{"text": text} for text in TEXTS], [[text] for text in TEXTS]):
+    assert all(
+        list(answer["probabilities"]) == LABELS
+        and answer["label"] == max(answer["probabilities"], key=answer["probabilities"].get) for answer in answers)
+    for given in (np.array(TEXTS), [{"review": text}
+                                    for text in TEXTS], [{"text": text} for text in TEXTS], [[text] for text in TEXTS]):
         assert predictor(given) == answers
     assert predictor(table.iloc[0]) == predictor({"review": "a b", "id": 3}) == predictor("a b")
     for given in (table, table["review"], table[["review"]].rename(columns={"review": "text"})):
         frame = predictor(given)
         assert list(frame.index) == [10, 20, 30, 40] and list(frame["label"]) == [answer["label"] for answer in answers]
-        assert [f"probability:{label}" for label in LABELS] == [name for name in frame if name.startswith("probability")]
+        assert [f"probability:{label}"
+                for label in LABELS] == [name for name in frame if name.startswith("probability")]
         assert frame["probability:fair"].tolist() == [answer["probabilities"]["fair"] for answer in answers]
     assert predictor(table.iloc[:0]).empty and predictor([]) == []
 
 
-@pytest.mark.parametrize(("given", "told"), [
-    ({"a", "b"}, "expected a list of texts, a text, a pandas frame or series, or a split of datasets, got set; list"),
-    ((text for text in TEXTS), "got generator; list"), (b"a", "got bytes"), (3, "got int 3"), ([3], "row 1: expected text, got 3"),
-    (pandas.DataFrame({"title": ["a"]}), "texts: expected columns 'review' or 'text', found 'title'; rename them"),
-    (pandas.DataFrame({"review": ["a", 3]}), r"texts\[row 1\]: column 'review': expected text, got 3"),
-    ([{"review": 3}], "row 1: column 'review': expected text, got 3"), (pandas.Series(["a", None]), "row 2: expected text")])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [({"a", "b"}, "expected a list of texts, a text, a pandas frame or series, or a split of datasets, got set; list"),
+     ((text for text in TEXTS), "got generator; list"), (b"a", "got bytes"), (3, "got int 3"),
+     ([3], "row 1: expected text, got 3"),
+     (pandas.DataFrame({"title": ["a"]}), "texts: expected columns 'review' or 'text', found 'title'; rename them"),
+     (pandas.DataFrame({"review": ["a", 3]}), r"texts\[row 1\]: column 'review': expected text, got 3"),
+     ([{"review": 3}], "row 1: column 'review': expected text, got 3"),
+     (pandas.Series(["a", None]), "row 2: expected text")])
 def test_other_iterables_and_frames_of_other_columns_are_refused_with_the_reason(predictor, given, told):
     with pytest.raises(ValueError, match=told):
         predictor(given)
@@ -75,7 +83,8 @@ def test_a_run_is_measured_on_a_table_and_its_mistakes_are_a_frame(run, predicto
     assert tuned.evaluate(table)["accuracy"] == predictor.evaluate(table.to_dict("records"))["accuracy"] == 0.75
     found = tuned.mistakes(table)
     wrong = predictor("d")
-    assert list(found.columns) == ["text", "label", "answer", *(f"probability:{label}" for label in LABELS)] and list(found.index) == [3]
+    assert list(found.columns) == ["text", "label", "answer", *(f"probability:{label}"
+                                                                for label in LABELS)] and list(found.index) == [3]
     assert found.loc[3].tolist()[:3] == ["d", table["stars"].iloc[3], wrong["label"]]
     assert found.loc[3].tolist()[3:] == pytest.approx(list(wrong["probabilities"].values()), abs=1e-5)
     assert tuned.mistakes(table.iloc[:3]).empty
@@ -87,18 +96,24 @@ def test_a_run_is_measured_on_a_table_and_its_mistakes_are_a_frame(run, predicto
 
 def test_a_file_is_measured_with_the_reading_options_of_training(run, predictor, table, tmp_path):
     path = tmp_path / "mails.csv"
-    path.write_bytes(table.rename(columns={"review": "body"}).assign(body="schön").to_csv(sep=";", index=False).encode("cp1252"))
+    path.write_bytes(
+        table.rename(columns={"review": "body"}).assign(body="schön").to_csv(sep=";", index=False).encode("cp1252"))
     options = {"encoding": "cp1252", "delimiter": ";", "text_column": "body"}
     tuned = official_bert.load_run(run)
-    assert tuned.evaluate(path, **options) == predictor.evaluate(path, **options) == tuned.evaluate(table.assign(review="schön"))
+    assert tuned.evaluate(path, **options) == predictor.evaluate(path, **options) == tuned.evaluate(
+        table.assign(review="schön"))
     assert len(tuned.mistakes(path, **options)) == len(tuned.mistakes(table.assign(review="schön")))
     for measure in (tuned.evaluate, tuned.mistakes, predictor.evaluate):
-        with pytest.raises(ValueError, match=r"mails\.csv:2: not valid UTF-8.*: encoding=cp1252 reads it, or another") as told:
+        with pytest.raises(ValueError,
+                           match=r"mails\.csv:2: not valid UTF-8.*: encoding=cp1252 reads it, or another") as told:
             measure(path, delimiter=";", text_column="body")
         assert "--encoding" not in str(told.value) and "--set" not in str(told.value)
-        with pytest.raises(ValueError, match=r"expected a column 'review', found 'body;stars' .* text_column= names another"):
+        with pytest.raises(ValueError,
+                           match=r"expected a column 'review', found 'body;stars' .* text_column= names another"):
             measure(path, encoding="cp1252")
-        with pytest.raises(ValueError, match=r"^labels: expected an option for reading data \(file_format, delimiter, header, encoding, "):
+        with pytest.raises(
+                ValueError,
+                match=r"^labels: expected an option for reading data \(file_format, delimiter, header, encoding, "):
             measure(path, labels=["a"])
 
 
@@ -106,8 +121,10 @@ def test_errors_name_keywords_to_python_and_flags_to_commands(run, tmp_path):
     (tmp_path / "a.csv").write_text("text;label\na;1\nb;0\n")
     train = {"output_dir": tmp_path / "run", "init_checkpoint": run, "max_seq_length": 8}
     for more, told in (({}, "expected training data: train, or one of train.tsv.* in data_dir"),
-                       ({"train": tmp_path / "a.csv"}, r"'text;label' \(delimiter=';' divides it\); .*\.csv --task=class"),
-                       ({"train": tmp_path / "a.csv", "encoding": "latin-99"}, "^encoding=latin-99: expected an encoding that Python")):
+                       ({"train": tmp_path / "a.csv"},
+                        r"'text;label' \(delimiter=';' divides it\); .*\.csv --task=class"),
+                       ({"train": tmp_path / "a.csv",
+                         "encoding": "latin-99"}, "^encoding=latin-99: expected an encoding that Python")):
         with pytest.raises(ValueError, match=told):
             official_bert.fine_tune("classification", **train, **more)
     with pytest.raises(ValueError, match="expected training data: --train_file, or one of"):

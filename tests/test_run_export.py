@@ -47,7 +47,9 @@ def test_a_run_becomes_a_model_that_answers_text_and_ids(run_folder, tmp_path):
     assert f"{tmp_path}/blank/text/1: text -> tokens, probabilities, num_blanks, truncated" in finished.stdout
     found = load_exported(str(tmp_path / "blank"))(text=["the [MASK] is", "the " * 30])
     assert found["tokens"].shape == (2, 1, 2) and found["truncated"].tolist() == [False, True]
-    rows = {"input_ids": [[1, 2, 3]], "input_mask": [[1, 1, 1]], "segment_ids": [[0, 0, 0]], "masked_lm_positions": [[1]]}
+    rows = {
+        "input_ids": [[1, 2, 3]], "input_mask": [[1, 1, 1]], "segment_ids": [[0, 0, 0]], "masked_lm_positions": [[1]]
+    }
     logits = load_exported(str(tmp_path / "blank"), "ids")(**rows)["logits"]
     wanted = model({name: np.array(value, np.int32) for name, value in rows.items()})["mlm_logits"]
     np.testing.assert_allclose(logits, wanted, atol=1e-5)
@@ -58,10 +60,15 @@ def test_a_mistake_gives_one_line_and_writes_nothing(run_folder, tmp_path):
     assert finished.returncode == 1
     assert finished.stderr.strip().split("\n")[-1].startswith("error: --max_seq_length: expected 3 to 32")
     assert "Traceback" not in finished.stderr
-    finished = run_export(f"--checkpoint={run_folder[0]}", f"--output={tmp_path / 'x'}", "--version=-1")  # a folder that no server reads
+    # a folder that no server reads
+    finished = run_export(f"--checkpoint={run_folder[0]}", f"--output={tmp_path / 'x'}", "--version=-1")
     assert finished.returncode == 1 and "version" in finished.stderr.splitlines()[0]
-    finished = run_export(f"--checkpoint={run_folder[0]}", f"--output={tmp_path / 'x'}", "--format=onnx", "--warmup_batch_sizes=4")
-    assert finished.returncode == 1 and "error: --warmup_batch_sizes: expected saved_model in --format beside it" in finished.stderr
+    finished = run_export(f"--checkpoint={run_folder[0]}", f"--output={tmp_path / 'x'}", "--format=onnx",
+                          "--warmup_batch_sizes=4")
+    assert (
+        finished.returncode == 1
+        and "error: --warmup_batch_sizes: expected saved_model in --format beside it" in finished.stderr
+    )
     assert not (tmp_path / "x").exists()
 
 
@@ -92,9 +99,12 @@ def test_a_vocabulary_larger_than_the_model_is_refused(run_folder, small_config)
 @pytest.mark.slow
 def test_a_published_encoder_becomes_a_served_model_in_one_command(tmp_path):
     formats.write(stored_small(""), "hugging_face", str(tmp_path / "hf"))
-    finished = run_export(f"--checkpoint={tmp_path / 'hf'}", "--head=embeddings", f"--output={tmp_path / 'x'}", "--warmup_batch_sizes=")
+    finished = run_export(f"--checkpoint={tmp_path / 'hf'}", "--head=embeddings", f"--output={tmp_path / 'x'}",
+                          "--warmup_batch_sizes=")
     assert finished.returncode == 0, finished.stderr
     assert load_exported(str(tmp_path / "x"))(text=["a b"])["embedding"].shape == (1, 8)
-    for more, told in (((), "an encoder without a head: expected --head=embeddings"), (("--checkpoint=nowhere",), "nowhere: expected the")):
+    for more, told in (((), "an encoder without a head: expected --head=embeddings"), (("--checkpoint=nowhere",),
+                                                                                       "nowhere: expected the")):
         finished = run_export(f"--checkpoint={tmp_path / 'hf'}", f"--output={tmp_path / 'y'}", *more)
-        assert finished.returncode == 1 and "Traceback" not in finished.stderr and told in finished.stderr.strip().splitlines()[-1]
+        assert finished.returncode == 1 and "Traceback" not in finished.stderr and told in finished.stderr.strip(
+        ).splitlines()[-1]

@@ -50,7 +50,8 @@ def run(files, output, *more, train="train-*.tfrecord"):
 
 
 def start(files, output, *more):
-    return subprocess.Popen([sys.executable, *command(files, output, *more)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen([sys.executable, *command(files, output, *more)], stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True)
 
 
 def losses_by_step(output):
@@ -76,15 +77,22 @@ def test_a_run_tells_what_it_does_and_leaves_what_is_needed(uninterrupted):
     assert "ETA" in done.stdout and "seq/s" in done.stdout and "mlm_accuracy = " in done.stdout
     assert list(losses_by_step(output)) == list(range(1, STEPS + 1))
     row = json.loads((output / "log.jsonl").read_text().splitlines()[5])
-    assert {"train/learning_rate", "train/gradient_norm", "train/parameter_norm", "train/mlm_accuracy", "train/nsp_accuracy",
-            "train/sequences_per_second", "train/tokens_per_second"} <= set(row)
+    assert {
+        "train/learning_rate", "train/gradient_norm", "train/parameter_norm", "train/mlm_accuracy",
+        "train/nsp_accuracy", "train/sequences_per_second", "train/tokens_per_second"
+    } <= set(row)
     names = {path.name for path in output.iterdir()}
     assert {"config.yaml", "log.jsonl", "tensorboard", f"ckpt-{STEPS}.index", "ckpt-28.index"} <= names
     assert "ckpt-24.index" not in names
     card = (output / "README.md").read_text()
     assert "| task | pretraining |" in card and "| begun with | random weights (seed 12345) |" in card
-    assert "| training data | train-\\*.tfrecord, 240 rows |" in card and "| evaluation data | held\\_out.tfrecord, 20 rows |" in card
-    measured = [row["eval/mlm_loss"] for line in (output / "log.jsonl").open() if "eval/mlm_loss" in (row := json.loads(line))]
+    assert (
+        "| training data | train-\\*.tfrecord, 240 rows |" in card
+        and "| evaluation data | held\\_out.tfrecord, 20 rows |" in card
+    )
+    measured = [
+        row["eval/mlm_loss"] for line in (output / "log.jsonl").open() if "eval/mlm_loss" in (row := json.loads(line))
+    ]
     bounds = re.search(rf"\| mlm\\_loss \| {measured[-1]:.4f} \| ([\d.]+) to ([\d.]+) \|", card)
     assert float(bounds[1]) < measured[-1] < float(bounds[2])
     assert "tensorflow 2." in card and "run\\_pretraining" in card and "| options.objective |" not in card  # a default
@@ -125,7 +133,8 @@ def test_sigterm_saves_and_says_so_by_its_status(files, uninterrupted):
             process.send_signal(signal.SIGTERM)
             break
     out, _ = process.communicate(timeout=120)
-    assert process.returncode == 75 and "SIGTERM: first finishes the steps" in out.split("SIGTERM: saved at step", 1)[-2]
+    assert process.returncode == 75 and "SIGTERM: first finishes the steps" in out.split("SIGTERM: saved at step",
+                                                                                         1)[-2]
     # The newest checkpoint being damaged too, there is none to go on from: told, not restarted in silence.
     newest = max(output.glob("ckpt-*.data*"), key=os.path.getmtime)
     data = bytearray(newest.read_bytes())
@@ -195,21 +204,27 @@ def test_an_evaluation_beside_a_run_waits_for_its_first_checkpoint(files, tmp_pa
 
 
 def test_flags_that_would_do_nothing_are_refused(files, tmp_path):
-    for flags, told in ((["--idle_seconds=3"], "--idle_seconds: expected --mode=eval_continuous beside it"),
-                        (["--mode=eval", "--profile_steps=1:2", f"--init_checkpoint={tmp_path}"], "--profile_steps: expected training"),
-                        (["--set=optimizer.warmup_steps=3", "--set=optimizer.warmup_proportion=0.1"],
-                         "config.optimizer.warmup_proportion: expected config.optimizer.warmup_steps 0 (not 3) beside it, got 0.1 without"),
-                        (["--mode=eval", "--do_train"], "--do_train: expected --mode=train beside it"),
-                        ([f"--profile_steps={STEPS}:99"], f"--profile_steps: expected steps of a training of {STEPS}, got {STEPS}:99"),
-                        (["--strategy=mirrored", "--num_cpu_devices=-1"], "--num_cpu_devices=-1: -1 is not a non-negative integer"),
+    for flags, told in ((["--idle_seconds=3"], "--idle_seconds: expected --mode=eval_continuous beside it"), ([
+            "--mode=eval", "--profile_steps=1:2", f"--init_checkpoint={tmp_path}"
+    ], "--profile_steps: expected training"), ([
+            "--set=optimizer.warmup_steps=3", "--set=optimizer.warmup_proportion=0.1"
+    ], "config.optimizer.warmup_proportion: expected config.optimizer.warmup_steps 0 (not 3) beside it, got 0.1 without"
+                                               ), (["--mode=eval",
+                                                    "--do_train"], "--do_train: expected --mode=train beside it"),
+                        ([f"--profile_steps={STEPS}:99"],
+                         f"--profile_steps: expected steps of a training of {STEPS}, got {STEPS}:99"),
+                        (["--strategy=mirrored",
+                          "--num_cpu_devices=-1"], "--num_cpu_devices=-1: -1 is not a non-negative integer"),
                         (["--tpu_name=local"], "--tpu_name: expected --strategy=tpu beside it, got one_device")):
         done = run(files, tmp_path / "none", *flags)
         assert done.returncode == 1 and told in done.stderr and not list(tmp_path.glob("none/[!.]*")), done.stderr
 
 
 def test_a_command_line_of_2018_works(files, tmp_path):
-    model = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
-             "max_position_embeddings": 16, "type_vocab_size": 2, "hidden_act": "gelu", "directionality": "bidi"}
+    model = {
+        "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
+        "max_position_embeddings": 16, "type_vocab_size": 2, "hidden_act": "gelu", "directionality": "bidi"
+    }
     (tmp_path / "bert_config.json").write_text(json.dumps(model))
     done = run_here(
         "-m", "official_bert.run_pretraining", f"--input_file={files}/held_out.tfrecord", "--do_train=True",
@@ -248,11 +263,15 @@ def test_a_checkpoint_tells_its_size_and_casing_on_top_of_the_small_yaml(golden,
 
 @pytest.mark.slow
 def test_domain_text_on_a_published_checkpoint(files, root, tmp_path):
-    formats.write(dataclasses.replace(stored_small("pretraining", vocab_size=40, max_position_embeddings=16),
-                                      vocab=[*WORDS, *(f"w{number}" for number in range(20))]), "hugging_face", str(tmp_path / "hf"))
-    arguments = [f"--config={root}/configs/pretrain/small.yaml", f"--init_checkpoint={tmp_path}/hf", "--num_train_steps=2",
-                 "--learning_rate=2e-5", "--max_seq_length=16",
-                 "--max_predictions_per_seq=3", "--train_batch_size=8", "--set=training.eval_every=0"]
+    formats.write(
+        dataclasses.replace(stored_small("pretraining", vocab_size=40, max_position_embeddings=16),
+                            vocab=[*WORDS, *(f"w{number}" for number in range(20))]), "hugging_face",
+        str(tmp_path / "hf"))
+    arguments = [
+        f"--config={root}/configs/pretrain/small.yaml", f"--init_checkpoint={tmp_path}/hf", "--num_train_steps=2",
+        "--learning_rate=2e-5", "--max_seq_length=16", "--max_predictions_per_seq=3", "--train_batch_size=8",
+        "--set=training.eval_every=0"
+    ]
     done = run(files, tmp_path / "run", *arguments, "--set=options.first_weights=neighbours")
     assert done.returncode == 1 and "--init_checkpoint: expected config.options.first_weights random" in done.stderr
     assert not (tmp_path / "run").exists()
@@ -262,7 +281,11 @@ def test_domain_text_on_a_published_checkpoint(files, root, tmp_path):
         shutil.rmtree(tmp_path / "hf", ignore_errors=True)
     assert "model.hidden_size" not in done.stderr and "resumed" in done.stdout
     done = run(files, tmp_path / "run", *arguments, "--set=model.hidden_size=16")
-    assert done.returncode == 1 and "config.model.hidden_size is 8 there, got 16" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 1
+        and "config.model.hidden_size is 8 there, got 16" in done.stderr
+        and "Traceback" not in done.stderr
+    )
 
 
 @pytest.mark.slow
@@ -270,16 +293,19 @@ def test_a_finished_run_is_enough_to_evaluate_it_and_to_go_on(files, tmp_path):
     done = run(files, tmp_path / "run", "--num_train_steps=6")
     assert done.returncode == 0, done.stderr
     found = {}
-    for place in ("--output_dir=run", "--init_checkpoint=run", "--init_checkpoint=run/model.ckpt-6"):  # the last is 2018's name
+    # the last is 2018's name
+    for place in ("--output_dir=run", "--init_checkpoint=run", "--init_checkpoint=run/model.ckpt-6"):
         done = run_here("-m", "official_bert.run_pretraining", "--mode=eval", place.replace("=", f"={tmp_path}/"),
                         f"--eval_input_file={files}/held_out.tfrecord")
         assert done.returncode == 0, done.stderr
         found[place] = [line for line in done.stdout.splitlines() if line.startswith(("mlm_", "nsp_", "loss"))]
     assert len(found["--output_dir=run"]) == 6 and len({tuple(lines) for lines in found.values()}) == 1
-    (tmp_path / "more.yaml").write_text(f"base: {files}/config.yaml\nphases: [{{steps: 6}}, {{steps: 2, batch_size: 8}}]\n")
-    done = run_here("-m", "official_bert.run_pretraining", f"--config={tmp_path}/more.yaml", f"--input_file={files}/train-*.tfrecord",
-                    f"--output_dir={tmp_path}/run")
+    (tmp_path
+     / "more.yaml").write_text(f"base: {files}/config.yaml\nphases: [{{steps: 6}}, {{steps: 2, batch_size: 8}}]\n")
+    done = run_here("-m", "official_bert.run_pretraining", f"--config={tmp_path}/more.yaml",
+                    f"--input_file={files}/train-*.tfrecord", f"--output_dir={tmp_path}/run")
     assert done.returncode == 0, done.stderr
     assert "at step 6 of 8" in done.stdout and RunFolder(str(tmp_path / "run")).steps_done == 8
     asked = run_here("-m", "official_bert.run_predict", f"--model={tmp_path}/run", "a [MASK]")
-    assert asked.returncode == 1 and "--vocab_file" in asked.stderr, asked.stdout  # this run was trained without a vocabulary
+    # this run was trained without a vocabulary
+    assert asked.returncode == 1 and "--vocab_file" in asked.stderr, asked.stdout

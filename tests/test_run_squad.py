@@ -21,7 +21,8 @@ from official_bert.tasks.loading import load_task
 from official_bert.training import loop
 from official_bert.training.reporting import documents
 
-WORDS = ("greenhouse", "ferry", "violin", "atlas", "ledger", "clock", "hinges", "pilot", "account", "keeper", "machine", "vane")
+WORDS = ("greenhouse", "ferry", "violin", "atlas", "ledger", "clock", "hinges", "pilot", "account", "keeper", "machine",
+         "vane")
 NAMES = ("Brno", "Anne", "Nora")
 
 
@@ -44,9 +45,11 @@ def write_questions(path, count, seed):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory, golden):
     folder = tmp_path_factory.mktemp("squad")
-    config = {"vocab_size": 3000, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
-              "max_position_embeddings": 64, "type_vocab_size": 2, "initializer_range": 0.1, "hidden_act": "gelu",
-              "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = {
+        "vocab_size": 3000, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 64, "max_position_embeddings": 64, "type_vocab_size": 2, "initializer_range": 0.1,
+        "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0
+    }
     (folder / "bert_config.json").write_text(json.dumps(config))
     (folder / "vocab.txt").write_bytes((golden / "vocab_uncased.txt").read_bytes())
     write_questions(folder / "train.json", 300, 0)
@@ -66,7 +69,8 @@ def train_flags(files, output, *more):
 
 @pytest.fixture(scope="module")
 def trained(files):
-    done = run(*train_flags(files, files / "first", "--learning_rate=3e-3", "--num_train_epochs=8", "--train_batch_size=32",
+    done = run(*train_flags(files, files
+                            / "first", "--learning_rate=3e-3", "--num_train_epochs=8", "--train_batch_size=32",
                             "--do_predict", f"--predict_file={files}/dev.json", f"--cache_dir={files}/cache"))
     assert done.returncode == 0, done.stderr
     return done
@@ -93,8 +97,10 @@ def test_the_flags_of_2018_train_answer_and_measure(files, trained):
 
 def test_a_second_fine_tuning_begins_where_the_first_ended_and_both_answer_together(files, trained):
     second = files / "second"
-    done = run(*train_flags(files, second, "--learning_rate=1e-4", "--num_train_epochs=0.2", f"--init_checkpoint={files}/first"),
-               f"--ensemble={files}/first,{second}", "--do_predict", f"--predict_file={files}/dev.json", "--n_best_size=3")
+    done = run(
+        *train_flags(files, second, "--learning_rate=1e-4", "--num_train_epochs=0.2",
+                     f"--init_checkpoint={files}/first"), f"--ensemble={files}/first,{second}", "--do_predict",
+        f"--predict_file={files}/dev.json", "--n_best_size=3")
     assert done.returncode == 0, done.stderr
     assert "initialised (weights only)" in done.stdout and "new:" not in done.stdout
     assert float(results(second)["f1"]) > 0.8
@@ -105,11 +111,13 @@ def test_a_second_fine_tuning_begins_where_the_first_ended_and_both_answer_toget
 def test_one_command_measures_a_trained_model_in_several_languages(files, trained, tmp_path):
     for language, seed in (("en", 3), ("th", 4)):
         path = write_questions(tmp_path / f"made.{language}.json", 8, seed)
-    path.write_text(path.read_text().replace("ferry", "\u0e17\u0e35\u0e48"))  # a Thai word, whose vowel signs lower-casing deletes
+    # a Thai word, whose vowel signs lower-casing deletes
+    path.write_text(path.read_text().replace("ferry", "\u0e17\u0e35\u0e48"))
     done = run(f"--output_dir={files}/first", f"--eval_files={tmp_path}/made.*.json")
     assert done.returncode == 0, done.stderr
     rows = json.loads((files / "first/languages.json").read_text())
-    assert [(row["language"], row["file"], row["questions"]) for row in rows] == [("en", "made.en.json", 8), ("th", "made.th.json", 8)]
+    assert [(row["language"], row["file"], row["questions"]) for row in rows] == [("en", "made.en.json", 8),
+                                                                                  ("th", "made.th.json", 8)]
     english, thai = rows
     assert english["exact_match"] == english["mlqa_exact_match"] > 0.5 and english["f1"] >= english["exact_match"]
     assert thai["mlqa_exact_match"] is None and thai["mlqa_f1"] is None and thai["exact_match"] > 0
@@ -123,21 +131,29 @@ def test_one_command_measures_a_trained_model_in_several_languages(files, traine
     assert len(json.loads((files / "first/predictions_made.th.json").read_text())) == 8
     (tmp_path / "made.json").write_bytes(path.read_bytes())
     done = run(f"--output_dir={files}/first", f"--eval_files={tmp_path}/made.json")
-    assert done.returncode == 1 and "made.json: expected the language in the file's name, as in xquad.de.json" in done.stderr
+    assert (
+        done.returncode == 1
+        and "made.json: expected the language in the file's name, as in xquad.de.json" in done.stderr
+    )
 
 
 @pytest.mark.slow
 def test_replicas_share_the_questions_to_answer(files, trained, tmp_path):
     shutil.copytree(files / "first", tmp_path / "run")
     write_questions(tmp_path / "made.en.json", 9, 3)
-    command = [sys.executable, "-m", "official_bert.run_squad", f"--output_dir={tmp_path}/run", "--strategy=mirrored",
-               "--num_cpu_devices=2", "--do_predict", f"--predict_file={files}/dev.json", f"--eval_files={tmp_path}/made.en.json"]
+    command = [
+        sys.executable, "-m", "official_bert.run_squad", f"--output_dir={tmp_path}/run", "--strategy=mirrored",
+        "--num_cpu_devices=2", "--do_predict", f"--predict_file={files}/dev.json",
+        f"--eval_files={tmp_path}/made.en.json"
+    ]
     done = subprocess.run([*command, "--predict_batch_size=7"], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "config.training.eval_batch_size: expected a multiple of 2 replicas" in done.stderr
     (tmp_path / "run/nbest_predictions.json").unlink()
-    done = subprocess.run([*command, "--predict_batch_size=14"], capture_output=True, text=True, check=False)  # the last has 4 rows
+    # the last has 4 rows
+    done = subprocess.run([*command, "--predict_batch_size=14"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    answers, wanted = (json.loads((folder / "nbest_predictions.json").read_text()) for folder in (tmp_path / "run", files / "first"))
+    answers, wanted = (json.loads((folder / "nbest_predictions.json").read_text())
+                       for folder in (tmp_path / "run", files / "first"))
     assert list(answers) == list(wanted) and len(answers) == 60
     for found, alone in zip(answers.values(), wanted.values()):
         assert [row["probability"] for row in found] == pytest.approx([row["probability"] for row in alone], abs=1e-4)
@@ -146,7 +162,8 @@ def test_replicas_share_the_questions_to_answer(files, trained, tmp_path):
 
 def test_questions_to_answer_that_are_training_questions_are_refused_before_training(files, tmp_path):
     (tmp_path / "copy.json").write_bytes((files / "train.json").read_bytes())
-    asked = train_flags(files, tmp_path / "run", "--do_predict", f"--predict_file={tmp_path}/copy.json", "--num_train_epochs=0.1")
+    asked = train_flags(files, tmp_path / "run", "--do_predict", f"--predict_file={tmp_path}/copy.json",
+                        "--num_train_epochs=0.1")
     done = run(*asked)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and not list((tmp_path / "run").glob("ckpt*"))
     assert "300 of its 300 questions are in" in done.stderr and "(--allow_same_data allows it)" in done.stderr
@@ -156,13 +173,18 @@ def test_questions_that_their_answers_would_replace_are_refused(files, tmp_path)
     asked = write_questions(tmp_path / "predictions.json", 3, 5)
     before = asked.read_bytes()
     done = run(f"--output_dir={tmp_path}", "--do_predict", f"--predict_file={asked}")
-    assert done.returncode == 1 and f"--predict_file={asked}: answers would replace this file" in done.stderr, done.stderr
+    assert done.returncode == 1 and f"--predict_file={asked}: answers would replace this file" in done.stderr, (
+        done.stderr
+    )
     assert asked.read_bytes() == before
 
 
 def test_epochs_beside_steps_that_count_are_refused(files, tmp_path):
     done = run(*train_flags(files, tmp_path / "run", "--num_train_epochs=2", "--set=training.steps=5"))
-    assert done.returncode == 1 and "config.training.epochs: expected config.training.steps 0 (not 5) beside it" in done.stderr, done.stderr
+    assert (
+        done.returncode == 1
+        and "config.training.epochs: expected config.training.steps 0 (not 5) beside it" in done.stderr
+    ), done.stderr
     assert not (tmp_path / "run/config.yaml").exists()
 
 
@@ -199,11 +221,14 @@ def test_the_threshold_is_read_and_stored_beside_the_best_checkpoint_if_it_answe
         del paragraph["qas"][0]["answers"]
     (tmp_path / "test.json").write_text(json.dumps(asked))
     done = run(f"--output_dir={tmp_path}", "--do_predict", f"--predict_file={tmp_path}/test.json")
-    assert done.returncode == 0 and "tuned in evaluation: null_score_diff_threshold: 0.0 -> -222.0" in done.stdout, done.stderr
+    assert done.returncode == 0 and "tuned in evaluation: null_score_diff_threshold: 0.0 -> -222.0" in done.stdout, (
+        done.stderr
+    )
     assert set(json.loads((tmp_path / "predictions.json").read_text()).values()) == {""}  # every score lies above it
     done = run(f"--output_dir={tmp_path}", "--do_predict", f"--predict_file={dev}")
     assert done.returncode == 0, done.stderr
-    assert tuned_for(str(best / "ckpt-1")) == {"null_score_diff_threshold": float(results(tmp_path)["best_f1_threshold"])}
+    assert tuned_for(str(best
+                         / "ckpt-1")) == {"null_score_diff_threshold": float(results(tmp_path)["best_f1_threshold"])}
     assert tuned_for(str(tmp_path / "ckpt-1")) == {"null_score_diff_threshold": 111.0}
 
 
@@ -226,30 +251,38 @@ def test_training_on_without_an_evaluation_forgets_the_threshold_of_earlier_weig
     assert found == [tuned, {}] and "what was tuned for earlier weights is forgotten (tuned.json)" in done.stdout
 
 
-def test_a_fine_tuned_checkpoint_answers_with_its_own_threshold_and_vocabulary_and_another_one_not_at_all(files, tmp_path):
-    config = make_config("squad", options={"max_seq_length": 48, "doc_stride": 16, "max_query_length": 8, "version_2_with_negative": True})
+def test_a_fine_tuned_checkpoint_answers_with_its_own_threshold_and_vocabulary_and_another_one_not_at_all(
+        files, tmp_path):
+    config = make_config(
+        "squad",
+        options={"max_seq_length": 48, "doc_stride": 16, "max_query_length": 8, "version_2_with_negative": True})
     first, new, model = tmp_path / "first", tmp_path / "new", load_task(config).build_model()
     first.mkdir()
     save_config(config, str(first / "config.yaml"))
     weights_checkpoint(model).write(str(first / "ckpt-1"))
     write_tuned({"null_score_diff_threshold": -222.0}, f"{first}/ckpt-1")
-    dev, vocab = write_questions(tmp_path / "dev.en.json", 4, 5), (files / "vocab.txt").read_text().splitlines(keepends=True)
+    dev, vocab = write_questions(tmp_path / "dev.en.json", 4,
+                                 5), (files / "vocab.txt").read_text().splitlines(keepends=True)
     (tmp_path / "test.jsonl").write_text(json.dumps({"question": "Who?", "context": "Anne is a pilot."}) + "\n")
-    asked = ("--max_seq_length=48", "--max_query_length=8", "--version_2_with_negative", f"--output_dir={new}", "--do_predict",
-             f"--predict_file={tmp_path}/test.jsonl")
+    asked = ("--max_seq_length=48", "--max_query_length=8", "--version_2_with_negative", f"--output_dir={new}",
+             "--do_predict", f"--predict_file={tmp_path}/test.jsonl")
     done = run(*asked, f"--init_checkpoint={first}")
     assert done.returncode == 1 and "error: --vocab_file: expected the vocabulary of the checkpoint" in done.stderr
     (first / "vocab.txt").write_text("".join(vocab))
     done = run(*asked, f"--init_checkpoint={first}")
-    assert done.returncode == 0 and "tuned in evaluation: null_score_diff_threshold: 0.0 -> -222.0" in done.stdout, done.stderr
+    assert done.returncode == 0 and "tuned in evaluation: null_score_diff_threshold: 0.0 -> -222.0" in done.stdout, (
+        done.stderr
+    )
     assert json.loads((new / "predictions.json").read_text()) == {"0": ""}
-    for value in ("--null_score_diff_threshold=0", "--set=options.null_score_diff_threshold=0.0"):  # a number that is given counts
+    # a number that is given counts
+    for value in ("--null_score_diff_threshold=0", "--set=options.null_score_diff_threshold=0.0"):
         done = run(*asked, f"--init_checkpoint={first}", value)
         assert done.returncode == 0 and "tuned in evaluation" not in done.stdout, done.stderr
     values = json.loads(dev.read_text())
     del values["data"][0]["paragraphs"][2]["qas"][0]["answers"]
     (tmp_path / "partly.json").write_text(json.dumps(values))
-    done = run(*asked[:-1], f"--predict_file={tmp_path}/partly.json", f"--init_checkpoint={first}", f"--output_dir={tmp_path}/partly")
+    done = run(*asked[:-1], f"--predict_file={tmp_path}/partly.json", f"--init_checkpoint={first}",
+               f"--output_dir={tmp_path}/partly")
     assert done.returncode == 1 and f"{tmp_path}/partly.json: question 'q2': expected gold answers" in done.stderr
     assert not (tmp_path / "partly").exists()
     done = run(*asked[:-1], f"--predict_file={dev}", f"--init_checkpoint={first}")
@@ -257,7 +290,9 @@ def test_a_fine_tuned_checkpoint_answers_with_its_own_threshold_and_vocabulary_a
     assert not (new / "tuned.json").exists()  # the weights that were measured lie elsewhere
     formats.write(formats.encoder_of(formats.read(str(first))), "hugging_face", str(tmp_path / "encoder"))
     done = run(*asked, f"--init_checkpoint={tmp_path}/encoder", f"--vocab_file={files}/vocab.txt")
-    assert done.returncode == 1 and "span/" in done.stderr and "expected a fine-tuned checkpoint" in done.stderr, done.stdout
+    assert done.returncode == 1 and "span/" in done.stderr and "expected a fine-tuned checkpoint" in done.stderr, (
+        done.stdout
+    )
     done = run(f"--output_dir={first}", f"--eval_files={dev}", "--do_lower_case=False")
     assert done.returncode == 1 and f"{first}: its vocabulary or casing is not that of the questions" in done.stderr
     (tmp_path / "vocab.txt").write_text("".join(sorted(vocab)))

@@ -23,10 +23,12 @@ TOLD, STOPPED = "SIGINT: ends after the computation under way\n", "error: stoppe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("iterations", "errors"), [(1, STOPPED), (6_000_000, TOLD + STOPPED)], ids=["idle", "in compiled code"])
+@pytest.mark.parametrize(("iterations", "errors"), [(1, STOPPED), (6_000_000, TOLD + STOPPED)],
+                         ids=["idle", "in compiled code"])
 def test_ctrl_c_is_answered_within_a_second(root, iterations, errors):
-    process = subprocess.Popen([sys.executable, "-c", DEAF.replace("ITERATIONS", str(iterations))], text=True, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(root)})
+    process = subprocess.Popen([sys.executable, "-c", DEAF.replace("ITERATIONS", str(iterations))], text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               env={**os.environ, "PYTHONPATH": str(root)})
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.2)
     begin = time.monotonic()
@@ -53,4 +55,5 @@ run_main(main)
         return done.stdout, done.stderr
 
     assert run() == ("sum 64.0\n", "")
-    assert re.search(r"^I\d{4} .*XLA", run(TF_CPP_MIN_LOG_LEVEL="0")[1], re.MULTILINE)  # as a person who looks for a reason asks for
+    # as a person who looks for a reason asks for
+    assert re.search(r"^I\d{4} .*XLA", run(TF_CPP_MIN_LOG_LEVEL="0")[1], re.MULTILINE)

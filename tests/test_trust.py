@@ -1,4 +1,6 @@
-"""No file that someone else could have written is ever executed: the calls that would do so are banned, in all of the repository."""
+"""No file that someone else could have written is ever executed: the calls that would do so are banned, in all of the
+repository.
+"""
 
 import ast
 import pathlib
@@ -9,33 +11,58 @@ ROOT = pathlib.Path(__file__).parent.parent
 FOLDERS = ("official_bert", "tools", "benchmarks", "configs", "deploy", "docs", "tests")
 SOURCES = sorted([*(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")), *ROOT.glob("*.py")])
 # Modules whose files are programs when they are read.
-BANNED_MODULES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "jsonpickle", "runpy", "imp"}
-BANNED_CALLS = {"eval", "exec", "compile", "__import__",
-                "torch.load", "yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "yaml.Loader", "yaml.UnsafeLoader",
-                "yaml.FullLoader", "os.system", "os.popen", "importlib.import_module"}
+BANNED_MODULES = {
+    "pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "jsonpickle", "runpy", "imp"
+}
+BANNED_CALLS = {
+    "eval", "exec", "compile", "__import__", "torch.load", "yaml.load", "yaml.load_all", "yaml.unsafe_load",
+    "yaml.full_load", "yaml.Loader", "yaml.UnsafeLoader", "yaml.FullLoader", "os.system", "os.popen",
+    "importlib.import_module"
+}
 BANNED_METHODS = {"read_pickle", "unsafe_load", "unsafe_load_all", "exec_module", "enable_unsafe_deserialization"}
-BANNED_KEYWORDS = {("allow_pickle", True), ("safe_mode", False), ("trust_remote_code", True), ("weights_only", False), ("shell", True)}
+BANNED_KEYWORDS = {("allow_pickle", True), ("safe_mode", False), ("trust_remote_code", True), ("weights_only", False),
+                   ("shell", True)}
 
 IMPORTS = {"importlib.import_module", "exec_module", "runpy"}  # in tests, of modules of this repository alone
 
 # Every use that stands, with its reason.
 ALLOWED = {
     ("official_bert/__init__.py", "importlib.import_module"): "modules of this package, from a table of that file",
-    ("official_bert/__init__.py", "exec_module"): "that of keras, which somebody imports, after which our layers are registered",
+    ("official_bert/__init__.py", "exec_module"): "that of keras, which somebody imports, after which our layers are "
+    "registered",
     ("official_bert/__main__.py", "runpy"): "the commands of this package",
     ("official_bert/interface/finetuning.py", "eval"): "an argument of that name: data to evaluate on",
-    ("official_bert/models/interchange/formats.py", "importlib.import_module"): "modules of this package, from a table of that file",
+    (
+        "official_bert/models/interchange/formats.py",
+        "importlib.import_module",
+    ): "modules of this package, from a table of that file",
     ("official_bert/text/subwords/japanese.py", "importlib.import_module"): "packages from a table of that file",
-    ("official_bert/tasks/loading.py", "importlib.import_module"): "--task may name a module of the user's own, which is a program",
-    ("benchmarks/step_contenders.py", "importlib.import_module"): "asks whether the packages of the peers are installed",
+    ("official_bert/tasks/loading.py", "importlib.import_module"): "--task may name a module of the user's own, which "
+    "is a program",
+    (
+        "benchmarks/step_contenders.py",
+        "importlib.import_module",
+    ): "asks whether the packages of the peers are installed",
     ("tests/models/interchange/test_hugging_face.py", "pickle"): "writes hostile files, and reads none",
     ("tests/models/interchange/test_older_checkpoints.py", "pickle"): "writes files, and reads none",
     ("tests/test_docs.py", "exec"): "the examples in this repository's pages",
     ("tests/text/test_compiling.py", "compile"): "a function that the test itself writes",
     ("tests/text/test_compiling.py", "exec"): "a function that the test itself writes",
-    ("tests/text/test_fast_tokenization.py", "pickle"): "an object of the same process, in the form in which worker processes get it",
-    **{(f"official_bert/{name}.py", "runpy"): "runs the command of that name in this package" for name in (
-        "extract_features", "run_classifier", "run_export", "run_finetuning", "run_predict", "run_pretraining", "run_squad", "serve")},
+    ("tests/text/test_fast_tokenization.py", "pickle"): "an object of the same process, in the form in which worker "
+    "processes get it",
+    **{
+        (f"official_bert/{name}.py", "runpy"): "runs the command of that name in this package"
+        for name in (
+            "extract_features",
+            "run_classifier",
+            "run_export",
+            "run_finetuning",
+            "run_predict",
+            "run_pretraining",
+            "run_squad",
+            "serve",
+        )
+    },
 }
 
 
@@ -82,13 +109,17 @@ def test_no_file_is_executed_but_for_the_exceptions():
     assert set(ALLOWED) <= set(used), "exceptions that nothing needs"
 
 
-@pytest.mark.parametrize("source, use", [
-    ("import pickle as p\np.loads(b'')", "pickle"), ("from pickle import Unpickler", "pickle"),
-    ("import numpy as n\nn.load(f, allow_pickle=True)", "allow_pickle=True"),
-    ("import torch\ntorch.load('a')", "torch.load"), ("from torch import load as read\nread('a')", "torch.load"),
-    ("import yaml as y\ny.load(text, y.Loader)", "yaml.load"), ("from yaml import unsafe_load", "unsafe_load"), ("eval(text)", "eval"),
-    ("frame = pandas.read_pickle('a')", "read_pickle"), ("import marshal", "marshal"), ("import shelve", "shelve"), ("run = exec", "exec"),
-    ("import subprocess\nsubprocess.run(text, shell=True)", "shell=True")])
+@pytest.mark.parametrize("source, use", [("import pickle as p\np.loads(b'')", "pickle"),
+                                         ("from pickle import Unpickler", "pickle"),
+                                         ("import numpy as n\nn.load(f, allow_pickle=True)", "allow_pickle=True"),
+                                         ("import torch\ntorch.load('a')", "torch.load"),
+                                         ("from torch import load as read\nread('a')", "torch.load"),
+                                         ("import yaml as y\ny.load(text, y.Loader)", "yaml.load"),
+                                         ("from yaml import unsafe_load", "unsafe_load"), ("eval(text)", "eval"),
+                                         ("frame = pandas.read_pickle('a')", "read_pickle"),
+                                         ("import marshal", "marshal"), ("import shelve", "shelve"),
+                                         ("run = exec", "exec"),
+                                         ("import subprocess\nsubprocess.run(text, shell=True)", "shell=True")])
 def test_a_banned_call_is_seen_under_any_name(source, use):
     if source.endswith("unsafe_load"):
         source += "\nunsafe_load(text)"

@@ -1,1 +1,3 @@
-"""The data, checkpoint and plotting tools: `python tools/NAME.py`, or in an installation `python -m official_bert.tools.NAME`."""
+"""The data, checkpoint and plotting tools: `python tools/NAME.py`, or in an installation `python -m
+official_bert.tools.NAME`.
+"""

@@ -26,21 +26,26 @@ from official_bert.text import vocab_learning
 from official_bert.text.vocab import SPECIAL_TOKENS
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("input_file", None, "Text files, folders, globs, with commas between them, each optionally with LANGUAGE: "
-                    "before it.", required=True)
+flags.DEFINE_string(
+    "input_file", None, "Text files, folders, globs, with commas between them, each optionally with LANGUAGE: "
+    "before it.", required=True)
 flags.DEFINE_string("output_file", None, "The vocabulary to write, one piece per line.", required=True)
-flags.DEFINE_integer("vocab_size", BERT_BASE.vocab_size, "Entries, special tokens and [unusedN] slots included.", lower_bound=10)
+flags.DEFINE_integer("vocab_size", BERT_BASE.vocab_size, "Entries, special tokens and [unusedN] slots included.",
+                     lower_bound=10)
 flags.DEFINE_bool("do_lower_case", True, "Lower-case the text and strip its accents, as the model's tokenizer will.")
 flags.DEFINE_integer("num_unused", 99, "[unusedN] slots, for words of a domain later.", lower_bound=0)
 flags.DEFINE_integer("min_frequency", 2, "Pairs that occur less often are not merged.", lower_bound=1)
-flags.DEFINE_float("character_coverage", vocab_learning.COVERAGE, "Share of each language's words whose characters all get "
+flags.DEFINE_float("character_coverage", vocab_learning.COVERAGE,
+                   "Share of each language's words whose characters all get "
                    "their own pieces.", 0.0, 1.0)
 flags.DEFINE_integer("max_characters", None, "The most characters of each language, whatever their coverage.",
                      lower_bound=1)
 flags.DEFINE_float("smoothing", 0.7, "Each language's share p counts as p ** smoothing.", 0.0, 1.0)
 flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "How to treat bytes that are not UTF-8.")
-flags.DEFINE_bool("allow_large_lines", False, "Read packed files with lines of more than 64 MB, or that unpack to more than 200 times "
-                  "their size, which are refused as made to fill the memory.")
+flags.DEFINE_bool(
+    "allow_large_lines", False,
+    "Read packed files with lines of more than 64 MB, or that unpack to more than 200 times "
+    "their size, which are refused as made to fill the memory.")
 flags.DEFINE_string("report_file", "", "Where to write the report as JSON, besides printing it.")
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that count words.", lower_bound=1)
 
@@ -67,10 +72,12 @@ CHARACTERS_AT_ONCE = 1 << 21
 def count_lines(job: tuple[str, list[str], bool]) -> tuple[str, collections.Counter, dict[str, int]]:
     """Counts, in a worker, the words in some lines of one language, and the characters that cleaning deletes."""
     language, lines, do_lower_case = job
-    return language, vocab_learning.count_words(lines, do_lower_case), vocab_learning.count_characters(lines, do_lower_case)
+    return language, vocab_learning.count_words(lines,
+                                                do_lower_case), vocab_learning.count_characters(lines, do_lower_case)
 
 
-def jobs(files: dict[str, list[str]], bad: containers.BadText, do_lower_case: bool) -> Iterator[tuple[str, list[str], bool]]:
+def jobs(files: dict[str, list[str]], bad: containers.BadText,
+         do_lower_case: bool) -> Iterator[tuple[str, list[str], bool]]:
     """Gives the lines of all files, about `CHARACTERS_AT_ONCE` characters at a time."""
     for language, paths in files.items():
         for path in paths:
@@ -86,7 +93,8 @@ def jobs(files: dict[str, list[str]], bad: containers.BadText, do_lower_case: bo
             yield language, batch, do_lower_case
 
 
-def count_languages(files: dict[str, list[str]], settings: Settings, report: YieldReport) -> dict[str, collections.Counter]:
+def count_languages(files: dict[str, list[str]], settings: Settings,
+                    report: YieldReport) -> dict[str, collections.Counter]:
     """Returns the words of each language, counted in several processes; `report` counts the omitted text."""
     counts: dict[str, collections.Counter] = {language: collections.Counter() for language in files}
     bad = containers.BadText(settings.on_bad_text, report, allow_large_lines=settings.allow_large_lines)
@@ -104,9 +112,14 @@ def count_languages(files: dict[str, list[str]], settings: Settings, report: Yie
 
 
 def choose_characters(counts: dict[str, collections.Counter], settings: Settings, report: YieldReport) -> set[str]:
-    """Returns the characters that cover each language; counts the words that become [UNK] because of the other characters."""
-    characters = {char for words in counts.values()
-                  for char in vocab_learning.choose_characters(words, settings.character_coverage, settings.max_characters)}
+    """Returns the characters that cover each language; counts the words that become [UNK] because of the other
+    characters.
+    """
+    characters = {
+        char
+        for words in counts.values()
+        for char in vocab_learning.choose_characters(words, settings.character_coverage, settings.max_characters)
+    }
     for words in counts.values():
         lost = vocab_learning.unspelled_words(words, characters)
         for word in list(lost)[:EXAMPLES]:
@@ -135,9 +148,11 @@ def entries_of_no_word(settings: Settings) -> int:
     """Returns the number of special tokens and [unusedN] slots. Raises ValueError if they leave no entry for a word."""
     count = len(SPECIAL_TOKENS) + settings.num_unused
     if settings.vocab_size <= count:
-        raise ValueError(f"--vocab_size: expected more than the {count} entries of {len(SPECIAL_TOKENS)} special tokens and "
-                         f"{settings.num_unused} [unusedN] slots, got {settings.vocab_size}; for a small vocabulary give fewer slots "
-                         "(--num_unused=0)")
+        raise ValueError(
+            f"--vocab_size: expected more than the {count} entries of {len(SPECIAL_TOKENS)} special tokens and "
+            f"{settings.num_unused} [unusedN] slots, got {settings.vocab_size}; for a small vocabulary give fewer "
+            f"slots "
+            "(--num_unused=0)")
     return count
 
 

@@ -1,12 +1,14 @@
-"""Checks that an accelerator computes what this machine's CPU computes, and how fast: one command, a table and a JSON report.
+"""Checks that an accelerator computes what this machine's CPU computes, and how fast: one command, a table and a JSON
+report.
 
     python tools/check_accelerator.py --strategy=mirrored --report=report.json
     python tools/check_accelerator.py --strategy=tpu --tpu_name=local --model=base --rows=64 --report=report.json
 
-It needs no data. First a run of pre-training is killed and continued. Then outputs, losses and gradients of every head and kind of layer,
-in each precision, and trainings on all replicas, with and without accumulation, are compared with the CPU's in float32. Then an exported
-model answers, and speed is measured. If an error is beyond its tolerance, the exit status is 1 and the last line names the first such
-tensor. A check that ends with an error of TensorFlow, for lack of memory or of an operation, is in the report too, and the others go on.
+It needs no data. First a run of pre-training is killed and continued. Then outputs, losses and gradients of every head
+and kind of layer, in each precision, and trainings on all replicas, with and without accumulation, are compared with
+the CPU's in float32. Then an exported model answers, and speed is measured. If an error is beyond its tolerance, the
+exit status is 1 and the last line names the first such tensor. A check that ends with an error of TensorFlow, for lack
+of memory or of an operation, is in the report too, and the others go on.
 """
 
 from official_bert.command_line import run_main
@@ -40,27 +42,35 @@ FLAGS = flags.FLAGS
 command_line.define_placement()
 flags.DEFINE_list("precision", ["float32", "bfloat16", "float16"], "Of the products of the heads that are compared.")
 flags.DEFINE_string("model", "tiny", "A file of configs/model: the model whose speed is measured.")
-flags.DEFINE_integer("rows", 64, "Rows of 128 tokens, for each replica, of the steps whose speed is measured.", lower_bound=1)
+flags.DEFINE_integer("rows", 64, "Rows of 128 tokens, for each replica, of the steps whose speed is measured.",
+                     lower_bound=1)
 flags.DEFINE_float("seconds", 3.0, "About how long each speed is measured.", lower_bound=0.1)
 flags.DEFINE_string("report", "accelerator_report.json", "Where to write the report.")
 
-# The error of a tensor against the CPU's float32 values, as `training/self_check` measures it; of 16 bits, also what rounding does there.
+# The error of a tensor against the CPU's float32 values, as `training/self_check` measures it; of 16 bits, also what
+# rounding does there.
 TOLERANCES: Mapping[str, float] = {"float32": 1e-3, "bfloat16": 0.02, "float16": 5e-3}
 TRAINED = 1e-2  # of losses, and of weights in units of the learning rate, after a training in float32
 # Dense operations a second of one device, in 10^12, from the vendors' data sheets; float32 without TF32.
 PEAKS: Mapping[str, Mapping[str, float]] = {
-    "H200": {"float32": 67, "bfloat16": 989}, "H100": {"float32": 67, "bfloat16": 989}, "A100": {"float32": 19.5, "bfloat16": 312},
+    "H200": {"float32": 67, "bfloat16": 989}, "H100": {"float32": 67,
+                                                       "bfloat16": 989}, "A100": {"float32": 19.5, "bfloat16": 312},
     "L40S": {"float32": 91.6, "bfloat16": 362}, "L4": {"float32": 30.3, "bfloat16": 121}, "V100": {"float32": 15.7},
     "T4": {"float32": 8.1}, "v2-": {"bfloat16": 22.5}, "v3-": {"bfloat16": 61.5}, "v4-": {"bfloat16": 137.5},
-    "v5litepod": {"bfloat16": 197}, "v5p": {"bfloat16": 229.5}, "v6e": {"bfloat16": 918}}  # of TPUs v2 to v5p: of a core, half a chip
+    # of TPUs v2 to v5p: of a core, half a chip
+    "v5litepod": {"bfloat16": 197}, "v5p": {"bfloat16": 229.5}, "v6e": {"bfloat16": 918}
+}
 MODELS = pathlib.Path(__file__).parent.parent / "configs" / "model"
 STEPS, KILLED_AFTER = 20, 7
 SPEED = "speed"  # the name of the check that compares nothing
 # With SIZES, the tensors between products are large enough for the compiled pieces of a step (`layers/speed/fused`).
 S, P, B, V = 128, 4, 32, 120
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(V - 5)))
-SIZES = {"vocab_size": V, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256,
-         "max_position_embeddings": S, "initializer_range": 0.1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+SIZES = {
+    "vocab_size": V, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256,
+    "max_position_embeddings": S, "initializer_range": 0.1, "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0
+}
 ONE_LAYER = {"num_hidden_layers": 1}  # of trainings: their parts between the layers are what the heads do not show
 
 
@@ -74,35 +84,42 @@ class Head(NamedTuple):
     in_16_bits: bool = True  # False: numbers are drawn by what the model says, and 16 bits would draw others
 
 
-MODERN = {"norm": "pre", "feed_forward": "gated", "biases": False, "rotary": 10000.0, "window": 16, "global_every": 2, "type_vocab_size": 0}
+MODERN = {
+    "norm": "pre", "feed_forward": "gated", "biases": False, "rotary": 10000.0, "window": 16, "global_every": 2,
+    "type_vocab_size": 0
+}
 # Every head, and the kinds of layers that relatives of BERT have.
-HEADS = (
-    Head("masked words and sentences", "pretraining"),
-    Head("masked words, packed rows", "pretraining", {"pack": True, "max_instances_per_row": 3}),
-    Head("words of spans, from their boundaries too", "pretraining", {"masking": {"strategy": "span"}, "boundary_weight": 1.0}),
-    Head("next word", "pretraining", {"objective": "next_token"}, {"attention": "left_to_right"}),
-    Head("replaced tokens", "pretraining", {"objective": "replaced_tokens", "sentence_task": "none"}, in_16_bits=False),
-    Head("classifier", "classification", {"labels": ["a", "b", "c"]}),
-    Head("several labels", "classification", {"kind": "multi_label", "labels": ["a", "b", "c"]}),
-    Head("regression", "glue", {"dataset": "stsb"}),
-    Head("choice", "swag"),
-    Head("question answering", "squad", {"max_query_length": 8, "doc_stride": 8}),
-    Head("tagger", "ner", {"labels": ["O", "B-X", "I-X"], "doc_stride": 8}),
-    Head("tagger with CRF", "ner", {"labels": ["O", "B-X", "I-X"], "doc_stride": 8, "crf": True}),
-    Head("embeddings", "retrieval", {"group_size": 4}),
-    Head("sparse vectors", "splade", {"group_size": 4}),
-    Head("reranker", "reranking"),
-    Head("masked words, rotary positions, windows and gates", "pretraining", {"sentence_task": "none"}, MODERN),
-    Head("masked words, distances between words", "pretraining", {"sentence_task": "none"}, {"position_buckets": 16, "type_vocab_size": 0}),
-    Head("masked words, one layer used twice", "pretraining", {"sentence_task": "sop"}, {"layer_groups": 1, "embedding_size": 32}))
+HEADS = (Head("masked words and sentences", "pretraining"),
+         Head("masked words, packed rows", "pretraining", {"pack": True, "max_instances_per_row": 3}),
+         Head("words of spans, from their boundaries too", "pretraining",
+              {"masking": {"strategy": "span"}, "boundary_weight": 1.0}),
+         Head("next word", "pretraining", {"objective": "next_token"}, {"attention": "left_to_right"}),
+         Head("replaced tokens", "pretraining", {"objective": "replaced_tokens", "sentence_task": "none"},
+              in_16_bits=False), Head("classifier", "classification", {"labels": ["a", "b", "c"]}),
+         Head("several labels", "classification",
+              {"kind": "multi_label", "labels": ["a", "b", "c"]}), Head("regression", "glue", {"dataset": "stsb"}),
+         Head("choice", "swag"), Head("question answering", "squad", {"max_query_length": 8, "doc_stride": 8}),
+         Head("tagger", "ner", {"labels": ["O", "B-X", "I-X"], "doc_stride": 8}),
+         Head("tagger with CRF", "ner", {"labels": ["O", "B-X", "I-X"], "doc_stride": 8, "crf": True}),
+         Head("embeddings", "retrieval", {"group_size": 4}), Head("sparse vectors", "splade",
+                                                                  {"group_size": 4}), Head("reranker", "reranking"),
+         Head("masked words, rotary positions, windows and gates", "pretraining", {"sentence_task": "none"}, MODERN),
+         Head("masked words, distances between words", "pretraining", {"sentence_task": "none"},
+              {"position_buckets": 16, "type_vocab_size": 0}),
+         Head("masked words, one layer used twice", "pretraining", {"sentence_task": "sop"},
+              {"layer_groups": 1, "embedding_size": 32}))
 
 
 def head_config(task: str, options: dict[str, Any], sizes: dict[str, Any], folder: str, **training: Any) -> Config:
     """Returns the configuration of a head, on a small model without dropout."""
     lengths = {"max_seq_length": S} | ({"max_predictions_per_seq": P} if task == "pretraining" else {})
-    values = {"task": task, "model": SIZES | sizes, "options": lengths, "tokenizer": {"vocab_file": os.path.join(folder, VOCAB_FILE)},
-              "optimizer": {"learning_rate": 1e-4, "schedule": "constant", "warmup_steps": 0}, "training": {
-                  "batch_size": B, "eval_batch_size": B, "steps": STEPS, "log_every": 1, "save_every": 5, "steps_per_loop": 1} | training}
+    values = {
+        "task": task, "model": SIZES | sizes, "options": lengths,
+        "tokenizer": {"vocab_file": os.path.join(folder, VOCAB_FILE)},
+        "optimizer": {"learning_rate": 1e-4, "schedule": "constant", "warmup_steps": 0}, "training": {
+            "batch_size": B, "eval_batch_size": B, "steps": STEPS, "log_every": 1, "save_every": 5, "steps_per_loop": 1
+        } | training
+    }
     return build(Config, merge(values, {"options": options}))
 
 
@@ -112,12 +129,16 @@ def write_records(path: str, count: int) -> None:
     lengths, first_ids = rng.integers(S // 2, S + 1, (count, 1)), rng.integers(5, V, (count, 1))
     real = places < lengths
     originals = ((first_ids + places - 5) % (V - 5) + 5) * real
-    order = np.argsort(np.where(real & (places > 0), rng.random((count, S)), 1.0), axis=1)  # real tokens in a random order
+    # real tokens in a random order
+    order = np.argsort(np.where(real & (places > 0), rng.random((count, S)), 1.0), axis=1)
     positions = np.sort(order[:, :P], axis=1)
     ids = originals.copy()
     np.put_along_axis(ids, positions, WORDS.index("[MASK]"), axis=1)
-    values = {"input_ids": ids, "input_mask": real, "segment_ids": real & (places > lengths // 2), "masked_lm_positions": positions,
-              "masked_lm_ids": np.take_along_axis(originals, positions, axis=1), "next_sentence_labels": rng.integers(0, 2, (count, 1))}
+    values = {
+        "input_ids": ids, "input_mask": real, "segment_ids": real & (places > lengths // 2),
+        "masked_lm_positions": positions, "masked_lm_ids": np.take_along_axis(originals, positions, axis=1),
+        "next_sentence_labels": rng.integers(0, 2, (count, 1))
+    }
     encoder = records.make_example_encoder(records.pretraining_features(S, P))
     encoded = encoder.encode_values({name: value.astype(np.int32) for name, value in values.items()}
                                     | {"masked_lm_weights": np.ones((count, P), np.float32)})
@@ -134,9 +155,10 @@ class Runs:
 
     def start(self, name: str) -> subprocess.Popen:
         """Starts or continues a run."""
-        return subprocess.Popen([sys.executable, "-m", "official_bert.run_pretraining", f"--config={self.folder}/run.yaml", "--cache_dir=",
-                                 f"--input_file={self.folder}/train.tfrecord", f"--output_dir={self.folder}/{name}", *self.flags],
-                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen([
+            sys.executable, "-m", "official_bert.run_pretraining", f"--config={self.folder}/run.yaml", "--cache_dir=",
+            f"--input_file={self.folder}/train.tfrecord", f"--output_dir={self.folder}/{name}", *self.flags
+        ], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def kill_within(self, name: str) -> int:
         """Kills a run after some steps; returns its last logged step, 0 if it had ended before."""
@@ -164,11 +186,14 @@ def finish(process: subprocess.Popen) -> None:
         process.kill()  # if a signal ends this command; one that has ended is not touched
         process.wait()
     if process.returncode:
-        raise ValueError((errors.strip().splitlines() or [f"ended with status {process.returncode}"])[-1].removeprefix("error: "))
+        raise ValueError((errors.strip().splitlines()
+                          or [f"ended with status {process.returncode}"])[-1].removeprefix("error: "))
 
 
 def kill_and_continue(runs: Runs) -> tuple[str, int]:
-    """Does a whole run, and one that is killed and continued; returns its name and the step after which it was killed, 0 for none."""
+    """Does a whole run, and one that is killed and continued; returns its name and the step after which it was killed,
+    0 for none.
+    """
     finish(runs.start("whole"))
     killed = next((step for number in range(3) if (step := runs.kill_within(name := f"killed-{number}"))), 0)
     if killed:
@@ -177,7 +202,9 @@ def kill_and_continue(runs: Runs) -> tuple[str, int]:
 
 
 def check_resumed(runs: Runs, name: str, killed: int) -> Iterator[Any]:
-    """Compares the run that was killed and continued with the whole one; it reads weights, so devices must be chosen before."""
+    """Compares the run that was killed and continued with the whole one; it reads weights, so devices must be chosen
+    before.
+    """
     if not killed:
         raise ValueError(f"three runs had done all {STEPS} steps before they could be killed")
     from official_bert.tasks.loading import restore_for_inference
@@ -192,13 +219,16 @@ def check_resumed(runs: Runs, name: str, killed: int) -> Iterator[Any]:
 
 
 def check_head(folder: str, strategy: Any, precisions: list[str], head: Head) -> Iterator[Any]:
-    """Compares outputs, losses and gradients of a head with the CPU's: in float32 on each replica, else on the first device."""
+    """Compares outputs, losses and gradients of a head with the CPU's: in float32 on each replica, else on the first
+    device.
+    """
     import tensorflow as tf
 
     from official_bert.tasks.loading import load_task
     from official_bert.training import self_check
     from official_bert.training.distribution import set_precision
-    one_program = strategy.num_replicas_in_sync == 1 or isinstance(strategy, tf.distribute.TPUStrategy)  # which all cores of a TPU run
+    # which all cores of a TPU run
+    one_program = strategy.num_replicas_in_sync == 1 or isinstance(strategy, tf.distribute.TPUStrategy)
     first = strategy if one_program else tf.distribute.OneDeviceStrategy(strategy.extended.worker_devices[0])
     precisions = [precision for precision in precisions if precision == "float32" or head.in_16_bits]
     tasks = {precision: load_task(head_config(head.task, head.options, head.sizes, folder, precision=precision))
@@ -212,7 +242,8 @@ def check_head(folder: str, strategy: Any, precisions: list[str], head: Head) ->
         used = strategy if precision == "float32" else first
         rounded = expected if precision == "float32" else self_check.passes(tasks[precision], weights, batch)["CPU"]
         for place, got in self_check.passes(tasks[precision], weights, batch, used).items():
-            yield self_check.compare("head", f"{head.name}, {precision}, {place}", got, expected, TOLERANCES[precision], rounded)
+            yield self_check.compare("head", f"{head.name}, {precision}, {place}", got, expected, TOLERANCES[precision],
+                                     rounded)
 
 
 def check_trainings(folder: str, strategy: Any) -> Iterator[Any]:
@@ -227,7 +258,8 @@ def check_trainings(folder: str, strategy: Any) -> Iterator[Any]:
     replicas, files = strategy.num_replicas_in_sync, DataFiles(train_file=os.path.join(folder, "train.tfrecord"))
 
     def trained(place: Any, accumulation: int) -> dict[str, np.ndarray]:
-        task = load_task(head_config("pretraining", {}, ONE_LAYER, folder, batch_size=4 * replicas, accumulation_steps=accumulation))
+        task = load_task(
+            head_config("pretraining", {}, ONE_LAYER, folder, batch_size=4 * replicas, accumulation_steps=accumulation))
         source = task.resolve(files, TRAIN_AND_EVALUATE).train
         assert source is not None  # training was asked for
         return self_check.in_rates(self_check.training(task, source, place, STEPS), task.config.optimizer.learning_rate)
@@ -247,16 +279,19 @@ def check_export(folder: str) -> Iterator[Any]:
     from official_bert.training.distribution import set_precision
     set_precision("float32", tf32=False)
     run, output = os.path.join(folder, "whole"), os.path.join(folder, "model")
-    finish(subprocess.Popen([sys.executable, "-m", "official_bert.run_export", f"--checkpoint={run}", f"--output={output}"], text=True,
-                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}))
+    finish(
+        subprocess.Popen(
+            [sys.executable, "-m", "official_bert.run_export", f"--checkpoint={run}", f"--output={output}"], text=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}))
     with tf.device("CPU:0"):
         task, model = restore_for_inference(run)
         batch = self_check.made_batch(task.batch_spec(B), V, 2)
         inputs = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")}
         logits = model(inputs)["mlm_logits"].numpy()
     answered = load_exported(output, "ids")(**{name: tf.constant(value) for name, value in inputs.items()})
-    yield self_check.compare("export", "answers of the exported model", {"output logits": np.asarray(answered["logits"])},
-                             {"output logits": logits}, TOLERANCES["float32"])
+    yield self_check.compare("export", "answers of the exported model",
+                             {"output logits": np.asarray(answered["logits"])}, {"output logits": logits},
+                             TOLERANCES["float32"])
 
 
 def device_kind() -> str:
@@ -286,10 +321,12 @@ def speeds(model: str, source: Config, rows: int, seconds: float, strategy: Any,
         product = self_check.product_rate(strategy, precision)
         peak = next((figures.get(precision, 0.0) for name, figures in PEAKS.items() if name in kind), 0.0) * 1e12
         a_replica = step["operations"] / replicas
-        yield {"precision": precision, "model": model, "rows": rows, "replicas": replicas, "sequences_per_second": step["sequences"],
-               "cpu_sequences_per_second": on_cpu["sequences"], "times_the_cpu": step["sequences"] / on_cpu["sequences"],
-               "operations_per_second": step["operations"], "share_of_product": a_replica / product,
-               "share_of_peak": a_replica / peak if peak else None}
+        yield {
+            "precision": precision, "model": model, "rows": rows, "replicas": replicas,
+            "sequences_per_second": step["sequences"], "cpu_sequences_per_second": on_cpu["sequences"],
+            "times_the_cpu": step["sequences"] / on_cpu["sequences"], "operations_per_second": step["operations"],
+            "share_of_product": a_replica / product, "share_of_peak": a_replica / peak if peak else None
+        }
 
 
 class Report:
@@ -308,7 +345,8 @@ class Report:
             for result in results:
                 (self.speeds if name == SPEED else self.findings).append(result)
                 if name != SPEED:
-                    print(f"{result.check}: {result.case}: {result.error:.1e}{'' if result.agrees else ' DISAGREES'}", flush=True)
+                    print(f"{result.check}: {result.case}: {result.error:.1e}{'' if result.agrees else ' DISAGREES'}",
+                          flush=True)
         except Exception as error:  # a device may lack memory, an operation or a type, and each has another exception
             if not self.goes_on:
                 raise
@@ -320,37 +358,51 @@ class Report:
         lines = ["| check | case | tensors | largest error | of | tolerance | |", "|---" * 7 + "|"]
         lines += [f"| {one.check} | {one.case} | {one.tensors} | {one.error:.1e} | {one.worst} | {one.tolerance:g} | "
                   f"{'agrees' if one.agrees else f'DISAGREES, first: {one.first}'} |" for one in self.findings]
-        lines += ["", "| step of | precision | sequences/s | CPU's | times the CPU | share of a large product's rate | share of the peak |",
-                  "|---" * 7 + "|"]
+        lines += [
+            "",
+            "| step of | precision | sequences/s | CPU's | times the CPU | share of a large product's rate | share of "
+            "the peak |",
+            "|---" * 7 + "|"
+        ]
         for rate in self.speeds:
             peak = "not known" if rate["share_of_peak"] is None else f"{rate['share_of_peak']:.0%}"
             lines.append("| {model}, {rows} x 128 x {replicas} replicas | {precision} | {sequences_per_second:.1f} | "
-                         "{cpu_sequences_per_second:.1f} | {times_the_cpu:.2f} | {share_of_product:.0%} | ".format(**rate) + f"{peak} |")
-        return "\n".join([*lines, *([""] if self.failures else []), *(f"FAILED: {failure}" for failure in self.failures)])
+                         "{cpu_sequences_per_second:.1f} | {times_the_cpu:.2f} | {share_of_product:.0%} | ".format(
+                             **rate) + f"{peak} |")
+        return "\n".join(
+            [*lines, *([""] if self.failures else []), *(f"FAILED: {failure}" for failure in self.failures)])
 
     def write(self, path: str, strategy: Any, name: str, device: str) -> None:
         """Writes the report as JSON and prints it as a table."""
         import keras
         import tensorflow as tf
-        report = {"tensorflow": tf.__version__, "keras": keras.__version__, "python": platform.python_version(), "device": device,
-                  "processor": platform.machine(), "cores": os.cpu_count(), "strategy": name,
-                  "replicas": strategy.num_replicas_in_sync, "left_out": self.left_out, "failed": self.failures, "speed": self.speeds,
-                  "checks": [dataclasses.asdict(finding) | {"agrees": finding.agrees} for finding in self.findings]}
+        report = {
+            "tensorflow": tf.__version__, "keras": keras.__version__, "python": platform.python_version(),
+            "device": device, "processor": platform.machine(), "cores": os.cpu_count(), "strategy": name,
+            "replicas": strategy.num_replicas_in_sync, "left_out": self.left_out, "failed": self.failures,
+            "speed": self.speeds,
+            "checks": [dataclasses.asdict(finding) | {"agrees": finding.agrees} for finding in self.findings]
+        }
         with written_whole(path) as file:
             json.dump(report, file, indent=1)
         print(f"\n{self.table()}\n\nreport: {path}")
 
     def require_agreement(self) -> None:
         """Raises ValueError for the first tensor that disagrees, or the first check that ended with an error."""
-        bad, count, failures = [finding for finding in self.findings if not finding.agrees], len(self.findings), self.failures
+        bad, count, failures = [finding for finding in self.findings
+                                if not finding.agrees], len(self.findings), self.failures
         if one := next(iter(bad), None):
-            raise ValueError(f"{one.check}: {one.case}: {one.first}: expected an error of at most {one.tolerance:g}; {len(bad)} of {count} "
-                             f"comparisons disagree; the largest error of this one is {one.error:.2g}, of {one.worst}")
+            raise ValueError(
+                f"{one.check}: {one.case}: {one.first}: expected an error of at most {one.tolerance:g}; {len(bad)} of "
+                f"{count} "
+                f"comparisons disagree; the largest error of this one is {one.error:.2g}, of {one.worst}")
         if failures:
-            raise ValueError(f"{failures[0]}; checks that ended with an error: {len(failures)}, comparisons that agree: {count}")
+            raise ValueError(
+                f"{failures[0]}; checks that ended with an error: {len(failures)}, comparisons that agree: {count}")
 
 
-def make_checks(folder: str, placement: cluster.Placement, values: Mapping[str, Any], precisions: list[str], report: Report) -> Any:
+def make_checks(folder: str, placement: cluster.Placement, values: Mapping[str, Any], precisions: list[str],
+                report: Report) -> Any:
     """Makes all checks but that of speed, in a folder of their own; returns the strategy."""
     pathlib.Path(folder, VOCAB_FILE).write_text("".join(f"{word}\n" for word in WORDS), encoding="utf-8")
     write_records(f"{folder}/train.tfrecord", 40 * STEPS)

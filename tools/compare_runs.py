@@ -1,10 +1,11 @@
-"""Compares the answers of two runs to one file: both scores, the interval of their difference, McNemar's test, the rows that differ.
+"""Compares the answers of two runs to one file: both scores, the interval of their difference, McNemar's test, the rows
+that differ.
 
     python tools/compare_runs.py runs/base runs/large --eval_file=dev.csv
     python tools/compare_runs.py runs/rte-a runs/rte-b --data_dir=glue/RTE --output_file=differing.jsonl
 
-The runs are of one task: labels, scores or choices for texts, or answers to questions. Of a search its best run is taken, and the spread
-over its seeds is shown.
+The runs are of one task: labels, scores or choices for texts, or answers to questions. Of a search its best run is
+taken, and the spread over its seeds is shown.
 """
 
 from official_bert.command_line import run_main
@@ -31,8 +32,10 @@ def main(arguments: list[str]) -> None:
     if len(paths := arguments[1:]) != 2:
         raise ValueError(f"expected two runs to compare, as in compare_runs.py A B, got {len(paths)}")
     if not (FLAGS.eval_file or FLAGS.data_dir or FLAGS.train_file):
-        raise ValueError("--eval_file: expected the file whose rows both runs answer (or --data_dir, or --train_file of runs that hold "
-                         "out a part of it)")
+        raise ValueError(
+            "--eval_file: expected the file whose rows both runs answer (or --data_dir, or --train_file of runs that "
+            "hold "
+            "out a part of it)")
     runs = [_run_at(path) for path in paths]
     _check_comparable(paths, runs)
     first, second = (_answers(run, command_line.from_flags(DataFiles, FLAGS)) for run in runs)
@@ -41,7 +44,9 @@ def main(arguments: list[str]) -> None:
     for name, path, run in zip(("A", "B"), paths, runs):
         print(f"{name}: {run.path}")
         _print_spread(path)
-    differing = [row for name in first for row in _compare(name, first[name], second[name], FLAGS.rows, " and ".join(paths))]
+    differing = [
+        row for name in first for row in _compare(name, first[name], second[name], FLAGS.rows, " and ".join(paths))
+    ]
     if FLAGS.output_file:
         with written_whole(FLAGS.output_file) as file:
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in differing)
@@ -64,7 +69,9 @@ def _run_at(path: str):
 
 
 def _answers(run, files) -> dict:
-    """Returns the answers of a run's weights by set of rows. Raises ValueError for a task whose answers cannot be compared row by row."""
+    """Returns the answers of a run's weights by set of rows. Raises ValueError for a task whose answers cannot be
+    compared row by row.
+    """
     from official_bert.models.checkpoints import checkpoint_at, trained_weights
     from official_bert.models.run_folder import tuned_for
     from official_bert.tasks.loading import load_task
@@ -77,13 +84,17 @@ def _answers(run, files) -> dict:
         task = task.with_tuned(tuned_for(checkpoint_at(trained_weights(run, best=best))))
     answers = evaluation.measure(task, files, run.path, Placement(), best=best).answers()
     if not answers:
-        raise ValueError(f"{run.path}: task {config.task}: expected labels, scores or choices for texts, or answers to questions: those of "
-                         "other tasks are not compared row by row")
+        raise ValueError(
+            f"{run.path}: task {config.task}: expected labels, scores or choices for texts, or answers to questions: "
+            f"those of "
+            "other tasks are not compared row by row")
     return answers
 
 
 def _print_spread(path: str) -> None:
-    """Prints, for a search, the metric of its best setting over the seeds: a difference within this spread is one of chance."""
+    """Prints, for a search, the metric of its best setting over the seeds: a difference within this spread is one of
+    chance.
+    """
     from official_bert.models.run_folder import RunFolder
     from official_bert.reports.metric_text import shown
     from official_bert.training.search import values_of_best_setting
@@ -100,7 +111,13 @@ def _compare(name: str, first, second, most: int, paths: str) -> list[dict]:
 
     Raises ValueError for other rows.
     """
-    from official_bert.reports.comparison import CONFIDENCE, check_same_rows, differing_rows, mcnemar, measure_differences
+    from official_bert.reports.comparison import (
+        CONFIDENCE,
+        check_same_rows,
+        differing_rows,
+        mcnemar,
+        measure_differences,
+    )
     from official_bert.reports.metric_text import shown, shown_difference
     try:
         check_same_rows(first, second)
@@ -110,7 +127,8 @@ def _compare(name: str, first, second, most: int, paths: str) -> list[dict]:
     print(f"{f'{title}: ' if title else ''}{len(first.questions)} rows")
     print(f"  {'metric':20} {'A':>9} {'B':>9} {'B - A':>13}   {CONFIDENCE:.0%} interval of B - A (paired bootstrap)")
     for gap in measure_differences(first, second):
-        within = "not defined" if math.isnan(gap.low) else " to ".join(shown_difference(gap.metric, end) for end in (gap.low, gap.high))
+        within = "not defined" if math.isnan(gap.low) else " to ".join(
+            shown_difference(gap.metric, end) for end in (gap.low, gap.high))
         print(f"  {gap.metric:20} {shown(gap.metric, gap.first):>9} {shown(gap.metric, gap.second):>9} "
               f"{shown_difference(gap.metric, gap.second - gap.first):>13}   {within}")
     if first.right is not None and second.right is not None:
@@ -118,7 +136,10 @@ def _compare(name: str, first, second, most: int, paths: str) -> list[dict]:
         print(f"  right in A alone: {only_first}, in B alone: {only_second}; McNemar's exact test: p = {chance:.4f}")
     print(f"  answers that differ: {len(differing)} of {len(first.questions)}")
     for row in differing[:most]:
-        print(f"    row {row['row']}: {row['text']:.200}\n      right: {row['gold']}; A: {row['first']}; B: {row['second']}")
+        print(
+            f"    row {row['row']}: {row['text']:.200}\n      right: {row['gold']}; A: {row['first']}; B: "
+            f"{row['second']}"
+        )
     return [{"set": title, **row} if name else row for row in differing]
 
 

@@ -5,8 +5,8 @@
 
 A run that tells replaced tokens (ELECTRA) becomes two folders: --output, the discriminator, and in it `generator`.
 
-The result is loaded back (a preset by keras-hub itself), and both models run on the same random input. The output folder
-appears only if the largest difference is at most 1e-5; otherwise the command fails and leaves nothing.
+The result is loaded back (a preset by keras-hub itself), and both models run on the same random input. The output
+folder appears only if the largest difference is at most 1e-5; otherwise the command fails and leaves nothing.
 """
 
 from official_bert.command_line import from_flags, run_main
@@ -25,24 +25,32 @@ from official_bert.model_config import OF_2018
 
 FORMATS = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours")
 # Options of runs that no format has a place for: how texts are read, and which answer is given.
-CHANGE_ANSWERS = ("max_seq_length", "truncate", "doc_stride", "document_context", "max_query_length", "max_answer_length", "n_best_size",
-                  "version_2_with_negative", "null_score_diff_threshold", "scheme", "constrain")
+CHANGE_ANSWERS = ("max_seq_length", "truncate", "doc_stride", "document_context", "max_query_length",
+                  "max_answer_length", "n_best_size", "version_2_with_negative", "null_score_diff_threshold", "scheme",
+                  "constrain")
 LARGEST = 1e-5  # difference between the outputs of the two models
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("from", "", ["", *FORMATS], "The format of --input; by default detected from the files.")
-flags.DEFINE_enum("to", None, [name for name in FORMATS if name != "tf_models"], "The format of --output.", required=True)
+flags.DEFINE_enum("to", None, [name for name in FORMATS if name != "tf_models"], "The format of --output.",
+                  required=True)
 flags.DEFINE_string("input", None, "A checkpoint's prefix, a folder or a .keras file.", required=True)
 flags.DEFINE_string("output", None, "A new folder.", required=True)
 flags.DEFINE_string("bert_config_file", "", "bert_config.json, if it is not beside --input.")
 flags.DEFINE_string("vocab_file", "", "The vocabulary, if it is not beside --input.")
-flags.DEFINE_bool("do_lower_case", None, "Whether the vocabulary is lower-cased; by default detected from the files or the entries.")
-flags.DEFINE_enum("head", "", ["", "classifier", "choice", "tagger", "pretraining"],
-                  "The kind of the output layer of --input, if its format does not tell (tf1: classifier); pretraining: of the two models "
-                  "of an ELECTRA in TF 1, the generator.")
-flags.DEFINE_enum("hidden_act", "", ["", "gelu", "gelu_erf"],
-                  "Overrides the files: Google's models were trained with gelu, but Hugging Face's copies say gelu_erf.")
-flags.DEFINE_list("labels", [], "Names of the classes of --input, in the order of its outputs, instead of those in its files.")
-flags.DEFINE_string("leave_out", "", "A regular expression: weights of --input whose whole name matches are not converted.")
+flags.DEFINE_bool("do_lower_case", None,
+                  "Whether the vocabulary is lower-cased; by default detected from the files or the entries.")
+flags.DEFINE_enum(
+    "head", "", ["", "classifier", "choice", "tagger", "pretraining"],
+    "The kind of the output layer of --input, if its format does not tell (tf1: classifier); pretraining: of the two "
+    "models "
+    "of an ELECTRA in TF 1, the generator.")
+flags.DEFINE_enum(
+    "hidden_act", "", ["", "gelu", "gelu_erf"],
+    "Overrides the files: Google's models were trained with gelu, but Hugging Face's copies say gelu_erf.")
+flags.DEFINE_list("labels", [],
+                  "Names of the classes of --input, in the order of its outputs, instead of those in its files.")
+flags.DEFINE_string("leave_out", "",
+                    "A regular expression: weights of --input whose whole name matches are not converted.")
 flags.DEFINE_alias("drop", "leave_out")
 
 
@@ -71,29 +79,36 @@ def read_source(formats, settings: Settings, expected: str):
         raise ValueError(f"--input={settings.input}: expected the format {expected}, got {name}")
     model = leave_out(formats.read(settings.input, settings.head), settings.leave_out)
     if settings.bert_config_file or settings.hidden_act:
-        model = dataclasses.replace(model, notes=[note for note in model.notes if "gelu" not in note])  # how the files' own was taken
+        # how the files' own was taken
+        model = dataclasses.replace(model, notes=[note for note in model.notes if "gelu" not in note])
     if settings.bert_config_file:
         fields = dataclasses.asdict(model.config) if model.config else {}  # of which the JSON has no place for some
         fields = {key: value for key, value in fields.items() if key not in OF_2018}
         values = build(ModelConfig, fields | read_bert_config(settings.bert_config_file), settings.bert_config_file)
         model = dataclasses.replace(model, config=values)
     if settings.hidden_act:
-        model = dataclasses.replace(model, config=dataclasses.replace(stored_models.require_config(model), hidden_act=settings.hidden_act))
+        model = dataclasses.replace(
+            model, config=dataclasses.replace(stored_models.require_config(model), hidden_act=settings.hidden_act))
     model = casing.with_vocabulary(model, settings.vocab_file)
     if settings.head == "pretraining" and model.head != "pretraining":
-        raise ValueError(f"--head=pretraining: expected an ELECTRA of TF 1, or a model with the masked-LM head, got {model.origin}")
+        raise ValueError(
+            f"--head=pretraining: expected an ELECTRA of TF 1, or a model with the masked-LM head, got {model.origin}")
     if settings.head in ("classifier", "choice", "tagger"):
         model = formats.as_head(model, settings.head)
     if settings.labels:
         model = with_labels(model, settings.labels)
-    return dataclasses.replace(model, do_lower_case=casing.agreed(casing.is_lower_case(model), settings.do_lower_case, model.origin))
+    return dataclasses.replace(
+        model, do_lower_case=casing.agreed(casing.is_lower_case(model), settings.do_lower_case, model.origin))
 
 
 def with_labels(model, labels):
     """The model with these names of its classes."""
     classes = len(model.weights.get(f"{model.head}/output_bias", ())) if model.head in ("classifier", "tagger") else 0
     if len(set(labels)) != classes or len(labels) != classes or not all(labels):
-        raise ValueError(f"--labels: expected {classes} different names, for {model.origin} has so many classes, got {', '.join(labels)}")
+        raise ValueError(
+            f"--labels: expected {classes} different names, for {model.origin} has so many classes, got "
+            f"{', '.join(labels)}"
+        )
     return dataclasses.replace(model, labels=labels)
 
 
@@ -109,7 +124,8 @@ def leave_out(model, names: str):
                if not pattern.fullmatch(name) and not pattern.fullmatch(model.table.theirs(name) or name)}
     from official_bert.models import encoder
     head = model.head if any(not name.startswith(encoder.ENCODER_PREFIXES) for name in weights) else ""
-    return dataclasses.replace(model, weights=weights, head=head, generator=model.generator if head == model.head else None,
+    return dataclasses.replace(model, weights=weights, head=head,
+                               generator=model.generator if head == model.head else None,
                                unknown=[name for name in model.unknown if not pattern.fullmatch(name)])
 
 
@@ -123,17 +139,24 @@ def random_inputs(config: ModelConfig) -> dict[str, np.ndarray]:
 
 
 def computed(formats, stored, name: str, folder: str, model=None) -> dict[str, np.ndarray]:
-    """Returns the outputs of a stored model, made as `model`, for the random input; for a preset, keras-hub computes the encoder's."""
+    """Returns the outputs of a stored model, made as `model`, for the random input; for a preset, keras-hub computes
+    the encoder's.
+    """
     inputs = random_inputs(stored.config)
     outputs = formats.outputs(formats.make_model(stored) if model is None else model, inputs)
     if name == "keras_hub":
         outputs |= formats.module_of(name).outputs(folder, inputs)
-    missing = {"pooled_output": "pooler/kernel", "mlm_logits": "masked_lm/output_bias", "nsp_logits": "next_sentence/output_bias"}
+    missing = {
+        "pooled_output": "pooler/kernel", "mlm_logits": "masked_lm/output_bias",
+        "nsp_logits": "next_sentence/output_bias"
+    }
     return {key: value for key, value in outputs.items() if key not in missing or missing[key] in stored.weights}
 
 
 def largest_differences(formats, source, model, settings: Settings, folder: str) -> dict[str, float]:
-    """Returns the largest difference of each output between the source, made as `model`, and the model written to `folder`."""
+    """Returns the largest difference of each output between the source, made as `model`, and the model written to
+    `folder`.
+    """
     written = formats.read(folder)
     if written.head != source.head:
         written = formats.as_head(written, source.head)
@@ -147,7 +170,8 @@ def largest_differences(formats, source, model, settings: Settings, folder: str)
 
 
 def options_of_run(source, settings: Settings) -> dict[str, str | int | float]:
-    """Returns the options by which the run at --input, if it is one, reads texts and chooses answers: those that readers will not guess.
+    """Returns the options by which the run at --input, if it is one, reads texts and chooses answers: those that
+    readers will not guess.
 
     They include what an evaluation tuned for these weights.
     """
@@ -174,7 +198,8 @@ def options_of_run(source, settings: Settings) -> dict[str, str | int | float]:
 
 
 def facts_without_place(formats, source, settings: Settings) -> list[tuple[str, str]]:
-    """Returns what the files of --output do not say of the model, and its values: whoever reads them must say it again."""
+    """Returns what the files of --output do not say of the model, and its values: whoever reads them must say it again.
+    """
     facts = []
     if settings.to == "tf1" and source.labels:
         facts.append(("names of classes", ", ".join(source.labels)))
@@ -187,35 +212,47 @@ def facts_without_place(formats, source, settings: Settings) -> list[tuple[str, 
     if settings.to in ("tf1", "keras_hub") and source.pooling:
         facts.append(("the pooling of embeddings", f"--pooling={source.pooling}"))
     if options := options_of_run(source, settings):
-        facts.append(("options of the run that change its answers", ", ".join(f"{key}: {value}" for key, value in options.items())))
+        facts.append(("options of the run that change its answers", ", ".join(f"{key}: {value}"
+                                                                              for key, value in options.items())))
     if settings.to == "tf1" and source.do_lower_case is False and formats.read(settings.output).do_lower_case is None:
-        facts.append(("the casing", "not lower-cased; commands that read it need --nodo_lower_case, or a folder named ..._cased_..."))
+        facts.append(("the casing",
+                      "not lower-cased; commands that read it need --nodo_lower_case, or a folder named ..._cased_..."))
     return facts
 
 
 def refuse_casing_of_name(source, output: str) -> None:
-    """Raises ValueError if readers of a TF 1 checkpoint at --output would take its text for cased, or for lower-cased, and it is not."""
+    """Raises ValueError if readers of a TF 1 checkpoint at --output would take its text for cased, or for lower-cased,
+    and it is not.
+    """
     from official_bert.models.interchange import casing
     lower_case = casing.of_folder(os.path.join(output, "bert_model.ckpt"), source.vocab)
     if None not in (lower_case, source.do_lower_case) and lower_case != source.do_lower_case:
         yes, no = ("", "not ") if lower_case else ("not ", "")
-        raise ValueError(f"--output={output}: its name or the vocabulary says that text is {yes}lower-cased, which TF 1 has no other "
-                         f"place for, but it is {no}lower-cased for {source.origin}")
+        raise ValueError(
+            f"--output={output}: its name or the vocabulary says that text is {yes}lower-cased, which TF 1 has no "
+            f"other "
+            f"place for, but it is {no}lower-cased for {source.origin}")
 
 
 def describe_source(source, settings: Settings) -> None:
-    """Prints what was read. Raises ValueError without a configuration, and for a vocabulary or casing that does not fit."""
+    """Prints what was read. Raises ValueError without a configuration, and for a vocabulary or casing that does not
+    fit.
+    """
     from official_bert.models.interchange import stored_models
     print("; ".join([f"found: {source.origin}, {len(source.weights)} weights", *source.notes, *source.warnings]))
     stored_models.require_config(source)
     if spare := stored_models.check_vocabulary_rows(source, is_own=not settings.vocab_file):
-        print(f"{source.origin}: {spare} spare rows of word embeddings are converted too: its vocabulary has fewer entries")
+        print(
+            f"{source.origin}: {spare} spare rows of word embeddings are converted too: its vocabulary has fewer "
+            f"entries"
+        )
     if settings.to == "tf1":
         refuse_casing_of_name(source, settings.output)
 
 
 def write_checked(formats, source, settings: Settings) -> tuple[list[str], float]:
-    """Writes the model, loads it back and compares; returns the weights without a place and the largest difference of the outputs.
+    """Writes the model, loads it back and compares; returns the weights without a place and the largest difference of
+    the outputs.
 
     Raises ValueError, and writes nothing, if the models differ.
     """
@@ -227,7 +264,8 @@ def write_checked(formats, source, settings: Settings) -> tuple[list[str], float
             print(f"largest difference of {name}: {value:.2e}")
         worst = max(differences.values())
         if not worst <= LARGEST:
-            raise ValueError(f"--output={settings.output}: not written: the models differ by {worst:.2e}, more than {LARGEST}")
+            raise ValueError(
+                f"--output={settings.output}: not written: the models differ by {worst:.2e}, more than {LARGEST}")
     return left_out, worst
 
 

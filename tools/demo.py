@@ -1,7 +1,8 @@
-"""Runs the whole path in one command: text -> vocabulary -> records -> pre-training -> SavedModel -> three filled blanks.
+"""Runs the whole path in one command: text -> vocabulary -> records -> pre-training -> SavedModel -> three filled
+blanks.
 
-Without `--corpus` the text is the prose of Python's own language reference, which is part of every CPython. Each step is a
-command of this project and is printed before it runs, so the demo is also a tour of the commands.
+Without `--corpus` the text is the prose of Python's own language reference, which is part of every CPython. Each step
+is a command of this project and is printed before it runs, so the demo is also a tour of the commands.
 """
 
 from official_bert.command_line import run_main
@@ -51,8 +52,10 @@ def reference_documents() -> list[str]:
     documents = []
     for name in sorted(topics, key=lambda name: (-len(topics[name]), name)):
         for section in re.split(r"\n[^\n]+\n[*=\-~\"^]{4,}\n", "\n" + topics[name]):
-            paragraphs = [" ".join(re.sub(r"^\s*[*\d.]+ ", "", block).split()) for block in re.split(r"\n\s*\n", section)
-                          if not re.search(r"::=|>>>|\|$", block, re.MULTILINE)]
+            paragraphs = [
+                " ".join(re.sub(r"^\s*[*\d.]+ ", "", block).split()) for block in re.split(r"\n\s*\n", section)
+                if not re.search(r"::=|>>>|\|$", block, re.MULTILINE)
+            ]
             prose = [text for text in dict.fromkeys(paragraphs)
                      if text not in seen and re.search(r"([a-z]{2,},? [a-z]+ ){2}.*[.:;)]$", text)]
             seen.update(prose)
@@ -70,13 +73,16 @@ def run(*command: str) -> None:
 
 
 def from_here(corpus: str) -> str:
-    """Returns the user's paths and globs as absolute ones: the commands run in this project's folder. Raises ValueError for no file."""
+    """Returns the user's paths and globs as absolute ones: the commands run in this project's folder. Raises ValueError
+    for no file.
+    """
     find_files(corpus, "--corpus")
     return ",".join(absolute(pattern) for pattern in corpus.split(",") if pattern)
 
 
 def split_documents(prepared: pathlib.Path, train: pathlib.Path, held_out: pathlib.Path) -> list[list[str]]:
-    """Writes every twelfth document of `prepared` to `held_out` and the others to `train`; returns the held-out ones."""
+    """Writes every twelfth document of `prepared` to `held_out` and the others to `train`; returns the held-out ones.
+    """
     documents = [text.split("\n") for text in prepared.read_text(encoding="utf-8").strip().split("\n\n")]
     if len(documents) < FEWEST_DOCUMENTS:
         documents = [document[start:start + CUT_AFTER] for document in documents
@@ -94,7 +100,8 @@ def split_documents(prepared: pathlib.Path, train: pathlib.Path, held_out: pathl
 
 def unigram_loss(train: str, held_out: str, vocab_size: int) -> float:
     """Returns the masked-LM loss in nats on the held-out records for the word distribution of the training records."""
-    counts, held_out_counts = np.ones(vocab_size), np.zeros(vocab_size)  # starts at one, so that no held-out word has probability 0
+    # starts at one, so that no held-out word has probability 0
+    counts, held_out_counts = np.ones(vocab_size), np.zeros(vocab_size)
     for path, into in ((train, counts), (held_out, held_out_counts)):
         for instance in records.read_instances([path]):
             chosen = instance["masked_lm_ids"][instance["masked_lm_weights"] > 0]
@@ -115,14 +122,16 @@ def make_blanks(documents: list[list[str]], tokenizer: FullTokenizer, count: int
     sentences = [sentence for document in documents for sentence in document]
     has_spaces = scripts.script_of(" ".join(sentences[:100])) == "spaced"
     blanks = _spread([_blank_between_spaces], sentences, tokenizer, count) if has_spaces else []
-    return blanks or _spread([functools.partial(_blank_of_token, whole=whole) for whole in (True, False)], sentences, tokenizer, count)
+    return blanks or _spread([functools.partial(_blank_of_token, whole=whole)
+                              for whole in (True, False)], sentences, tokenizer, count)
 
 
 def _spread(kinds: list[Callable], sentences: list[str], tokenizer: FullTokenizer, count: int) -> list[tuple[str, str]]:
     """Returns `count` blanks of different sentences, evenly spread over them; those of the first kind first."""
     blanks: dict[str, tuple[str, str]] = {}
     for blank in kinds:
-        more = [(sentence, chosen) for sentence in sentences if sentence not in blanks and (chosen := blank(sentence, tokenizer))]
+        more = [(sentence, chosen) for sentence in sentences
+                if sentence not in blanks and (chosen := blank(sentence, tokenizer))]
         left = count - len(blanks)
         blanks |= dict(more[::max(1, len(more) // max(1, left))][:left])
     return list(blanks.values())
@@ -150,7 +159,9 @@ def _blank_between_spaces(sentence: str, tokenizer: FullTokenizer) -> tuple[str,
 
 
 def _blank_of_token(sentence: str, tokenizer: FullTokenizer, whole: bool) -> tuple[str, str] | None:
-    """Returns the sentence with its middle token of letters masked (only a `whole` word if asked for); None if there is none."""
+    """Returns the sentence with its middle token of letters masked (only a `whole` word if asked for); None if there is
+    none.
+    """
     tokens = tokenizer.tokenize_with_offsets(sentence)
     continued = [*(token.startswith("##") for token, _, _ in tokens[1:]), False]
     blanks = [(start, end) for (token, start, end), more in zip(tokens, continued)
@@ -162,8 +173,11 @@ def _blank_of_token(sentence: str, tokenizer: FullTokenizer, whole: bool) -> tup
 
 
 def make_data(raw: str, output: pathlib.Path) -> tuple[list[list[str]], FullTokenizer]:
-    """Makes vocabulary and records from `raw`, or from Python's reference; returns the held-out documents and the tokenizer."""
-    prepared, train, held_out, vocab = (output / name for name in ("corpus.txt", "train.txt", "held_out.txt", VOCAB_FILE))
+    """Makes vocabulary and records from `raw`, or from Python's reference; returns the held-out documents and the
+    tokenizer.
+    """
+    prepared, train, held_out, vocab = (output / name
+                                        for name in ("corpus.txt", "train.txt", "held_out.txt", VOCAB_FILE))
     if not raw:
         raw = str(output / "reference.jsonl")
         rows = (json.dumps({"text": text}) for text in reference_documents())
@@ -191,11 +205,13 @@ def main(_) -> None:
     names = ("train.tfrecord", "held_out.tfrecord", "model", "exported", "loss.png")
     train, held_out, model, exported, picture = (output / name for name in names)
     unigram = unigram_loss(str(train), str(held_out), len(tokenizer.vocab))
-    run("-m", "official_bert.run_pretraining", f"--config={config}", f"--vocab_file={output / VOCAB_FILE}", f"--input_file={train}",
-        f"--eval_input_file={held_out}", f"--output_dir={model}", f"--do_lower_case={tokenizer.do_lower_case}",
-        f"--set=model.vocab_size={len(tokenizer.vocab)}", *(f"--set={override}" for override in FLAGS.set))
+    run("-m", "official_bert.run_pretraining", f"--config={config}", f"--vocab_file={output / VOCAB_FILE}",
+        f"--input_file={train}", f"--eval_input_file={held_out}", f"--output_dir={model}",
+        f"--do_lower_case={tokenizer.do_lower_case}", f"--set=model.vocab_size={len(tokenizer.vocab)}",
+        *(f"--set={override}" for override in FLAGS.set))
     loss = last_held_out_loss(model / LOG_FILE)
-    run("tools/plot_run.py", f"--run={model}", f"--output_file={picture}", "--name=mlm_loss", f"--baseline={unigram:.4f}")
+    run("tools/plot_run.py", f"--run={model}", f"--output_file={picture}", "--name=mlm_loss",
+        f"--baseline={unigram:.4f}")
     run("-m", "official_bert.run_export", f"--checkpoint={model}", f"--output={exported}")
     blanks = make_blanks(documents, tokenizer)
     run("-m", "official_bert.run_predict", "--task=fill_mask", f"--model={exported}", *(text for text, _ in blanks))

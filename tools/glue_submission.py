@@ -1,6 +1,9 @@
-"""Zips the files that fine-tuning runs wrote for GLUE's test sets, in the form that its server takes: one archive, no folders.
+r"""Zips the files that fine-tuning runs wrote for GLUE's test sets, in the form that its server takes: one archive, no
+folders.
 
-    python -m official_bert.run_finetuning --task=rte --data_dir=glue --do_predict ... --output_dir=runs/glue/rte     # and so on
+    # and so on
+    python -m official_bert.run_finetuning --task=rte --data_dir=glue --do_predict ... \
+        --output_dir=runs/glue/rte
     python tools/glue_submission.py --runs='runs/glue/*' --output_file=submission.zip
 """
 
@@ -18,11 +21,14 @@ from official_bert.tasks.texts.glue_files import SUBMISSION_FILES
 FLAGS = flags.FLAGS
 flags.DEFINE_list("runs", None, "Output folders or globs; each has the files of one task or more.", required=True)
 flags.DEFINE_string("output_file", None, "The archive.", required=True)
-flags.DEFINE_bool("partial", False, "Write the archive even if files of some tasks are missing (the server will refuse it).")
+flags.DEFINE_bool("partial", False,
+                  "Write the archive even if files of some tasks are missing (the server will refuse it).")
 
 
 def find_predictions(patterns: list[str]) -> dict[str, str]:
-    """Returns {name without .tsv: path} of the files to submit. Raises ValueError for a file in two folders, or if there is none."""
+    """Returns {name without .tsv: path} of the files to submit. Raises ValueError for a file in two folders, or if
+    there is none.
+    """
     paths: dict[str, str] = {}
     for folder in (path for pattern in patterns for path in matching(pattern)):
         for name in SUBMISSION_FILES:
@@ -30,8 +36,10 @@ def find_predictions(patterns: list[str]) -> dict[str, str]:
             if is_file(path) and paths.setdefault(name, path) != path:
                 raise ValueError(f"{path}: {paths[name]} is there too; name the runs to hand in with --runs")
     if not paths:
-        raise ValueError(f"--runs={','.join(patterns)}: none of {', '.join(f'{name}.tsv' for name in SUBMISSION_FILES)} found there; "
-                         "run_finetuning writes them with --do_predict")
+        raise ValueError(
+            f"--runs={','.join(patterns)}: none of {', '.join(f'{name}.tsv' for name in SUBMISSION_FILES)} found "
+            f"there; "
+            "run_finetuning writes them with --do_predict")
     return paths
 
 
@@ -41,7 +49,8 @@ def main(_) -> None:
     missing = [name for name in SUBMISSION_FILES if name not in paths]
     if missing and not FLAGS.partial:
         raise ValueError(f"--runs={','.join(FLAGS.runs)}: no file of {', '.join(missing)}; --partial does without")
-    with written_beside(FLAGS.output_file) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+    with written_beside(FLAGS.output_file) as temporary, zipfile.ZipFile(temporary, "w",
+                                                                         zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(paths):
             archive.write(local_copy(paths[name]), f"{name}.tsv")
         archive.close()

@@ -4,8 +4,8 @@
     python tools/inspect_data.py train.conll --task=ner
     python tools/inspect_data.py train-v2.0.json --task=squad --set options.version_2_with_negative=true
 
-It prints rows, labels, a histogram of lengths with the share beyond options.max_seq_length, duplicates, the rows of the evaluation file
-that are training rows too, and some examples. Lengths are in tokens with --vocab_file, else in words.
+It prints rows, labels, a histogram of lengths with the share beyond options.max_seq_length, duplicates, the rows of the
+evaluation file that are training rows too, and some examples. Lengths are in tokens with --vocab_file, else in words.
 """
 
 from official_bert.command_line import run_main
@@ -25,7 +25,9 @@ from official_bert.text.tokenization import BasicTokenizer
 from official_bert.text.vocab import has_capitals, read_entries
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("task", None, "classification, swag, ner, squad, retrieval, splade, reranking, or a data set of GLUE.", required=True)
+flags.DEFINE_string("task", None,
+                    "classification, swag, ner, squad, retrieval, splade, reranking, or a data set of GLUE.",
+                    required=True)
 flags.DEFINE_string("vocab_file", "", "The vocabulary, for lengths in tokens.")
 flags.DEFINE_string("eval_file", "", "Evaluation data, to count the rows that are in both files.")
 flags.DEFINE_string("encoding", "", "The encoding of text, such as cp1252; by default UTF-8.")
@@ -37,14 +39,15 @@ SHOWN = 200  # characters of a text
 MOST_LABELS = 100  # different values of a column that may be labels
 # Options that are tried, one by one, if a file cannot be read as it is.
 REMEDIES = ("options.header=false", "options.encoding=cp1252", "options.encoding=utf-16", "options.empty_text=keep",
-            "options.missing_label=skip",
-            "options.overlaps=longest", "options.scheme=plain", "options.first_choice=1", "options.kind=multi_label", "options.delimiter=;",
-            "options.version_2_with_negative=true", "options.several_answers=first", "options.unknown_ids=skip")
+            "options.missing_label=skip", "options.overlaps=longest", "options.scheme=plain", "options.first_choice=1",
+            "options.kind=multi_label", "options.delimiter=;", "options.version_2_with_negative=true",
+            "options.several_answers=first", "options.unknown_ids=skip")
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What was read of a file: the texts of each row for examples, what makes two rows the same, labels with their rows, and remarks.
+    """What was read of a file: the texts of each row for examples, what makes two rows the same, labels with their
+    rows, and remarks.
 
     `sequences` are the texts that a model sees together, for lengths; by default those of each row.
     """
@@ -86,8 +89,10 @@ def read(task: Any, path: str, held_out: bool = False) -> Reading:
         return read_pairs(task, path, held_out)
     if isinstance(task, TextClassification):
         return read_texts(task, path, held_out)
-    raise ValueError(f"--task={task.config.task}: expected classification, swag, ner, squad, retrieval, splade, reranking or a data set of "
-                     "GLUE; tools/inspect_records.py shows records of pre-training")
+    raise ValueError(
+        f"--task={task.config.task}: expected classification, swag, ner, squad, retrieval, splade, reranking or a "
+        f"data set of "
+        "GLUE; tools/inspect_records.py shows records of pre-training")
 
 
 def read_texts(task: Any, path: str, held_out: bool) -> Reading:
@@ -100,7 +105,8 @@ def read_texts(task: Any, path: str, held_out: bool) -> Reading:
     labelled, rows = task.read_train(DataFiles(train_file=path))
     if rows.choices:
         both = [(text, choice) for text, choices in zip(rows.text, rows.choices) for choice in choices]
-        return Reading([(text, *choices) for text, choices in rows.pairs()], list(rows.pairs()), _counts(labelled, rows), sequences=both)
+        return Reading([(text, *choices) for text, choices in rows.pairs()], list(rows.pairs()),
+                       _counts(labelled, rows), sequences=both)
     texts = [(text, second) if rows.text_pair else (text,) for text, second in rows.pairs()]
     return Reading(texts, list(rows.pairs()), _counts(labelled, rows))
 
@@ -110,7 +116,8 @@ def _counts(task: Any, rows: Any) -> dict[str, int]:
     if task.head == "regression":
         return {f"scores from {rows.targets.min():g} to {rows.targets.max():g}": len(rows)}
     labels = list(task.labels) or [str(number) for number in range(max(map(len, rows.choices or [()])))]
-    totals = rows.targets.sum(axis=0) if task.head == "multi_label" else np.bincount(rows.targets, minlength=len(labels))
+    totals = rows.targets.sum(
+        axis=0) if task.head == "multi_label" else np.bincount(rows.targets, minlength=len(labels))
     return {label: int(total) for label, total in zip(labels, totals)}
 
 
@@ -124,8 +131,9 @@ def read_words(task: Any, path: str) -> Reading:
     if task.options.scheme == "plain":
         counts = collections.Counter(tag for sentence in sentences for tag in sentence.tags)
     task.with_labels_of(file)
-    return Reading([(" ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, sentence.tags)),) for sentence in sentences],
-                   [sentence.words for sentence in sentences], dict(sorted(counts.items())), [*file.notes, task.summary(file)],
+    return Reading([(" ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, sentence.tags)),)
+                    for sentence in sentences], [sentence.words for sentence in sentences],
+                   dict(sorted(counts.items())), [*file.notes, task.summary(file)],
                    [(" ".join(sentence.words),) for sentence in sentences])
 
 
@@ -135,18 +143,21 @@ def read_questions(task: Any, path: str, held_out: bool) -> Reading:
     without = sum(example.is_impossible for example in file.examples)
     texts = [(one.question, one.passage.context) for one in file.examples]
     shown = [(*text, f"-> {one.answer}") for text, one in zip(texts, file.examples)]
-    return Reading(shown, texts, {"with an answer": len(texts) - without, "without": without}, list(filter(None, [file.warning()])), texts)
+    return Reading(shown, texts, {"with an answer": len(texts) - without, "without": without},
+                   list(filter(None, [file.warning()])), texts)
 
 
 def read_pairs(task: Any, path: str, held_out: bool) -> Reading:
     """Reads texts that belong together, with those that do not; a model of vectors sees each text by itself."""
     from official_bert.data.search.collections import is_collection
     from official_bert.data.search.rows import described_pairs
-    rows = task.read_pairs(path, empty="keep") if held_out and not is_collection(path) else task.read_file(path, "train")
+    rows = task.read_pairs(path, empty="keep") if held_out and not is_collection(path) else task.read_file(
+        path, "train")
     all_texts = [(first, second, *negatives) for first, second, negatives in zip(
         rows.text, rows.text_pair or (), rows.choices or [()] * len(rows))]
     alone = task.head == "embeddings"
-    sequences = [(text,) if alone else (texts[0], text) for texts in all_texts for text in (texts if alone else texts[1:])]
+    sequences = [(text,) if alone else (texts[0], text) for texts in all_texts
+                 for text in (texts if alone else texts[1:])]
     labels = {"pairs": len(rows), "negatives": sum(len(texts) - 2 for texts in all_texts)}
     return Reading(all_texts, [texts[:2] for texts in all_texts], labels, [described_pairs(rows)], sequences)
 
@@ -164,7 +175,9 @@ def remedy(task: str, path: str, overrides: Sequence[str]) -> str:
 
 
 def guess_columns(task: str, path: str, overrides: Sequence[str]) -> list[str]:
-    """Returns options for the columns of a table: its labels repeat themselves, and its texts are longest; [] if nothing looks so."""
+    """Returns options for the columns of a table: its labels repeat themselves, and its texts are longest; [] if
+    nothing looks so.
+    """
     for header in (True, False):
         try:
             options = make_task(task, [*overrides, *([] if header else ["options.header=false"])]).options
@@ -177,13 +190,18 @@ def guess_columns(task: str, path: str, overrides: Sequence[str]) -> list[str]:
         kinds = {name: len({*column}) for name, column in values.items()}
         if header and any(name in values[name] for name in names):
             continue  # the first line is a row
-        labels = [name for name in names if 2 <= kinds[name] < rows and kinds[name] <= max(2, min(MOST_LABELS, rows / 2))]
+        labels = [
+            name for name in names if 2 <= kinds[name] < rows and kinds[name] <= max(2, min(MOST_LABELS, rows / 2))
+        ]
         if not labels:
             continue
         label = min(labels, key=kinds.__getitem__)
         text = max((name for name in names if name != label), key=lambda name: sum(map(len, values[name])), default="")
         if text:
-            return [*([] if header else ["options.header=false"]), f"options.text_column={text}", f"options.label_column={label}"]
+            return [
+                *([] if header else ["options.header=false"]), f"options.text_column={text}",
+                f"options.label_column={label}"
+            ]
     return []
 
 
@@ -191,11 +209,13 @@ def lengths_of(reading: Reading, vocab_file: str) -> tuple[np.ndarray, str]:
     """Returns the length of each sequence, with the special tokens, and its unit."""
     tokenizer = loading.load(vocab_file, _lower_cases(vocab_file)) if vocab_file else BasicTokenizer()
     rows = reading.sequences or reading.texts
-    extra = [tokenizer.template.extra(pair) if vocab_file else 2 + pair for pair in (False, True)]  # type: ignore[union-attr]
+    extra = [tokenizer.template.extra(pair) if vocab_file else 2 + pair  # type: ignore[union-attr]
+             for pair in (False, True)]
     lengths: dict[str, int] = {}
     for text in {text for row in rows for text in row}:
         lengths[text] = len(tokenizer.tokenize(text))
-    return np.array([sum(lengths[text] for text in row) + extra[len(row) > 1] for row in rows]), "tokens" if vocab_file else "words"
+    return np.array([sum(lengths[text] for text in row) + extra[len(row) > 1]
+                     for row in rows]), "tokens" if vocab_file else "words"
 
 
 def _lower_cases(vocab_file: str) -> bool:

@@ -24,7 +24,8 @@ from official_bert.text import loading
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Record files, plain or gzip: comma-separated paths and globs.", required=True)
-flags.DEFINE_string("vocab_file", None, "The vocabulary, or the tokenizer's folder, that was used to make them.", required=True)
+flags.DEFINE_string("vocab_file", None, "The vocabulary, or the tokenizer's folder, that was used to make them.",
+                    required=True)
 flags.DEFINE_integer("every", 1, "Check one record in N, spread over each file; the others are not checked.",
                      lower_bound=1)
 flags.DEFINE_integer("num_examples", 3, "Records to print as text.")
@@ -84,16 +85,19 @@ def check(path: str, numbers: Sequence[int], values: Values, facts: VocabularyFa
     ids, mask, segments = values["input_ids"], values["input_mask"], values["segment_ids"]
     lengths = mask.sum(axis=1)
     places = np.arange(ids.shape[1])[None]
-    refuse(path, numbers, {
-        f"a token id beyond the vocabulary of {facts.size}": ((ids < 0) | (ids >= facts.size)).any(axis=1),
-        "input_mask is not ones and then zeros": (mask != (places < lengths[:, None])).any(axis=1),
-        "fewer than 3 tokens": lengths < 3,
-        "there is a token or a segment where input_mask is 0": ((mask == 0) & ((ids != 0) | (segments != 0))).any(axis=1),
-        "a segment id is neither 0 nor 1": ((segments < 0) | (segments > 1)).any(axis=1),
-        "it does not begin with [CLS]": ids[:, 0] != facts.cls_id,
-        "it does not end with [SEP]": np.take_along_axis(ids, np.maximum(lengths, 1)[:, None] - 1, 1)[:, 0]
-        != facts.sep_id,
-        "its next-sentence label is neither 0 nor 1": (values["next_sentence_labels"] // 2 != 0).any(axis=1)})
+    refuse(
+        path, numbers, {
+            f"a token id beyond the vocabulary of {facts.size}": ((ids < 0) | (ids >= facts.size)).any(axis=1),
+            "input_mask is not ones and then zeros": (mask != (places < lengths[:, None])).any(axis=1),
+            "fewer than 3 tokens": lengths < 3,
+            "there is a token or a segment where input_mask is 0": ((mask == 0) & ((ids != 0) |
+                                                                                   (segments != 0))).any(axis=1),
+            "a segment id is neither 0 nor 1": ((segments < 0) | (segments > 1)).any(axis=1),
+            "it does not begin with [CLS]": ids[:, 0] != facts.cls_id, "it does not end with [SEP]": np.take_along_axis(
+                ids,
+                np.maximum(lengths, 1)[:, None] - 1, 1)[:, 0] != facts.sep_id,
+            "its next-sentence label is neither 0 nor 1": (values["next_sentence_labels"] // 2 != 0).any(axis=1)
+        })
     if "masked_lm_ids" in values:
         check_masks(path, numbers, values, facts, lengths)
 
@@ -102,15 +106,20 @@ def check_packed(path: str, numbers: Sequence[int], rows: Values) -> None:
     """Refuses packed rows whose instances are not one after another, each with its own positions."""
     ids, weights, begins = rows["instance_ids"], rows["instance_weights"], rows["cls_positions"]
     places, count, slots = np.arange(ids.shape[1]), (weights > 0).sum(axis=1), range(weights.shape[1])
-    firsts = np.array([[int(np.argmax(row == slot + 1)) for slot in slots] for row in ids])  # 0 for one that is not there
-    refuse(path, numbers, {
-        "its instances are not numbered 1, 2, ... from the left, then 0 where input_mask is 0":
-            (np.diff(np.where(rows["input_mask"] > 0, ids, weights.shape[1] + 1), axis=1) < 0).any(axis=1)
+    # 0 for one that is not there
+    firsts = np.array([[int(np.argmax(row == slot + 1)) for slot in slots] for row in ids])
+    refuse(
+        path, numbers, {
+            "its instances are not numbered 1, 2, ... from the left, then 0 where input_mask is 0": (np.diff(
+                np.where(rows["input_mask"] > 0, ids, weights.shape[1] + 1), axis=1) < 0).any(axis=1)
             | ((ids > 0) != (rows["input_mask"] > 0)).any(axis=1) | (ids.max(axis=1) != count),
-        "an instance weight is neither 0 nor 1, or a 0 stands before a 1": (weights != (np.array(slots) < count[:, None])).any(axis=1),
-        "a place of [CLS] is not where its instance begins": (firsts != begins).any(axis=1),
-        "a position does not count from the beginning of its instance": (rows["position_ids"] != np.where(
-            ids > 0, places - np.take_along_axis(begins, np.maximum(ids - 1, 0), axis=1), 0)).any(axis=1)})
+            "an instance weight is neither 0 nor 1, or a 0 stands before a 1": (weights != (np.array(slots)
+                                                                                            < count[:,
+                                                                                                    None])).any(axis=1),
+            "a place of [CLS] is not where its instance begins": (firsts != begins).any(axis=1),
+            "a position does not count from the beginning of its instance": (rows["position_ids"] != np.where(
+                ids > 0, places - np.take_along_axis(begins, np.maximum(ids - 1, 0), axis=1), 0)).any(axis=1)
+        })
 
 
 def check_masks(path: str, numbers: Sequence[int], values: Values, facts: VocabularyFacts, lengths: np.ndarray) -> None:
@@ -138,16 +147,19 @@ def show(values: Values, tokens: Mapping[int, str]) -> str:
     return f"  label {int(values['next_sentence_labels'][0])}: {' '.join(pieces)}"
 
 
-def report(findings: Findings, counts: Mapping[str, int], tokens: Mapping[int, str], num_words: int, every: int) -> None:
+def report(findings: Findings, counts: Mapping[str, int], tokens: Mapping[int, str], num_words: int,
+           every: int) -> None:
     """Prints the counts of records of which one in `every` was read."""
     for path, count in counts.items():
         sentence_task = provenance.read_origin(path).get("sentence_task")
         print(f"{path}: {count} records" + f" looked at, one in {every}" * (every > 1)
               + f", made with --sentence_task={sentence_task}" * (sentence_task is not None))
     packed = f" in {findings.rows} rows" if findings.rows < findings.records else ""
-    print(f"{findings.records} records{packed} of {findings.max_seq_length} tokens; {findings.tokens / findings.records:.1f} used, "
-          f"{1 - findings.tokens / (findings.rows * findings.max_seq_length):.1%} padding, "
-          f"{findings.unknown / findings.tokens:.2%} [UNK]")
+    print(
+        f"{findings.records} records{packed} of {findings.max_seq_length} tokens; "
+        f"{findings.tokens / findings.records:.1f} used, "
+        f"{1 - findings.tokens / (findings.rows * findings.max_seq_length):.1%} padding, "
+        f"{findings.unknown / findings.tokens:.2%} [UNK]")
     edges = np.linspace(0, findings.max_seq_length + 1, BINS + 1).astype(int)
     shares = [findings.lengths[first:last].sum() / findings.records for first, last in itertools.pairwise(edges)]
     for first, last, share in zip(edges, edges[1:], shares):
@@ -174,7 +186,8 @@ def batches(path: str, features: Sequence[records.Feature], every: int) -> Itera
 
 
 def share_read(path: str, count: int) -> float:
-    """Estimates the share of a file that `count` records are, if all are as long as the first; 0 for a compressed file."""
+    """Estimates the share of a file that `count` records are, if all are as long as the first; 0 for a compressed file.
+    """
     if records.is_gzip(path):
         return 0.0
     first = len(next(records.read_records(path))) + FRAME_BYTES
@@ -210,7 +223,8 @@ def inspect(input_file: str, vocab_file: str, every: int = 1, num_examples: int 
                 findings.add(values, len(numbers), facts.unk_id)
                 counts[path] += len(numbers)
                 wanted = max(0, num_examples - len(examples))
-                examples += [{name: value[row] for name, value in values.items()} for row in range(min(wanted, len(of)))]
+                examples += [{name: value[row]
+                              for name, value in values.items()} for row in range(min(wanted, len(of)))]
                 reporter.show("reading", min(0.999, (number + share_read(path, numbers.stop)) / len(filled)))
         reporter.show("reading", 1)
     report(findings, counts, tokens, num_words, every)

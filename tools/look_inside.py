@@ -1,10 +1,11 @@
-"""Makes a page of pictures of what a pre-trained model knows: filled blanks, words that are alike, attention maps, texts in a plane.
+"""Makes a page of pictures of what a pre-trained model knows: filled blanks, words that are alike, attention maps,
+texts in a plane.
 
     python tools/look_inside.py --model=runs/small --input_file=held_out.txt --output_dir=inside
 
-The text has a sentence per line and an empty line between documents, as tools/prepare_corpus.py writes it; take text that the model
-has not seen. `report.html` needs no network and no script; `report.json` has its numbers. `--markdown` writes `report.md` too, with its
-pictures beside it, for sites that show such files.
+The text has a sentence per line and an empty line between documents, as tools/prepare_corpus.py writes it; take text
+that the model has not seen. `report.html` needs no network and no script; `report.json` has its numbers. `--markdown`
+writes `report.md` too, with its pictures beside it, for sites that show such files.
 """
 
 from official_bert.command_line import run_main
@@ -20,12 +21,14 @@ from official_bert.files import make_folder, read_lines
 from official_bert.reports.sections import Picture, Section
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("model", None, "A training run's folder, or a checkpoint of any format, with the masked-LM head.", required=True)
+flags.DEFINE_string("model", None, "A training run's folder, or a checkpoint of any format, with the masked-LM head.",
+                    required=True)
 flags.DEFINE_string("input_file", None, "Sentences, one per line, an empty line between documents.", required=True)
 flags.DEFINE_string("output_dir", None, "The folder of report.html and report.json.", required=True)
 flags.DEFINE_string("vocab_file", "", "The vocabulary, for checkpoints and runs that have none beside them.")
 flags.DEFINE_string("sentence", "", "The sentence of the attention maps (default: the first of 9 to 14 WordPieces).")
-flags.DEFINE_integer("least_count", 10, "Neighbours are looked for among words that occur so often in the text.", lower_bound=1)
+flags.DEFINE_integer("least_count", 10, "Neighbours are looked for among words that occur so often in the text.",
+                     lower_bound=1)
 flags.DEFINE_integer("seed", 0, "Chooses the hidden words.")
 flags.DEFINE_string("title", "", "The title of the page (default: the model's path).")
 flags.DEFINE_bool("markdown", False, "Write report.md and its pictures too.")
@@ -39,7 +42,8 @@ SHORT_WORD = 3  # letters: mostly grammar
 SHOWN_WORDS, NEIGHBOURS = 15, 6
 MEASURED_SENTENCES, LONGEST = 100, 64  # of the averages of attention; tokens
 HEADS_A_PICTURE = 4
-OTHER_ATTENTION = ("relative_buckets", "position_buckets", "rotary", "window", "layer_groups")  # fields of relatives of BERT
+# fields of relatives of BERT
+OTHER_ATTENTION = ("relative_buckets", "position_buckets", "rotary", "window", "layer_groups")
 DOCUMENTS, SENTENCES_A_DOCUMENT = 8, 40  # of the plane
 
 
@@ -58,8 +62,10 @@ def read_documents(path: str) -> list[list[str]]:
     return [document for document in documents if document]
 
 
-def choose_blanks(sentences: Sequence[str], vocab: Mapping[str, int], lower_case: bool, rng: random.Random) -> list[tuple[str, str]]:
-    """Returns (sentence with [MASK], hidden word) pairs: up to four words of a sentence, each a WordPiece of its own."""
+def choose_blanks(sentences: Sequence[str], vocab: Mapping[str, int], lower_case: bool,
+                  rng: random.Random) -> list[tuple[str, str]]:
+    """Returns (sentence with [MASK], hidden word) pairs: up to four words of a sentence, each a WordPiece of its own.
+    """
     def written(word: str) -> str:
         return word.lower() if lower_case else word
 
@@ -80,9 +86,10 @@ def blanks_sections(blanks: Sequence[tuple[str, str]], answers: Sequence[Mapping
     rows = [(blanks[place][0], blanks[place][1], RIGHT if blanks[place][1] in guesses[place] else "", SEPARATOR.join(
         f"{RIGHT * (word == blanks[place][1])}{_token(word)} {share:.2f}"
         for word, share in zip(guesses[place], answers[place]["probabilities"][0]))) for place in places]
-    yield Section(name="blanks", title="Filled blanks", values=[list(row) for row in rows],
-                  header=("sentence", "hidden word", "right", "guesses"), rows=rows,
-                  note=f"{RIGHT} marks the guess that is the hidden word. Tokens stand in quotation marks; ## continues a word.")
+    yield Section(
+        name="blanks", title="Filled blanks", values=[list(row) for row in rows],
+        header=("sentence", "hidden word", "right", "guesses"), rows=rows,
+        note=f"{RIGHT} marks the guess that is the hidden word. Tokens stand in quotation marks; ## continues a word.")
     commonest = collections.Counter(hidden for _, hidden in blanks).most_common(1)[0][0]
     counted = []
     for name, chosen_words in ((f"up to {SHORT_WORD} letters", lambda word: len(word) <= SHORT_WORD),
@@ -93,8 +100,8 @@ def blanks_sections(blanks: Sequence[tuple[str, str]], answers: Sequence[Mapping
                             float(np.mean([hidden in guess for hidden, guess in pairs])),
                             float(np.mean([hidden == commonest for hidden, _ in pairs]))))
     header = ("hidden words", "blanks", "first guess right", f"among {GUESSES}", f"always {commonest!r}")
-    yield Section(name="blanks_counted", title="How many blanks are right", values=[dict(zip(header, row)) for row in counted],
-                  header=header, rows=counted, on_screen=True)
+    yield Section(name="blanks_counted", title="How many blanks are right",
+                  values=[dict(zip(header, row)) for row in counted], header=header, rows=counted, on_screen=True)
 
 
 def _token(word: str) -> str:
@@ -104,7 +111,9 @@ def _token(word: str) -> str:
 
 def neighbours_section(vectors: np.ndarray, tokenizer, counts: Mapping[str, int], least_count: int) -> Section:
     """The nearest words by the cosine of their embeddings (vectors [V,D]), for a spread of words by their frequency."""
-    words = [word for word, count in counts.items() if count >= least_count and len(word) > SHORT_WORD and word.isalpha()]
+    words = [
+        word for word, count in counts.items() if count >= least_count and len(word) > SHORT_WORD and word.isalpha()
+    ]
     if len(words) < 2:
         return Section(name="neighbours", title="Words that are alike", values=[],
                        note=f"Needs two words that occur {least_count} times or more in the text.")
@@ -115,14 +124,18 @@ def neighbours_section(vectors: np.ndarray, tokenizer, counts: Mapping[str, int]
     for place in range(0, len(words), max(1, len(words) // SHOWN_WORDS))[:SHOWN_WORDS]:
         likeness = unit @ unit[place]
         near = [other for other in np.argsort(-likeness, kind="stable") if other != place][:NEIGHBOURS]
-        rows.append((words[place], counts[words[place]], SEPARATOR.join(f"{words[other]} {likeness[other]:.2f}" for other in near)))
-    return Section(name="neighbours", title="Words that are alike", values=[list(row) for row in rows],
-                   header=("word", "times in the text", "nearest words, cosine"), rows=rows,
-                   note=f"By their WordPiece vectors, among {len(words):,} words that occur {least_count} times or more in the text.")
+        rows.append((words[place], counts[words[place]],
+                     SEPARATOR.join(f"{words[other]} {likeness[other]:.2f}" for other in near)))
+    return Section(
+        name="neighbours", title="Words that are alike", values=[list(row) for row in rows],
+        header=("word", "times in the text", "nearest words, cosine"), rows=rows, note=
+        f"By their WordPiece vectors, among {len(words):,} words that occur {least_count} times or more in the text.")
 
 
 def attention_weights(encoder, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the weights of attention of one text [L,N,S,S]: layer, head, the row that looks, the row that is looked at."""
+    """Returns the weights of attention of one text [L,N,S,S]: layer, head, the row that looks, the row that is looked
+    at.
+    """
     from keras import ops
 
     from official_bert.layers.attention_mask import make_attention_mask, masked_softmax
@@ -138,14 +151,20 @@ def maps_section(weights: np.ndarray, tokens: Sequence[str]) -> Section:
     pictures: list[Picture] = []
     for layer, heads in enumerate(weights, 1):
         for first in range(0, len(heads), HEADS_A_PICTURE):
-            some = {f"layer {layer}, head {number + 1}": heads[number] for number in range(first, min(first + HEADS_A_PICTURE, len(heads)))}
+            some = {
+                f"layer {layer}, head {number + 1}": heads[number]
+                for number in range(first, min(first + HEADS_A_PICTURE, len(heads)))
+            }
             pictures.append(maps_picture(some, tokens, f"Attention of {', '.join(some)}"))
-    return Section(name="attention", title="What each head looks at", values={"tokens": list(tokens), "weights": weights.tolist()},
+    return Section(name="attention", title="What each head looks at",
+                   values={"tokens": list(tokens), "weights": weights.tolist()},
                    note="A row is a token that looks; dark cells are where it looks.", pictures=pictures)
 
 
 def kinds_of_places(ids: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns kinds of places, as seen from each row of a text [S], as [S,S] of 0 and 1; the first and the last token are special."""
+    """Returns kinds of places, as seen from each row of a text [S], as [S,S] of 0 and 1; the first and the last token
+    are special.
+    """
     size = len(ids)
     special = np.isin(np.arange(size), (0, size - 1))
     return {"itself": np.eye(size), "one before": np.eye(size, k=-1), "one after": np.eye(size, k=1),
@@ -167,9 +186,10 @@ def averages_section(encoder, tokenizer, sentences: Sequence[str]) -> Section:
     rows: list[list] = [[f"layer {layer + 1}, head {head + 1}", *map(float, shares[:, layer, head])]
                         for layer, head in np.ndindex(*shares.shape[1:])]
     rows.append(["equal weights", *(float(np.mean(even[kind])) for kind in measured)])
-    return Section(name="attention_on_average", title="Where attention goes on average", header=("", *measured), rows=rows, on_screen=True,
-                   values=[dict(zip(("head", *measured), row)) for row in rows],
-                   note=f"Shares over {min(MEASURED_SENTENCES, len(sentences))} sentences; one sentence may be an exception.")
+    return Section(
+        name="attention_on_average", title="Where attention goes on average", header=("", *measured), rows=rows,
+        on_screen=True, values=[dict(zip(("head", *measured), row)) for row in rows],
+        note=f"Shares over {min(MEASURED_SENTENCES, len(sentences))} sentences; one sentence may be an exception.")
 
 
 def plane_section(documents: Sequence[Sequence[str]], embed) -> Section:
@@ -178,11 +198,14 @@ def plane_section(documents: Sequence[Sequence[str]], embed) -> Section:
 
     from official_bert.reports.pictures import points_picture
     longest = sorted(documents, key=len, reverse=True)[:DOCUMENTS]
-    sentences_of = [[line for line in document if len(line.split()) >= 5][:SENTENCES_A_DOCUMENT] for document in longest]
+    sentences_of = [[line for line in document if len(line.split()) >= 5][:SENTENCES_A_DOCUMENT]
+                    for document in longest]
     sentences_of = [document for document in sentences_of if len(document) > 1]
     if len(sentences_of) < 2:
-        return Section(name="plane", title="Texts in a plane", values=None, note="Needs two documents of two sentences of five words.")
-    vectors = np.array([answer["embedding"] for answer in embed([line for document in sentences_of for line in document])])
+        return Section(name="plane", title="Texts in a plane", values=None,
+                       note="Needs two documents of two sentences of five words.")
+    vectors = np.array(
+        [answer["embedding"] for answer in embed([line for document in sentences_of for line in document])])
     owner = np.repeat(np.arange(len(sentences_of)), [len(document) for document in sentences_of])
     plane = PCA(2, svd_solver="full").fit_transform(vectors)
     unit = vectors - vectors.mean(axis=0)
@@ -191,12 +214,17 @@ def plane_section(documents: Sequence[Sequence[str]], embed) -> Section:
     right = float(np.mean(owner[likeness.argmax(axis=1)] == owner))
     chance = float(np.mean([(np.sum(owner == one) - 1) / (len(owner) - 1) for one in owner]))
     groups = {f"{number + 1}: {document[0]}": plane[owner == number] for number, document in enumerate(sentences_of)}
-    values = {"nearest_is_of_same_document": right, "by_chance": chance, "points": {name: own.tolist() for name, own in groups.items()}}
-    return Section(name="plane", title="Texts in a plane", values=values,
-                   header=("nearest sentence is of the same document", "by chance"), rows=[(right, chance)], on_screen=True,
-                   note="A point is a sentence (the mean of its output vectors), a color is a document; the plane is that of the two "
-                        "directions in which the sentences differ most (principal components).",
-                   pictures=[points_picture(groups, "Sentences of several documents in a plane")])
+    values = {
+        "nearest_is_of_same_document": right, "by_chance": chance,
+        "points": {name: own.tolist()
+                   for name, own in groups.items()}
+    }
+    return Section(
+        name="plane", title="Texts in a plane", values=values,
+        header=("nearest sentence is of the same document", "by chance"), rows=[(right, chance)], on_screen=True, note=
+        "A point is a sentence (the mean of its output vectors), a color is a document; the plane is that of the two "
+        "directions in which the sentences differ most (principal components).",
+        pictures=[points_picture(groups, "Sentences of several documents in a plane")])
 
 
 def check_model(path: str) -> None:
@@ -208,13 +236,17 @@ def check_model(path: str) -> None:
         raise ValueError(f"--model={path}: expected a model with the masked-LM head, got a {type(model).__name__}")
     settings = model.encoder.settings
     if settings["attention"] != "bidirectional":
-        raise ValueError(f"--model={path}: expected a model that reads both sides of a blank, got one that reads from left to right")
+        raise ValueError(
+            f"--model={path}: expected a model that reads both sides of a blank, got one that reads from left to right")
     if parts := [key for key in OTHER_ATTENTION if settings[key]] + ["norm"] * (settings["norm"] == "pre"):
-        raise ValueError(f"--model={path}: expected BERT's attention, whose maps this draws, got a model with {', '.join(parts)}")
+        raise ValueError(
+            f"--model={path}: expected BERT's attention, whose maps this draws, got a model with {', '.join(parts)}")
 
 
 def load_filling(path: str, vocab_file: str):
-    """Returns a predictor of blanks and its tokenizer. Raises ValueError for another tokenizer than a list of WordPieces."""
+    """Returns a predictor of blanks and its tokenizer. Raises ValueError for another tokenizer than a list of
+    WordPieces.
+    """
     import official_bert
     from official_bert.text.subwords import tokenizer_files
     from official_bert.text.tokenization import FullTokenizer
@@ -222,24 +254,30 @@ def load_filling(path: str, vocab_file: str):
     assert fill.config is not None  # only an exported model has none, and that was refused
     tokenizer = fill.config.tokenizer
     if tokenizer_files.is_subwords(tokenizer.vocab_file):
-        raise ValueError(f"--model={path}: expected a list of WordPieces, whose words this compares, got another tokenizer")
+        raise ValueError(
+            f"--model={path}: expected a list of WordPieces, whose words this compares, got another tokenizer")
     return fill, FullTokenizer(tokenizer.vocab_file, tokenizer.do_lower_case)
 
 
 def fill_blanks(fill, tokenizer, sentences: Sequence[str], seed: int, path: str) -> Iterator[Section]:
-    """The sections about filled blanks of some sentences, of the file at `path`. Raises ValueError if there is no blank."""
+    """The sections about filled blanks of some sentences, of the file at `path`. Raises ValueError if there is no
+    blank.
+    """
     blanks = choose_blanks(sentences, tokenizer.vocab, tokenizer.do_lower_case, random.Random(seed))
     # An answer without tokens is of a blank that was cut off with the end of its text.
     filled = [(blank, answer) for blank, answer in zip(blanks, fill([text for text, _ in blanks])) if answer["tokens"]]
     if not filled:
-        raise ValueError(f"{path}: expected sentences of {min(WORDS_OF_SENTENCE)} to {max(WORDS_OF_SENTENCE)} words, some of "
-                         "them in the vocabulary, got none")
+        raise ValueError(
+            f"{path}: expected sentences of {min(WORDS_OF_SENTENCE)} to {max(WORDS_OF_SENTENCE)} words, some of "
+            "them in the vocabulary, got none")
     return blanks_sections(*zip(*filled))
 
 
-def attention_sections(encoder, tokenizer, sentences: Sequence[str], pieces: Sequence[Sequence[str]], sentence: str) -> list[Section]:
+def attention_sections(encoder, tokenizer, sentences: Sequence[str], pieces: Sequence[Sequence[str]],
+                       sentence: str) -> list[Section]:
     """The attention maps of `sentence`, or of the first one of 9 to 14 pieces, and the averages over all sentences."""
-    sentence = sentence or next((line for line, tokens in zip(sentences, pieces) if 9 <= len(tokens) <= 14), sentences[0])
+    sentence = sentence or next(
+        (line for line, tokens in zip(sentences, pieces) if 9 <= len(tokens) <= 14), sentences[0])
     encoded = tokenizer.encode([sentence], max_seq_length=min(LONGEST, encoder.settings["max_position_embeddings"]))
     tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"][0].tolist())
     return [maps_section(attention_weights(encoder, encoded), tokens), averages_section(encoder, tokenizer, sentences)]
@@ -253,7 +291,10 @@ def main(_) -> None:
     from official_bert.models.run_folder import RunFolder
     from official_bert.reports.page import as_lines, write_report
     if RunFolder(FLAGS.output_dir).has_begun:
-        raise ValueError(f"--output_dir={FLAGS.output_dir}: expected a folder for this page, got a run, whose own report it would replace")
+        raise ValueError(
+            f"--output_dir={FLAGS.output_dir}: expected a folder for this page, got a run, whose own report it would "
+            f"replace"
+        )
     check_model(FLAGS.model)
     documents = read_documents(FLAGS.input_file)
     sentences = [line for document in documents for line in document]
@@ -263,9 +304,12 @@ def main(_) -> None:
     counts = collections.Counter(piece for tokens in pieces for piece in tokens)
     vectors = ops.convert_to_numpy(encoder.embeddings.word_embeddings)
     embed = official_bert.Predictor(FLAGS.model, vocab_file=FLAGS.vocab_file, head="embeddings", pooling="mean")
-    sections = [*fill_blanks(fill, tokenizer, sentences, FLAGS.seed, FLAGS.input_file),
-                neighbours_section(vectors, tokenizer, counts, FLAGS.least_count),
-                *attention_sections(encoder, tokenizer, sentences, pieces, FLAGS.sentence), plane_section(documents, embed)]
+    sections = [
+        *fill_blanks(fill, tokenizer, sentences, FLAGS.seed, FLAGS.input_file),
+        neighbours_section(vectors, tokenizer, counts, FLAGS.least_count),
+        *attention_sections(encoder, tokenizer, sentences, pieces, FLAGS.sentence),
+        plane_section(documents, embed)
+    ]
     make_folder(FLAGS.output_dir)
     written = write_report(FLAGS.title or f"Inside {FLAGS.model}", sections, FLAGS.output_dir, FLAGS.markdown)
     print("\n".join(as_lines(sections)))

@@ -3,9 +3,9 @@
     make venv-tpu && .venv-tpu/bin/python tools/lower_for_tpu.py --config=configs/pretrain/tiny.yaml
     .venv-tpu/bin/python tools/lower_for_tpu.py --config=configs/pretrain/tiny.yaml --replicas=32
 
-The step is that of `--strategy=tpu`: forward, backward, accumulation, clipping, update, with static shapes; with several replicas, that
-of each, whose sums over all of them are all-reduces. The command fails for an op that TPUs lack. It prints the size of the HLO and the
-number of each operation. It needs no TPU, and no TPU has run the step.
+The step is that of `--strategy=tpu`: forward, backward, accumulation, clipping, update, with static shapes; with
+several replicas, that of each, whose sums over all of them are all-reduces. The command fails for an op that TPUs lack.
+It prints the size of the HLO and the number of each operation. It needs no TPU, and no TPU has run the step.
 """
 
 from official_bert.command_line import run_main
@@ -24,13 +24,17 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "The run's YAML.", required=True)
 flags.DEFINE_multi_string("set", [], "Overrides, as in run_pretraining.")
 flags.DEFINE_string("platform", "TPU", "TPU, or CPU for this machine.")
-flags.DEFINE_integer("replicas", 1, "Cores of the slice, over all of its hosts; each gets its share of training.batch_size.", lower_bound=1)
+flags.DEFINE_integer("replicas", 1,
+                     "Cores of the slice, over all of its hosts; each gets its share of training.batch_size.",
+                     lower_bound=1)
 flags.DEFINE_integer("most", 12, "Operations to list, the most frequent first.")
 flags.DEFINE_string("hlo_file", "", "Where to write the HLO of the train step.")
 
 
 def lower(function, arguments, platform: str) -> str:
-    """Returns the HLO of a function of (nested) tensors; raises ValueError with the compiler's reason if it cannot be lowered."""
+    """Returns the HLO of a function of (nested) tensors; raises ValueError with the compiler's reason if it cannot be
+    lowered.
+    """
     import tensorflow as tf
     flat = tf.nest.flatten(arguments)
     compiled = tf.function(lambda *values: function(*tf.nest.pack_sequence_as(arguments, values)), jit_compile=True)
@@ -41,7 +45,9 @@ def lower(function, arguments, platform: str) -> str:
 
 
 def all_reduce_over(replicas: int) -> Callable[[Sequence[Any]], list[Any]]:
-    """Returns what sums tensors over the replicas: the operation that `TPUStrategy` puts into the graph for its `all_reduce`."""
+    """Returns what sums tensors over the replicas: the operation that `TPUStrategy` puts into the graph for its
+    `all_reduce`.
+    """
     import tensorflow as tf
     group = [list(range(replicas))]
     return lambda tensors: [tf.raw_ops.CrossReplicaSum(input=tensor, group_assignment=group) for tensor in tensors]
@@ -79,8 +85,10 @@ def lower_train_step(step: Any, task: Any, batch: Any, replicas: int, platform: 
 def rows_of_replica(training: TrainingConfig, replicas: int) -> int:
     """Returns the rows of a batch for each replica. Raises ValueError for a batch that cannot be divided."""
     if training.batch_size % (shares := replicas * training.accumulation_steps):
-        raise ValueError(f"config.training.batch_size: expected a multiple of {replicas} replicas times {training.accumulation_steps} "
-                         f"accumulation steps = {shares}, got {training.batch_size}")
+        raise ValueError(
+            f"config.training.batch_size: expected a multiple of {replicas} replicas times "
+            f"{training.accumulation_steps} "
+            f"accumulation steps = {shares}, got {training.batch_size}")
     return training.batch_size // replicas
 
 
@@ -112,7 +120,8 @@ def main(_) -> None:
         with written_whole(FLAGS.hlo_file) as file:
             file.write(hlo)
     report(f"{config.task} train step", hlo, FLAGS.most)
-    hlo = lower(lambda *given: tf.nest.flatten(step.evaluate(*given)), [specs_of(model.trainable_variables), batch], FLAGS.platform)
+    hlo = lower(lambda *given: tf.nest.flatten(step.evaluate(*given)), [specs_of(model.trainable_variables), batch],
+                FLAGS.platform)
     report(f"{config.task} evaluation step", hlo, FLAGS.most)
 
 

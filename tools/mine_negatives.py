@@ -1,12 +1,15 @@
-"""Adds hard negatives to pairs: passages that a search ranks high for a query and that do not answer it.
+r"""Adds hard negatives to pairs: passages that a search ranks high for a query and that do not answer it.
 
-    python tools/mine_negatives.py --train_file=train.tsv --output_file=mined.jsonl --first_rank=10 --last_rank=60 --negatives=5
-    python tools/mine_negatives.py --train_file=set/qrels/train.tsv --model=runs/search --margin=0.05 --output_file=mined.jsonl
+    python tools/mine_negatives.py --train_file=train.tsv --output_file=mined.jsonl --first_rank=10 \
+        --last_rank=60 --negatives=5
+    python tools/mine_negatives.py --train_file=set/qrels/train.tsv --model=runs/search --margin=0.05 \
+        --output_file=mined.jsonl
 
-Without --model, BM25 ranks the passages; with it, the cosines of the vectors of a run, a checkpoint or an exported model do. The passages
-are the second texts of all pairs, with those of --corpus_file, or the corpus of a collection like BEIR's (--train_file: its judgements).
---cross_encoder leaves out passages that it scores above the answer, and writes its `scores`. `--task=retrieval` and `--task=reranking` read
-the output with options.negative_columns=[negatives] (and options.teacher_columns=[scores]).
+Without --model, BM25 ranks the passages; with it, the cosines of the vectors of a run, a checkpoint or an exported
+model do. The passages are the second texts of all pairs, with those of --corpus_file, or the corpus of a collection
+like BEIR's (--train_file: its judgements). --cross_encoder leaves out passages that it scores above the answer, and
+writes its `scores`. `--task=retrieval` and `--task=reranking` read the output with options.negative_columns=[negatives]
+(and options.teacher_columns=[scores]).
 """
 
 from official_bert.command_line import from_flags, refuse_unread, run_main
@@ -25,23 +28,29 @@ from official_bert.data.search.rows import SearchColumns
 from official_bert.files import written_whole
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("train_file", None, "Pairs (TSV, CSV, JSON lines, Parquet), or a collection like BEIR's: its folder "
-                    "(qrels/train.tsv), or other judgements, qrels/*.tsv.", required=True)
-flags.DEFINE_string("output_file", None, "JSON lines: text, text_pair, negatives, and scores with --cross_encoder.", required=True)
+flags.DEFINE_string(
+    "train_file", None, "Pairs (TSV, CSV, JSON lines, Parquet), or a collection like BEIR's: its folder "
+    "(qrels/train.tsv), or other judgements, qrels/*.tsv.", required=True)
+flags.DEFINE_string("output_file", None, "JSON lines: text, text_pair, negatives, and scores with --cross_encoder.",
+                    required=True)
 flags.DEFINE_string("text_column", "text", "The queries.")
 flags.DEFINE_string("text_pair_column", "text_pair", "The passages that answer them.")
 flags.DEFINE_string("corpus_file", "", "Further passages: a table.")
 flags.DEFINE_string("corpus_column", "text", "Their column.")
 flags.DEFINE_string("model", "", "A run, a checkpoint or an exported model that gives vectors; without it, BM25 ranks.")
 flags.DEFINE_string("vocab_file", "", "The vocabulary of --model, if it is not beside it.")
-flags.DEFINE_string("faiss_index", "", "An index of FAISS, such as HNSW32, in the place of products with all passages (the extra 'faiss').")
-flags.DEFINE_integer("first_rank", 1, "The first rank to take, of passages that do not answer the query.", lower_bound=1)
+flags.DEFINE_string(
+    "faiss_index", "",
+    "An index of FAISS, such as HNSW32, in the place of products with all passages (the extra 'faiss').")
+flags.DEFINE_integer("first_rank", 1, "The first rank to take, of passages that do not answer the query.",
+                     lower_bound=1)
 flags.DEFINE_integer("last_rank", 100, "The last one.", lower_bound=1)
 flags.DEFINE_integer("negatives", 5, "Negatives for a pair.", lower_bound=1)
 flags.DEFINE_bool("sample", False, "Draw them from these ranks, instead of the first ones.")
 flags.DEFINE_float("margin", None, "How far a negative's score is at least below that of the answer.")
 flags.DEFINE_float("relative_margin", None, "The same as a share of the answer's score.")
-flags.DEFINE_string("cross_encoder", "", "A reranker, or a published cross-encoder: it leaves out what it scores above the answer.")
+flags.DEFINE_string("cross_encoder", "",
+                    "A reranker, or a published cross-encoder: it leaves out what it scores above the answer.")
 flags.DEFINE_float("cross_encoder_margin", 0.0, "How far its score of a negative is at least below that of the answer.")
 flags.DEFINE_integer("batch_size", 32, "Texts at once.", lower_bound=1)
 flags.DEFINE_integer("random_seed", 12345, "For --sample.")
@@ -63,12 +72,15 @@ def main(_) -> None:
     cross_encoder = _load_cross_encoder(FLAGS.cross_encoder) if FLAGS.cross_encoder else None
     depth = FLAGS.last_rank + max(map(len, _answers(material.rows).values())) + bool(material.own)
     if FLAGS.model:
-        ranking = negatives.rank_by_vectors(
-            material, depth, Predictor(FLAGS.model, head="embeddings", vocab_file=FLAGS.vocab_file), FLAGS.batch_size, FLAGS.faiss_index,
-            os.path.dirname(os.path.abspath(FLAGS.output_file)), lambda parts: tqdm(parts, desc="passages", disable=len(parts) < 2))
+        ranking = negatives.rank_by_vectors(material, depth,
+                                            Predictor(FLAGS.model, head="embeddings",
+                                                      vocab_file=FLAGS.vocab_file), FLAGS.batch_size, FLAGS.faiss_index,
+                                            os.path.dirname(os.path.abspath(FLAGS.output_file)),
+                                            lambda parts: tqdm(parts, desc="passages", disable=len(parts) < 2))
     else:
         ranking = negatives.rank_by_words(material, depth)
-    mined = negatives.mine(material, ranking, rules, FLAGS.random_seed, cross_encoder, FLAGS.cross_encoder_margin, FLAGS.batch_size)
+    mined = negatives.mine(material, ranking, rules, FLAGS.random_seed, cross_encoder, FLAGS.cross_encoder_margin,
+                           FLAGS.batch_size)
     print(_write(FLAGS.output_file, mined, rules))
 
 
@@ -91,8 +103,9 @@ def _write(path: str, rows: Iterable, rules: MiningRules) -> str:
             if row["negatives"]:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
         if not any(counts):
-            raise ValueError(f"--output_file={path}: no pair has a negative by these rules (ranks {rules.first_rank} to "
-                             f"{rules.last_rank}, margins); nothing is written")
+            raise ValueError(
+                f"--output_file={path}: no pair has a negative by these rules (ranks {rules.first_rank} to "
+                f"{rules.last_rank}, margins); nothing is written")
     written = sum(map(bool, counts))
     return (f"{path}: {written} pairs with {sum(counts) / written:.1f} negatives on average; "
             f"{len(counts) - written} without one are left out")

@@ -3,8 +3,8 @@
     python tools/pack_records.py --input_file='train-*.tfrecord' --output_dir=packed
     python -m official_bert.run_pretraining --input_file='packed/*' --set=options.pack=true ...
 
-Each file gets one of the same name. `options.pack` packs records in the same way while they are read, those without masks too: files
-are needed for other programs, or to save the packing of each run.
+Each file gets one of the same name. `options.pack` packs records in the same way while they are read, those without
+masks too: files are needed for other programs, or to save the packing of each run.
 """
 
 from official_bert.command_line import run_main
@@ -25,21 +25,28 @@ from official_bert.data.sources import RowGroups
 from official_bert.files import absolute, exists, find_files, make_folder, written_beside
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("input_file", None, "Record files with masks, plain or gzip: comma-separated paths and globs.", required=True)
-flags.DEFINE_string("output_dir", None, "The folder of the packed files; a name that ends with .gz is compressed.", required=True)
-flags.DEFINE_integer("max_instances_per_row", 8, "The most instances in a row; options.max_instances_per_row of training.", lower_bound=1)
+flags.DEFINE_string("input_file", None, "Record files with masks, plain or gzip: comma-separated paths and globs.",
+                    required=True)
+flags.DEFINE_string("output_dir", None, "The folder of the packed files; a name that ends with .gz is compressed.",
+                    required=True)
+flags.DEFINE_integer("max_instances_per_row", 8,
+                     "The most instances in a row; options.max_instances_per_row of training.", lower_bound=1)
 AT_ONCE = 512  # rows
 
 
 def packing_for(path: str, most: int) -> Packing:
-    """Returns the packing of a file's records, with at most so many in a row. Raises ValueError if they cannot be packed."""
+    """Returns the packing of a file's records, with at most so many in a row. Raises ValueError if they cannot be
+    packed.
+    """
     table = records.file_features(path)
     lengths = {feature.name: feature.length for feature in table}
     if "instance_ids" in lengths:
         raise ValueError(f"{path}: its records are packed already")
     if "word_starts" in lengths:
-        raise ValueError(f"{path}: its records have no masks yet; set config.options.pack to true, which masks and packs them while they "
-                         "are read")
+        raise ValueError(
+            f"{path}: its records have no masks yet; set config.options.pack to true, which masks and packs them "
+            f"while they "
+            "are read")
     return Packing(table, lengths["input_ids"], lengths["masked_lm_ids"], most)
 
 
@@ -50,14 +57,16 @@ def packed_rows(instances: IndexedRecords, packing: Packing, groups: RowGroups) 
         rows = np.arange(first, min(first + AT_ONCE, count))
         members, bounds = groups.of(rows)
         try:
-            batch = records.parse_examples(tf.constant(instances.read(members, instances.places(members))), packing.features)
+            batch = records.parse_examples(tf.constant(instances.read(members, instances.places(members))),
+                                           packing.features)
         except BrokenRecordError as error:
             raise ValueError(f"{instances.locate(error.number)} {error.reason}") from None
         packed = packing.arrange(batch, tf.constant(np.repeat(rows - first, np.diff(bounds)), tf.int32), len(rows))
         yield {name: value.numpy() for name, value in packed.items()}
 
 
-def pack_file(path: str, target: str, most: int, reporter: Reporter, done: float, share: float) -> tuple[int, int, float]:
+def pack_file(path: str, target: str, most: int, reporter: Reporter, done: float,
+              share: float) -> tuple[int, int, float]:
     """Writes the packed file of a file; returns its instances, its rows, and the share of padding in them."""
     if not records.holds_records(path):  # a shard without documents
         with written_beside(target) as temporary, OutputFile(temporary, target.endswith(".gz")):
@@ -88,7 +97,8 @@ def main(_) -> None:
         if records.holds_records(path):
             packing_for(path, FLAGS.max_instances_per_row)
     if not any(map(records.holds_records, paths)):
-        raise ValueError(f"--input_file={FLAGS.input_file}: expected records, got {len(paths)} empty file{'s' * (len(paths) > 1)}")
+        raise ValueError(
+            f"--input_file={FLAGS.input_file}: expected records, got {len(paths)} empty file{'s' * (len(paths) > 1)}")
     if existing := [target for target in targets if exists(target)]:
         raise ValueError(f"--output_dir={FLAGS.output_dir}: {existing[0]} exists; give a new folder")
     make_folder(FLAGS.output_dir)
@@ -96,8 +106,8 @@ def main(_) -> None:
     with Reporter() as reporter:
         reporter.show("packing", 0)
         for number, (path, target) in enumerate(zip(paths, targets)):
-            instances, rows, padding = pack_file(path, target, FLAGS.max_instances_per_row, reporter, number / len(paths),
-                                                 1 / len(paths))
+            instances, rows, padding = pack_file(path, target, FLAGS.max_instances_per_row, reporter,
+                                                 number / len(paths), 1 / len(paths))
             lines.append(f"{target}: {instances} instances in {rows} rows, {padding:.1%} padding")
         reporter.show("packing", 1)
     print("\n".join(lines))

@@ -25,18 +25,25 @@ flags.DEFINE_string("baseline_label", "unigram distribution, held out", "The lab
 
 
 def read_curves(path: str, name: str) -> dict[str, list[tuple[int, float]]]:
-    """Returns (step, value) of `train/name` and `eval/name` in a run's JSON-lines log; raises ValueError if it has neither."""
+    """Returns (step, value) of `train/name` and `eval/name` in a run's JSON-lines log; raises ValueError if it has
+    neither.
+    """
     if not exists(path):
         raise ValueError(f"{path}: no such log; expected the output folder of a training run")
     every = run_sections.read_curves(path)
     curves = {kind: list(every.get(f"{kind}/{name}", {}).items()) for kind in ("train", "eval")}
     if not any(curves.values()):
-        raise ValueError(f"{path}: holds no {name!r}; it has {', '.join(sorted({key.partition('/')[2] for key in every})) or 'no metrics'}")
+        raise ValueError(
+            f"{path}: holds no {name!r}; it has "
+            f"{', '.join(sorted({key.partition('/')[2] for key in every})) or 'no metrics'}"
+        )
     return curves
 
 
 def names_of(runs: list[str]) -> list[str]:
-    """Returns a name for each run: the end of its path that tells it from the others. Raises ValueError for a run that is given twice."""
+    """Returns a name for each run: the end of its path that tells it from the others. Raises ValueError for a run that
+    is given twice.
+    """
     paths = [os.path.normpath(run) for run in runs]
     if twice := next((run for run in paths if paths.count(run) > 1), ""):
         raise ValueError(f"--run: expected different runs, got {twice} twice")
@@ -59,7 +66,8 @@ def draw(axes, runs: dict[str, dict[str, list[tuple[int, float]]]]) -> None:
             (line,) = axes.plot(*zip(*curves["eval"]), label=f"{prefix}held out", marker="o", markersize=4, color=color)
             step, value = curves["eval"][-1]
             axes.plot([step], [value], marker="o", markersize=9, color=line.get_color())
-            axes.annotate(f"{value:.4g}", (step, value), textcoords="offset points", xytext=(0, 9), ha="center", color=line.get_color())
+            axes.annotate(f"{value:.4g}", (step, value), textcoords="offset points", xytext=(0, 9), ha="center",
+                          color=line.get_color())
 
 
 def main(_) -> None:

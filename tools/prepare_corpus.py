@@ -27,17 +27,27 @@ from official_bert.data.long_work.journal import Journal
 from official_bert.data.long_work.work_folder import JOURNAL, WorkFolder, flush_to_disk, work_path
 from official_bert.data.long_work.worker_processes import in_order, worker_pool
 from official_bert.data.pretraining.yield_report import YieldReport, present
-from official_bert.data.raw_text import cleaned_documents, containers, deduplication, documents, languages, mixing, quality
+from official_bert.data.raw_text import (
+    cleaned_documents,
+    containers,
+    deduplication,
+    documents,
+    languages,
+    mixing,
+    quality,
+)
 from official_bert.data.raw_text.cleaned_documents import Cleaned
 from official_bert.data.raw_text.disk_space import check_disk_of_corpus
 from official_bert.files import DISK_FULL, folder_of, modified, shard_names, size_of
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("input_file", None, "Files, folders and globs with commas between them, each optionally with LANGUAGE: before it; "
-                    "- is standard input.", required=True)
+flags.DEFINE_string(
+    "input_file", None, "Files, folders and globs with commas between them, each optionally with LANGUAGE: before it; "
+    "- is standard input.", required=True)
 flags.DEFINE_list("output_file", None, "One text file, or several that get the documents in turn; name@8 stands for "
                   "name-00000-of-00008 and so on.", required=True)
-flags.DEFINE_float("held_out", 0.0, "Share of the documents that go to held_out-NAME beside the first output instead.", 0.0, 0.5)
+flags.DEFINE_float("held_out", 0.0, "Share of the documents that go to held_out-NAME beside the first output instead.",
+                   0.0, 0.5)
 flags.DEFINE_enum("format", "auto", documents.FORMATS, "The format of the files; auto detects it for each.")
 flags.DEFINE_string("language", "en", "Code of a Wikipedia (en, pt, zh ...) whose rules split sentences, for "
                     "files without a LANGUAGE:.")
@@ -47,35 +57,44 @@ flags.DEFINE_integer("shortest_document", None, "Documents of fewer sentences ar
 flags.DEFINE_bool("keep_everything", False, "Keep headings and list items too: the text is clean already.")
 flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "How to treat bytes that are not UTF-8, rows without "
                   "a text and damaged files: replace puts U+FFFD in place of bad bytes and skips other rows.")
-flags.DEFINE_bool("allow_large_lines", False, "Read packed files with lines of more than 64 MB, or that unpack to more than 200 times "
-                  "their size, which are refused as made to fill the memory.")
-flags.DEFINE_string("mix", "", "Shares of the languages in the output, such as en=3,sw=1: documents are left out or repeated.")
-flags.DEFINE_float("smoothing", None, "Each language's share p of the words becomes p ** smoothing, renormalised (2018: 0.7).",
-                   0.0, 1.0)
-flags.DEFINE_multi_enum("drop_duplicates", [], deduplication.KINDS, "Drop paragraphs or documents that occurred before, or near "
-                        "duplicates of documents; may be given several times.")
+flags.DEFINE_bool(
+    "allow_large_lines", False,
+    "Read packed files with lines of more than 64 MB, or that unpack to more than 200 times "
+    "their size, which are refused as made to fill the memory.")
+flags.DEFINE_string("mix", "",
+                    "Shares of the languages in the output, such as en=3,sw=1: documents are left out or repeated.")
+flags.DEFINE_float("smoothing", None,
+                   "Each language's share p of the words becomes p ** smoothing, renormalised (2018: 0.7).", 0.0, 1.0)
+flags.DEFINE_multi_enum(
+    "drop_duplicates", [], deduplication.KINDS, "Drop paragraphs or documents that occurred before, or near "
+    "duplicates of documents; may be given several times.")
 flags.DEFINE_float("near_similarity", 0.8, "Jaccard similarity from which documents are near duplicates.", 0.5, 1.0)
 flags.DEFINE_float("min_letters", 0.0, "Share of letters that a document must have.", 0.0, 1.0)
-flags.DEFINE_float("max_repeated_lines", 1.0, "Share of a document's sentences that may be repeated within it.", 0.0, 1.0)
+flags.DEFINE_float("max_repeated_lines", 1.0, "Share of a document's sentences that may be repeated within it.", 0.0,
+                   1.0)
 flags.DEFINE_integer("min_words", 0, "Words that a document must have.", lower_bound=0)
-flags.DEFINE_float("min_script", 0.0, "Share of a document's letters that must be of the script of its language.", 0.0, 1.0)
-flags.DEFINE_bool("same_language", False, "Drop documents that are not in their language, told by a model of 97 languages.")
+flags.DEFINE_float("min_script", 0.0, "Share of a document's letters that must be of the script of its language.", 0.0,
+                   1.0)
+flags.DEFINE_bool("same_language", False,
+                  "Drop documents that are not in their language, told by a model of 97 languages.")
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that split sentences.", lower_bound=1)
 flags.DEFINE_string("report_file", "", "Where to write the report as JSON, besides printing it.")
 
 flags.DEFINE_bool("discard", False, "Remove the work of a stopped run (OUTPUT.work) and start again.")
 
-DECIDING = ("output_file", "held_out", "format", "text_key", "shortest_document", "keep_everything", "on_bad_text", "mix",
-            "smoothing", "drop_duplicates", "near_similarity", "min_letters", "max_repeated_lines", "min_words",
+DECIDING = ("output_file", "held_out", "format", "text_key", "shortest_document", "keep_everything", "on_bad_text",
+            "mix", "smoothing", "drop_duplicates", "near_similarity", "min_letters", "max_repeated_lines", "min_words",
             "min_script", "same_language")  # the output depends on these, on the text and on its languages only
-FILTERS = ("shortest_document", "mix", "smoothing", "drop_duplicates", "min_letters", "max_repeated_lines", "min_words", "min_script",
-           "same_language")
+FILTERS = ("shortest_document", "mix", "smoothing", "drop_duplicates", "min_letters", "max_repeated_lines", "min_words",
+           "min_script", "same_language")
 CHUNK_CHARACTERS = 1 << 20  # about the text of one call of a worker
 
 
 @dataclasses.dataclass
 class Piece:
-    """Documents read together, the report of unreadable text among them, and the bytes of the files that were read for them."""
+    """Documents read together, the report of unreadable text among them, and the bytes of the files that were read for
+    them.
+    """
     language: str
     documents: list[documents.Document]
     report: YieldReport
@@ -105,7 +124,8 @@ def read_pieces(files: dict[str, list[str]], settings: dict, policy: containers.
 
 
 def clean_piece(piece: Piece, settings: dict) -> tuple[list[Cleaned], YieldReport, int]:
-    """Cleans a piece in a worker: sentences of the kept documents, the account of the others, the bytes that were read."""
+    """Cleans a piece in a worker: sentences of the kept documents, the account of the others, the bytes that were read.
+    """
     cleaner = documents.Cleaner(piece.language, **settings["cleaning"])
     fingerprinter = deduplication.Fingerprinter("near" in settings["kinds"])
     cleaned = []
@@ -116,7 +136,8 @@ def clean_piece(piece: Piece, settings: dict) -> tuple[list[Cleaned], YieldRepor
     return cleaned, piece.report, piece.read
 
 
-def without_duplicates(document: Cleaned, seen: deduplication.Deduplicator, shortest: int, report: YieldReport) -> Cleaned | None:
+def without_duplicates(document: Cleaned, seen: deduplication.Deduplicator, shortest: int,
+                       report: YieldReport) -> Cleaned | None:
     """Returns a document without duplicate paragraphs, or None if it is dropped; counts the dropped text."""
     first = document.paragraphs[0][0]
     if kind := seen.is_duplicate(document.fingerprint):
@@ -154,11 +175,13 @@ class Mixture:
 
     def shares(self, sizes: dict[str, int]) -> dict[str, float]:
         """Returns the share of each language in the output, from the words of each in the input."""
-        return mixing.parse_mix(self.mix, list(sizes)) if self.smoothing is None else mixing.smoothed_shares(sizes, self.smoothing)
+        return mixing.parse_mix(self.mix, list(sizes)) if self.smoothing is None else mixing.smoothed_shares(
+            sizes, self.smoothing)
 
 
 class Writer:
-    """Writes documents to the files in turn and counts them; for a mixture, holds them back until all sizes are known."""
+    """Writes documents to the files in turn and counts them; for a mixture, holds them back until all sizes are known.
+    """
 
     def __init__(self, files: list[TextIO], held_out_share: float, folder: str, languages: list[str], mixture: Mixture):
         self.held_out = files[-1] if held_out_share else None
@@ -168,7 +191,8 @@ class Writer:
         self.written, self.number, self.number_held_out, self.holds_copies = 0, 0, 0, False
         self.sizes = dict.fromkeys(languages, 0)
         self.out = dict.fromkeys(languages, 0)
-        self._waiting = {language: os.path.join(folder, f"waiting-{language}") for language in languages} if mixture.is_asked else {}
+        self._waiting = {language: os.path.join(folder, f"waiting-{language}")
+                         for language in languages} if mixture.is_asked else {}
 
     def add(self, document: Cleaned) -> None:
         """Writes a document, or keeps it for the mixture."""
@@ -204,9 +228,10 @@ class Writer:
         factors = mixing.copy_factors(self.sizes, self.mixture.shares(self.sizes))
         if max(factors.values(), default=0) > len(self.files):
             most = max(factors, key=lambda name: factors[name])
-            raise ValueError(f"--output_file: expected at least {math.ceil(factors[most])} files (name@"
-                             f"{math.ceil(factors[most])}), because a document of {most} has up to so many copies and each "
-                             f"goes to another file, got {len(self.files)}")
+            raise ValueError(
+                f"--output_file: expected at least {math.ceil(factors[most])} files (name@"
+                f"{math.ceil(factors[most])}), because a document of {most} has up to so many copies and each "
+                f"goes to another file, got {len(self.files)}")
         for language, factor in factors.items():
             for number, (sentences, amounts) in enumerate(_read_waiting(self._waiting[language])):
                 copies = mixing.copies(factor, language, number)
@@ -219,22 +244,31 @@ class Writer:
                 self._write(sentences, amounts, language, copies)
 
     def check(self, input_file: str, count: int, shortest: int, report_file: str) -> int:
-        """Returns the number of lines that had occurred before. Raises ValueError for outputs without a document of the `count` files."""
+        """Returns the number of lines that had occurred before. Raises ValueError for outputs without a document of the
+        `count` files.
+        """
         if self.number and self.held_out_share and not 0 < self.number_held_out < self.number:
-            raise ValueError(f"--held_out={self.held_out_share:g}: expected a share of the documents for each side, but it takes "
-                             f"{'none' if not self.number_held_out else 'all'} of the {self.number} documents")
+            raise ValueError(
+                f"--held_out={self.held_out_share:g}: expected a share of the documents for each side, but it takes "
+                f"{'none' if not self.number_held_out else 'all'} of the {self.number} documents")
         if not self.written:
             print_report(self.report, 0, self.shares(), report_file)
-            raise ValueError(f"{input_file}: no document with {shortest} sentences of running text in {count} files "
-                             f"({self.report.balance('documents')['dropped']} dropped); see --shortest_document, --keep_everything and "
-                             "--format")
+            raise ValueError(
+                f"{input_file}: no document with {shortest} sentences of running text in {count} files "
+                f"({self.report.balance('documents')['dropped']} dropped); see --shortest_document, --keep_everything "
+                f"and "
+                "--format")
         return self.lines.duplicates()
 
     def shares(self) -> dict[str, dict[str, float]]:
         """Returns each language's words and share in the input and the output."""
-        return {name: {"words_in": size, "share_in": round(size / max(1, sum(self.sizes.values())), 4),
-                       "words_out": self.out[name], "share_out": round(self.out[name] / max(1, sum(self.out.values())), 4)}
-                for name, size in self.sizes.items()}
+        return {
+            name: {
+                "words_in": size, "share_in": round(size / max(1, sum(self.sizes.values())), 4),
+                "words_out": self.out[name], "share_out": round(self.out[name] / max(1, sum(self.out.values())), 4)
+            }
+            for name, size in self.sizes.items()
+        }
 
 
 def _read_waiting(path: str) -> Iterator:
@@ -255,17 +289,22 @@ def write_corpus(pieces: Iterable, writer: Writer, seen: deduplication.Deduplica
     writer.finish()
 
 
-def print_report(report: YieldReport, duplicate_lines: int, shares: dict[str, dict[str, float]], report_file: str) -> None:
+def print_report(report: YieldReport, duplicate_lines: int, shares: dict[str, dict[str, float]],
+                 report_file: str) -> None:
     """Prints the account of the text, and writes it as JSON if a file is given."""
     counts = {name: report.kept[name] for name in ("documents", "sentences", "words", "characters")}
     present(report, report_file, **counts, documents_dropped=report.balance("documents")["dropped"],
             duplicate_lines=duplicate_lines, languages=shares)
     print(f"{duplicate_lines:,} lines had occurred before")
     for name, facts in shares.items() if len(shares) > 1 else ():
-        print(f"{name}: {facts['share_in']:.1%} of the words that came in, {facts['share_out']:.1%} of those that went out")
+        print(
+            f"{name}: {facts['share_in']:.1%} of the words that came in, {facts['share_out']:.1%} of those that went "
+            f"out"
+        )
 
 
-def resumed(pieces: Iterator[Piece], work: WorkFolder, pool: concurrent.futures.Executor, settings: dict, ahead: int) -> Iterator:
+def resumed(pieces: Iterator[Piece], work: WorkFolder, pool: concurrent.futures.Executor, settings: dict,
+            ahead: int) -> Iterator:
     """Gives the cleaned pieces in order; those that a stopped run had cleaned come from the work folder."""
     journal = Journal(work.path_of(f"cleaned{JOURNAL}"))
     try:
@@ -288,8 +327,10 @@ def open_outputs(work: WorkFolder, outputs: list[str]) -> Iterator[list[TextIO]]
     Raises OSError naming the outputs if the disk is full.
     """
     with contextlib.ExitStack() as stack:
-        files: list[TextIO] = [stack.enter_context(open(work.path_of(part_name(number)), "w", encoding="utf-8", newline=""))
-                               for number in range(len(outputs))]
+        files: list[TextIO] = [
+            stack.enter_context(open(work.path_of(part_name(number)), "w", encoding="utf-8", newline=""))
+            for number in range(len(outputs))
+        ]
         try:
             yield files
             stack.close()
@@ -308,7 +349,9 @@ def part_name(number: int) -> str:
 
 
 def publish(work: WorkFolder, outputs: list[str], with_copies: list[str]) -> None:
-    """Moves the outputs to their own names; those `with_copies` of documents get their note before, so that a kill cannot separate them."""
+    """Moves the outputs to their own names; those `with_copies` of documents get their note before, so that a kill
+    cannot separate them.
+    """
     for number, path in enumerate(outputs):
         written = work.path_of(part_name(number))
         flush_to_disk(written)
@@ -321,12 +364,17 @@ def publish(work: WorkFolder, outputs: list[str], with_copies: list[str]) -> Non
 
 def deciding_values(files: dict[str, list[str]], deciding: dict[str, Any]) -> dict[str, Any]:
     """Returns everything that the outputs depend on, by option: the text, and the `deciding` flags."""
-    facts = {path: [size_of(path), modified(path)] for path in itertools.chain(*files.values()) if path != containers.STANDARD_INPUT}
+    facts = {
+        path: [size_of(path), modified(path)]
+        for path in itertools.chain(*files.values()) if path != containers.STANDARD_INPUT
+    }
     return {f"--{name}": value for name, value in deciding.items()} | {"text": [files, facts]}
 
 
 def check_flags(values: Any, files: dict[str, list[str]]) -> None:
-    """Raises ValueError for flags that would do nothing, and for shares of languages that are not there (`values`: absl's `FLAGS`)."""
+    """Raises ValueError for flags that would do nothing, and for shares of languages that are not there (`values`:
+    absl's `FLAGS`).
+    """
     refuse_unread(values, [
         (["near_similarity"], "near" in values.drop_duplicates, "--drop_duplicates=near"),
         (["mix", "smoothing"], len(files) > 1, "several languages in --input_file"),
@@ -337,8 +385,10 @@ def check_flags(values: Any, files: dict[str, list[str]]) -> None:
 
 
 def check_places(inputs: list[str], outputs: list[str], values: Any) -> None:
-    """Raises ValueError for outputs that cannot be written, and for too little disk space (`values`: absl's `FLAGS`)."""
-    preflight.check_outputs([*outputs, *filter(None, [values.report_file])], inputs, mixing.without_languages(values.input_file))
+    """Raises ValueError for outputs that cannot be written, and for too little disk space (`values`: absl's `FLAGS`).
+    """
+    preflight.check_outputs([*outputs, *filter(None, [values.report_file])], inputs,
+                            mixing.without_languages(values.input_file))
     work = work_path(outputs[0])
     place = os.path.dirname(work) or "."
     preflight.check_folder(place)
@@ -347,23 +397,31 @@ def check_places(inputs: list[str], outputs: list[str], values: Any) -> None:
 
 
 def main(_) -> None:
-    """Reads and writes in this process and splits in workers, so the order is that of the input for any number of workers."""
+    """Reads and writes in this process and splits in workers, so the order is that of the input for any number of
+    workers.
+    """
     interruption.end_on_signals()
-    files, mixture = input_files(FLAGS.input_file, FLAGS.language, FLAGS.same_language), Mixture(FLAGS.mix, FLAGS.smoothing)
+    files, mixture = input_files(FLAGS.input_file, FLAGS.language,
+                                 FLAGS.same_language), Mixture(FLAGS.mix, FLAGS.smoothing)
     check_flags(FLAGS, files)
     outputs = [path for name in FLAGS.output_file for path in shard_names(name)]
     held_out = [held_out_name(FLAGS.output_file[0])] if FLAGS.held_out else []
     shortest = FLAGS.shortest_document or (1 if FLAGS.keep_everything else 3)
-    cleaning = {"shortest": shortest, "keep_everything": FLAGS.keep_everything, "limits": from_flags(quality.QualityLimits, FLAGS)}
+    cleaning = {
+        "shortest": shortest, "keep_everything": FLAGS.keep_everything,
+        "limits": from_flags(quality.QualityLimits, FLAGS)
+    }
     print("\n".join(map(languages.describe_rule, files)))
     inputs = [path for paths in files.values() for path in paths if path != containers.STANDARD_INPUT]
     check_places(inputs, outputs + held_out, FLAGS)
     discard = FLAGS.discard or FLAGS.input_file == containers.STANDARD_INPUT  # a pipe cannot be read again
     deciding = deciding_values(files, {name: FLAGS[name].value for name in DECIDING})
-    read = read_pieces(files, {"form": FLAGS.format, "text_key": FLAGS.text_key}, FLAGS.on_bad_text, FLAGS.allow_large_lines)
+    read = read_pieces(files, {"form": FLAGS.format, "text_key": FLAGS.text_key}, FLAGS.on_bad_text,
+                       FLAGS.allow_large_lines)
     with (WorkFolder(work_path(outputs[0]), deciding, discard) as work, worker_pool(FLAGS.num_workers) as pool,
           tempfile.TemporaryDirectory(dir=work.path, prefix="memory_of_") as folder):
-        pieces = resumed(read, work, pool, {"cleaning": cleaning, "kinds": FLAGS.drop_duplicates}, 2 * FLAGS.num_workers)
+        pieces = resumed(read, work, pool, {"cleaning": cleaning, "kinds": FLAGS.drop_duplicates},
+                         2 * FLAGS.num_workers)
         seen = deduplication.Deduplicator(FLAGS.drop_duplicates, folder, FLAGS.near_similarity)
         with open_outputs(work, outputs + held_out) as opened:
             writer = Writer(opened, FLAGS.held_out, folder, list(files), mixture)

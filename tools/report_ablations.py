@@ -2,8 +2,9 @@
 
     python tools/report_ablations.py --results=docs/ablations/results.jsonl --output_dir=docs/ablations
 
-Writes `tables.md`, `tables.csv`, `curves.png` and a picture `SUITE.png` of each suite. Values are means over fine-tuning seeds with the
-half-width of their 95 % confidence interval (Student's t); it tells the spread of fine-tuning, not that of pre-training.
+Writes `tables.md`, `tables.csv`, `curves.png` and a picture `SUITE.png` of each suite. Values are means over
+fine-tuning seeds with the half-width of their 95 % confidence interval (Student's t); it tells the spread of
+fine-tuning, not that of pre-training.
 """
 
 from official_bert.command_line import run_main
@@ -55,24 +56,37 @@ class Estimate:
 
 
 def read_results(path: str, plan: Plan) -> dict[str, dict[str, Any]]:
-    """Returns the rows of a plan by name, the last of a name. Raises ValueError, naming the line, for one that is no result."""
-    results = {row["row"]: row for row in read_rows(path) if row["scale"] == plan.scale_name and row["row"] in plan.rows}
+    """Returns the rows of a plan by name, the last of a name. Raises ValueError, naming the line, for one that is no
+    result.
+    """
+    results = {
+        row["row"]: row
+        for row in read_rows(path) if row["scale"] == plan.scale_name and row["row"] in plan.rows
+    }
     if not results:
         raise ValueError(f"{path}: holds no row of the scale {plan.scale_name}")
     return results
 
 
-def table_of(suite: Sequence[str], plan: Plan, results: Mapping[str, dict], paper: Mapping[str, Any]) -> list[list[str]]:
+def table_of(suite: Sequence[str], plan: Plan, results: Mapping[str, dict], paper: Mapping[str,
+                                                                                           Any]) -> list[list[str]]:
     """Returns the cells of a suite's table, its head first; rows that are not finished are left out."""
     rows = [name for name in suite if name in results]
     tasks = [task for task in plan.tasks if any(task in results[name]["tasks"] for name in rows)]
     shown = [name for name in paper["rows"] if name in rows]
     theirs = [f"paper: {column}" for column in paper["columns"]] if shown else []
     gains = ["mean gain"] if any(plan.rows[name].beside for name in rows) else []
-    head = ["row", "steps", "own held-out loss", "held-out MLM loss", *(_heading(task, plan) for task in tasks), *gains, *theirs]
-    return [head, *([results[name]["title"], *_losses(results[name]), *(_cell(results[name], task, plan) for task in tasks),
-                     *([gain_of(name, plan, results)] if gains else []),
-                     *(map(str, paper["rows"].get(name, [""] * len(theirs))) if theirs else [])] for name in rows)]
+    head = [
+        "row", "steps", "own held-out loss", "held-out MLM loss", *(_heading(task, plan) for task in tasks), *gains,
+        *theirs
+    ]
+    return [
+        head, *([
+            results[name]["title"], *_losses(results[name]), *(_cell(results[name], task, plan) for task in tasks),
+            *([gain_of(name, plan, results)] if gains else []),
+            *(map(str, paper["rows"].get(name, [""] * len(theirs))) if theirs else [])
+        ] for name in rows)
+    ]
 
 
 def _heading(task: str, plan: Plan) -> str:
@@ -82,8 +96,12 @@ def _heading(task: str, plan: Plan) -> str:
 def _losses(row: Mapping[str, Any]) -> list[str]:
     """Steps, the loss on held-out records of the row's own kind, the loss of masked words on those of the baseline."""
     last, loss = (row.get("curve") or [(None, 0.0)])[-1]  # a curve may end before the share of the steps that a row has
-    own = f"{loss:.3f}{' (next token)' if row.get('objective') == 'next_token' else ''}" if last and last == row["steps"] else ""
-    return [f"{row['steps']:,}" if "steps" in row else "0", own, f"{row['held_out']['mlm_loss']:.3f}" if row["held_out"] else ""]
+    own = f"{loss:.3f}{' (next token)' if row.get('objective') == 'next_token' else ''}" if last and last == row[
+        "steps"] else ""
+    return [
+        f"{row['steps']:,}" if "steps" in row else "0", own,
+        f"{row['held_out']['mlm_loss']:.3f}" if row["held_out"] else ""
+    ]
 
 
 def _cell(row: Mapping[str, Any], task: str, plan: Plan) -> str:
@@ -91,7 +109,9 @@ def _cell(row: Mapping[str, Any], task: str, plan: Plan) -> str:
 
 
 def gain_of(name: str, plan: Plan, results: Mapping[str, dict]) -> str:
-    """Returns the mean over tasks of a row's values less those of its architecture from random weights; "" if these are not there."""
+    """Returns the mean over tasks of a row's values less those of its architecture from random weights; "" if these are
+    not there.
+    """
     beside = results.get(plan.rows[name].beside)
     tasks = results[name]["tasks"].keys() & (beside["tasks"].keys() if beside else {})
     if not tasks:
@@ -116,7 +136,9 @@ def paper_table(paper: Mapping[str, Any], finished: Sequence[str]) -> str:
     """Returns the paper's own table, if its rows are none of ours, and its text."""
     parts = []
     if paper["rows"] and not set(paper["rows"]) & set(finished):
-        parts.append(markdown([["paper", *paper["columns"]], *([name, *map(str, values)] for name, values in paper["rows"].items())]))
+        parts.append(
+            markdown([["paper", *paper["columns"]],
+                      *([name, *map(str, values)] for name, values in paper["rows"].items())]))
     if "says" in paper:
         parts.append(f"The paper: {paper['says']}\n")
     return "\n".join(parts)
@@ -131,43 +153,53 @@ def write_tables(plan: Plan, results: Mapping[str, dict], papers: Mapping[str, A
             cells = table_of(suite, plan, results, papers[name])
             text += [f"### {name} ({papers[name]['source']})\n", markdown(cells), paper_table(papers[name], suite)]
             writer.writerows([name, *row] for row in cells)
-    for file_name, content in (("tables.md", "\n".join(part for part in text if part)), ("tables.csv", sheet.getvalue())):
+    for file_name, content in (("tables.md", "\n".join(part for part in text
+                                                       if part)), ("tables.csv", sheet.getvalue())):
         with written_whole(f"{folder}/{file_name}") as file:
             file.write(content)
 
 
 def draw_curves(plan: Plan, results: Mapping[str, dict], path: str) -> None:
-    """Draws the held-out losses of the pre-trainings; those of next tokens are dashed, for they measure another thing."""
+    """Draws the held-out losses of the pre-trainings; those of next tokens are dashed, for they measure another thing.
+    """
     import matplotlib
     from matplotlib import pyplot
     figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")
     axes.set_prop_cycle(color=matplotlib.colormaps["tab20"].colors)
     for name, row in results.items():
         if row.get("curve") and plan.rows[name].at_share == 1 and not plan.rows[name].pretrained:
-            axes.plot(*zip(*row["curve"]), label=row["title"], linestyle="--" if row["objective"] == "next_token" else "-", linewidth=1.2)
+            axes.plot(*zip(*row["curve"]), label=row["title"],
+                      linestyle="--" if row["objective"] == "next_token" else "-", linewidth=1.2)
     axes.set(xlabel="step", ylabel="held-out loss of words, nats (own records)")
     if axes.lines:
         axes.legend(fontsize=7, ncols=2)
     _save(figure, path)
 
 
-def draw_suite(suite: Sequence[str], plan: Plan, results: Mapping[str, dict], paper: Mapping[str, Any], path: str) -> None:
-    """Draws a panel of bars for each task: ours with their intervals, the mean without pre-training as a line, the paper's as diamonds."""
+def draw_suite(suite: Sequence[str], plan: Plan, results: Mapping[str, dict], paper: Mapping[str, Any],
+               path: str) -> None:
+    """Draws a panel of bars for each task: ours with their intervals, the mean without pre-training as a line, the
+    paper's as diamonds.
+    """
     from matplotlib import pyplot
     rows = [name for name in suite if name in results]
     tasks = [task for task in plan.tasks if any(task in results[name]["tasks"] for name in rows)]
-    figure, panels = pyplot.subplots(1, len(tasks), figsize=(3.2 * len(tasks) + 2, 0.5 * len(rows) + 1.6), sharey=True, squeeze=False,
-                                     layout="constrained")
+    figure, panels = pyplot.subplots(1, len(tasks), figsize=(3.2 * len(tasks) + 2, 0.5 * len(rows) + 1.6), sharey=True,
+                                     squeeze=False, layout="constrained")
     for axes, task in zip(panels[0], tasks):
         estimates = {name: estimate_of(results[name], task, plan) for name in rows if task in results[name]["tasks"]}
         places = [rows.index(name) for name in estimates]
-        axes.barh(places, [100 * estimate.mean for estimate in estimates.values()], color="steelblue",
-                  xerr=[0.0 if math.isnan(estimate.half_width) else 100 * estimate.half_width for estimate in estimates.values()])
+        axes.barh(
+            places, [100 * estimate.mean for estimate in estimates.values()], color="steelblue", xerr=[
+                0.0 if math.isnan(estimate.half_width) else 100 * estimate.half_width
+                for estimate in estimates.values()
+            ])
         theirs = _paper_values(rows, task, paper)
         if theirs:
             axes.plot(list(theirs.values()), [rows.index(name) for name in theirs], "D", color="darkorange",
                       label="paper, BERT-base (NER: CoNLL-2003)")
-        axes.set(title=_heading(task, plan), yticks=range(len(rows)), yticklabels=[results[name]["title"] for name in rows])
+        axes.set(title=_heading(task, plan), yticks=range(len(rows)),
+                 yticklabels=[results[name]["title"] for name in rows])
         low = [100 * estimate.mean for estimate in estimates.values()] + list(theirs.values())
         if task in results.get(WITHOUT_PRETRAINING, {}).get("tasks", {}):
             low.append(100 * estimate_of(results[WITHOUT_PRETRAINING], task, plan).mean)

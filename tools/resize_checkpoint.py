@@ -1,17 +1,21 @@
-"""Gives a checkpoint longer or shorter rows, or another vocabulary; writes an ordinary checkpoint with a note of its history.
+r"""Gives a checkpoint longer or shorter rows, or another vocabulary; writes an ordinary checkpoint with a note of its
+history.
 
     python tools/resize_checkpoint.py --init_checkpoint=roberta-base --output_dir=roberta_1024 --max_seq_length=1024
-    python tools/resize_checkpoint.py --init_checkpoint=xlm-roberta-base --output_dir=xlmr_german --prune --input_file='german/*.txt'
-    python tools/resize_checkpoint.py --init_checkpoint=uncased_L-12_H-768_A-12 --output_dir=medicine --input_file='med/*' --num_words=500
-    python tools/resize_checkpoint.py --vocab_file=vocab.txt --config=model.yaml --vectors=glove.txt.gz --output_dir=begun
+    python tools/resize_checkpoint.py --init_checkpoint=xlm-roberta-base --output_dir=xlmr_german --prune \
+        --input_file='german/*.txt'
+    python tools/resize_checkpoint.py --init_checkpoint=uncased_L-12_H-768_A-12 --output_dir=medicine \
+        --input_file='med/*' --num_words=500
+    python tools/resize_checkpoint.py --vocab_file=vocab.txt --config=model.yaml --vectors=glove.txt.gz \
+        --output_dir=begun
 
-`--prune` keeps the tokens of the texts in --input_file, in which every line has the same tokens as before. `--words_file` adds words,
-`--num_words` those that save the most tokens in --input_file; each begins as the mean of the tokens that spelled it or, with `--vectors`,
-as its word vector, mapped to the checkpoint's embeddings. Several may be given at once: first the vocabulary is pruned, then words are
-added, then the rows are resized.
+`--prune` keeps the tokens of the texts in --input_file, in which every line has the same tokens as before.
+`--words_file` adds words, `--num_words` those that save the most tokens in --input_file; each begins as the mean of the
+tokens that spelled it or, with `--vectors`, as its word vector, mapped to the checkpoint's embeddings. Several may be
+given at once: first the vocabulary is pruned, then words are added, then the rows are resized.
 
-Without a checkpoint, a vocabulary alone is extended, and with a configuration and --vectors a model is begun: random weights, but the
-embeddings of all words that have a vector begin as these vectors, projected to the model's width.
+Without a checkpoint, a vocabulary alone is extended, and with a configuration and --vectors a model is begun: random
+weights, but the embeddings of all words that have a vector begin as these vectors, projected to the model's width.
 """
 
 from official_bert.command_line import from_flags, refuse_unread, run_main
@@ -40,23 +44,30 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("init_checkpoint", "", "A checkpoint of any format, with its tokenizer beside it.")
 flags.DEFINE_string("output_dir", None, "A new folder for all that is written.", required=True)
 flags.DEFINE_string("vocab_file", "", "The vocabulary, if there is no checkpoint or none beside it.")
-flags.DEFINE_bool("do_lower_case", None, "Whether a list of WordPieces is a lower-cased one; by default as the files, the entries and the "
-                  "name of their folder say.")
+flags.DEFINE_bool(
+    "do_lower_case", None,
+    "Whether a list of WordPieces is a lower-cased one; by default as the files, the entries and the "
+    "name of their folder say.")
 flags.DEFINE_string("bert_config_file", "", "bert_config.json of the model, if it is not beside the checkpoint.")
 flags.DEFINE_string("config", "", "Instead of --bert_config_file, without a checkpoint: YAML of the model.")
 flags.DEFINE_integer("max_seq_length", None, "The most tokens of a row, special ones included.", lower_bound=1)
-flags.DEFINE_enum("positions", "interpolate", ["interpolate", "repeat"], "How the table of positions becomes longer; a shorter one is cut.")
+flags.DEFINE_enum("positions", "interpolate", ["interpolate", "repeat"],
+                  "How the table of positions becomes longer; a shorter one is cut.")
 flags.DEFINE_bool("prune", False, "Keep only the tokens of --input_file.")
-flags.DEFINE_string("input_file", "", "The text of --prune and --num_words: files, folders, globs, with commas between.")
-flags.DEFINE_bool("keep_characters", True, "With --prune: keep the tokens of a single character, by which other words can be spelled.")
+flags.DEFINE_string("input_file", "",
+                    "The text of --prune and --num_words: files, folders, globs, with commas between.")
+flags.DEFINE_bool("keep_characters", True,
+                  "With --prune: keep the tokens of a single character, by which other words can be spelled.")
 flags.DEFINE_string("words_file", "", "Words to add, one per line.")
 flags.DEFINE_integer("num_words", 0, "Words to add from --input_file, to a list of WordPieces.", lower_bound=0)
 flags.DEFINE_integer("min_frequency", 10, "With --num_words: words that occur less often are not taken.", lower_bound=1)
 flags.DEFINE_bool("grow", True, "Add rows when the [unusedN] slots are full; otherwise that is an error.")
-flags.DEFINE_string("vectors", "", "Word vectors as text (GloVe, word2vec, fastText; .gz too), from which the embeddings of new words "
-                    "begin; without --init_checkpoint, those of all words of a new model.")
+flags.DEFINE_string(
+    "vectors", "", "Word vectors as text (GloVe, word2vec, fastText; .gz too), from which the embeddings of new words "
+    "begin; without --init_checkpoint, those of all words of a new model.")
 flags.DEFINE_integer("random_seed", 12345, "The seed of a new model's weights and of the projection of --vectors.")
-flags.DEFINE_enum("to", "", ["", "hugging_face", "ours", "tf1"], "The format to write; by default that of the checkpoint, or hugging_face.")
+flags.DEFINE_enum("to", "", ["", "hugging_face", "ours", "tf1"],
+                  "The format to write; by default that of the checkpoint, or hugging_face.")
 flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "How to treat text that is not UTF-8.")
 HISTORY = "resized.json"
 LINES_AT_ONCE = 4096
@@ -102,8 +113,10 @@ class Settings:
         if not (self.max_seq_length or self.prune or self.adds_words or self.begins_model):
             raise ValueError("expected one of --max_seq_length, --prune, --words_file and --num_words")
         if (self.prune or bool(self.num_words)) != bool(self.input_file):
-            raise ValueError("--input_file: expected it beside --prune, whose tokens are kept, or --num_words, and nowhere else, got "
-                             f"{self.input_file!r}")
+            raise ValueError(
+                "--input_file: expected it beside --prune, whose tokens are kept, or --num_words, and nowhere else, "
+                "got "
+                f"{self.input_file!r}")
         if self.words_file and self.num_words:
             raise ValueError("expected one of --words_file and --num_words, got both")
         if self.bert_config_file and self.config:
@@ -111,8 +124,10 @@ class Settings:
         if not self.init_checkpoint and (not self.vocab_file or self.prune or self.max_seq_length):
             raise ValueError("expected --init_checkpoint or, to add words alone or to begin a model, --vocab_file")
         if self.begins_model and not (self.config or self.bert_config_file):
-            raise ValueError("--vectors needs --init_checkpoint, to whose embeddings the vectors are mapped, or the configuration of a "
-                             "model to begin (--bert_config_file, --config)")
+            raise ValueError(
+                "--vectors needs --init_checkpoint, to whose embeddings the vectors are mapped, or the configuration "
+                "of a "
+                "model to begin (--bert_config_file, --config)")
 
     def lines(self) -> Iterator[str]:
         """Gives the lines of the texts."""
@@ -132,20 +147,27 @@ def read_model(settings: Settings):
     from official_bert.models.interchange import casing, formats, stored_models
     from official_bert.models.interchange.projects import ours
     if not settings.init_checkpoint:
-        model = configuration.load_config(settings.config or None, bert_config_file=settings.bert_config_file or None).model \
-            if settings.config or settings.bert_config_file else None
+        model = (
+            configuration.load_config(settings.config or None, bert_config_file=settings.bert_config_file or None).model
+            if settings.config or settings.bert_config_file
+            else None
+        )
         vocab = load_vocab(settings.vocab_file)
-        return stored_models.StoredModel(origin=settings.vocab_file, weights={}, table=ours.TABLE, config=model, vocab=list(vocab),
-                                         do_lower_case=is_lower_case(settings, vocab))
+        return stored_models.StoredModel(origin=settings.vocab_file, weights={}, table=ours.TABLE, config=model,
+                                         vocab=list(vocab), do_lower_case=is_lower_case(settings, vocab))
     stored = formats.read(settings.init_checkpoint)
     if stored.generator is not None:
         print(f"{stored.origin}: its generator is left out, which would have to be resized with it")
         stored = dataclasses.replace(stored, generator=None)
     if settings.bert_config_file:
         if run := RunFolder.holding(settings.init_checkpoint):
-            raise ValueError(f"--bert_config_file={settings.bert_config_file}: expected none, because {run.path} has its own configuration")
+            raise ValueError(
+                f"--bert_config_file={settings.bert_config_file}: expected none, because {run.path} has its own "
+                f"configuration"
+            )
         values = configuration.read_bert_config(settings.bert_config_file)
-        stored = dataclasses.replace(stored, config=configuration.build(configuration.ModelConfig, values, settings.bert_config_file))
+        stored = dataclasses.replace(
+            stored, config=configuration.build(configuration.ModelConfig, values, settings.bert_config_file))
     stored_models.require_config(stored)
     stored = casing.with_vocabulary(stored, settings.vocab_file)
     lower_case = casing.agreed(casing.is_lower_case(stored), settings.do_lower_case, stored.origin)
@@ -155,7 +177,8 @@ def read_model(settings: Settings):
 
 
 def is_lower_case(settings: Settings, vocab: Mapping[str, int]) -> bool:
-    """Tells whether text is lower-cased: as --config or --do_lower_case say, or as the vocabulary and its folder's name do.
+    """Tells whether text is lower-cased: as --config or --do_lower_case say, or as the vocabulary and its folder's name
+    do.
 
     The flag overrides what --config inherits. Raises ValueError if they contradict each other.
     """
@@ -186,7 +209,9 @@ def with_tokenizer(stored, vocab=None, files=None):
 
 
 def prune(stored, tokenizer, settings: Settings):
-    """Returns the model with the tokens of the texts alone, its tokenizer, and a note. Raises ValueError if lines change their tokens."""
+    """Returns the model with the tokens of the texts alone, its tokenizer, and a note. Raises ValueError if lines
+    change their tokens.
+    """
     from official_bert.models.interchange import resizing
     from official_bert.text.subwords import resizing as tokenizers
     counts = np.zeros(tokenizer.size, np.int64)
@@ -204,32 +229,41 @@ def prune(stored, tokenizer, settings: Settings):
     now = np.array([pruned.vocab.get(tokenizer.inv_vocab.get(index, ""), -1) for index in range(tokenizer.size)])
     for line in settings.lines():
         if pruned.tokenize_ids(line) != now[tokenizer.tokenize_ids(line)].tolist():
-            raise ValueError(f"{settings.input_file}: {line[:80]!r} would have other tokens; this tokenizer cannot be pruned")
+            raise ValueError(
+                f"{settings.input_file}: {line[:80]!r} would have other tokens; this tokenizer cannot be pruned")
     note = {"from": len(stored.weights[resizing.WORDS]), "to": pruned.size, "tokens_of_the_text": int(counts.sum()),
             "characters_kept": settings.keep_characters}
     return resizing.with_entries(new, sources), pruned, note
 
 
 def wanted_words(stored, tokenizer, settings: Settings) -> list[str]:
-    """Returns the words to add; those chosen from text have the best first. Raises ValueError for a line of several words."""
+    """Returns the words to add; those chosen from text have the best first. Raises ValueError for a line of several
+    words.
+    """
     from official_bert.text import vocab_learning
     if settings.num_words:
         if stored.tokenizer:
-            raise ValueError("--num_words: words are chosen for a list of WordPieces; for this tokenizer, give them as --words_file")
+            raise ValueError(
+                "--num_words: words are chosen for a list of WordPieces; for this tokenizer, give them as --words_file")
         counts = vocab_learning.count_words(settings.lines(), tokenizer.do_lower_case)
         return vocab_learning.choose_domain_words(counts, tokenizer, settings.num_words, settings.min_frequency)
     words: list[str] = []
-    for number, line in enumerate(read_lines(settings.words_file, on_bad_text=settings.on_bad_text) if settings.words_file else (), 1):
+    for number, line in enumerate(
+            read_lines(settings.words_file, on_bad_text=settings.on_bad_text) if settings.words_file else (), 1):
         split = line.split() if stored.tokenizer else tokenizer.basic_tokenizer.tokenize(line)
         if len(split) > 1:
-            raise ValueError(f"{settings.words_file}:{number}: expected one word, got {line.strip()!r}, which the tokenizer always splits "
-                             f"into {' '.join(split)}")
+            raise ValueError(
+                f"{settings.words_file}:{number}: expected one word, got {line.strip()!r}, which the tokenizer always "
+                f"splits "
+                f"into {' '.join(split)}")
         words += split
     return list(dict.fromkeys(words))
 
 
 def extend(stored, tokenizer, settings: Settings):
-    """Returns the model with more words, its tokenizer, the tokens that spelled each new word before, by its id, and a note."""
+    """Returns the model with more words, its tokenizer, the tokens that spelled each new word before, by its id, and a
+    note.
+    """
     from official_bert.models.interchange import resizing
     from official_bert.text.subwords import resizing as tokenizers
     from official_bert.text.subwords.host import WORD_START
@@ -243,11 +277,16 @@ def extend(stored, tokenizer, settings: Settings):
         entries, ids = extend_vocab(tokenizer.vocab, words, settings.grow)
         new = list(ids)
         changed, larger = with_tokenizer(stored, vocab=entries)
-    old = len(stored.weights[resizing.WORDS]) if stored.weights else stored.config.vocab_size if stored.config else len(tokenizer.vocab)
+    old = len(stored.weights[resizing.WORDS]) if stored.weights else stored.config.vocab_size if stored.config else len(
+        tokenizer.vocab)
     rows, unknown = max(old, larger.size), [tokenizer.special_id("[UNK]")]
-    pieces = {larger.vocab[word]: tokenizer.convert_tokens_to_ids(tokenizer.tokenize_word(word)) or unknown for word in new}
+    pieces = {
+        larger.vocab[word]: tokenizer.convert_tokens_to_ids(tokenizer.tokenize_word(word)) or unknown
+        for word in new
+    }
     if spelled := [word for word in new if pieces[larger.vocab[word]] == unknown]:
-        print(f"warning: {len(spelled)} words could not be spelled before and begin as [UNK]: {' '.join(spelled[:5])}", file=sys.stderr)
+        print(f"warning: {len(spelled)} words could not be spelled before and begin as [UNK]: {' '.join(spelled[:5])}",
+              file=sys.stderr)
     slots = sum(index < tokenizer.size for index in pieces)
     print(f"{settings.output_dir}: {len(new)} new words ({slots} in [unusedN] slots, {len(new) - slots} rows added; "
           f"{len(words) - len(new)} were there already), vocab_size {rows}")
@@ -260,7 +299,8 @@ def extend(stored, tokenizer, settings: Settings):
 def vectors_of(stored, settings: Settings) -> dict[int, np.ndarray]:
     """Returns the vectors of the entries that are whole words, by id."""
     if stored.tokenizer:
-        raise ValueError("--vectors: words of a list of WordPieces have vectors here; this checkpoint has another tokenizer")
+        raise ValueError(
+            "--vectors: words of a list of WordPieces have vectors here; this checkpoint has another tokenizer")
     ids = {word: index for index, word in enumerate(stored.vocab) if is_word(word)}
     found = read_vectors(settings.vectors, ids.keys(), bool(stored.do_lower_case), settings.on_bad_text)
     return {ids[word]: vector for word, vector in found.items()}
@@ -278,30 +318,40 @@ def map_vectors(stored, pieces: Mapping[int, list[int]], settings: Settings):
     rows, explained = resizing.map_vectors(table, vectors, pieces)
     for index, row in rows.items():
         table[index] = row
-    print(f"{settings.vectors}: vectors for {len(rows)} of {len(pieces)} new words ({len(rows) / max(len(pieces), 1):.1%}), fitted to "
-          f"{len(vectors) - len(rows)} words of the checkpoint; the map explains {explained:.1%} of their embeddings")
+    print(
+        f"{settings.vectors}: vectors for {len(rows)} of {len(pieces)} new words "
+        f"({len(rows) / max(len(pieces), 1):.1%}), fitted to "
+        f"{len(vectors) - len(rows)} words of the checkpoint; the map explains {explained:.1%} of their embeddings")
     note = {"of_words": len(rows), "explained": round(explained, 4)}
     return dataclasses.replace(stored, weights={**stored.weights, resizing.WORDS: table}), note
 
 
 def write_without_checkpoint(stored, _: Mapping[str, Any], settings: Settings, folder: str) -> None:
-    """Writes a vocabulary, its configuration in the form that was given, and the model that begins with word vectors."""
+    """Writes a vocabulary, its configuration in the form that was given, and the model that begins with word vectors.
+    """
     if settings.begins_model:
         from official_bert.models.interchange import resizing
         vectors = vectors_of(stored, settings)
-        resizing.begin_with_vectors(stored.config, vectors, settings.random_seed, folder, "ours" if settings.config else "tf1")
-        width, size, total = len(next(iter(vectors.values()))), stored.config.hidden_size, sum(map(is_word, stored.vocab))
-        projected = "" if width == size else f"projected from {width} to {size} numbers by a random orthonormal matrix, "
-        print(f"{settings.vectors}: vectors for {len(vectors)} of {total} words of the vocabulary ({len(vectors) / max(total, 1):.1%}); "
-              f"{projected}scaled to initializer_range {stored.config.initializer_range:g}; all other weights are random "
-              f"(seed {settings.random_seed})")
+        resizing.begin_with_vectors(stored.config, vectors, settings.random_seed, folder,
+                                    "ours" if settings.config else "tf1")
+        width, size, total = len(next(iter(vectors.values()))), stored.config.hidden_size, sum(
+            map(is_word, stored.vocab))
+        projected = (
+            "" if width == size else f"projected from {width} to {size} numbers by a random orthonormal matrix, "
+        )
+        print(
+            f"{settings.vectors}: vectors for {len(vectors)} of {total} words of the vocabulary "
+            f"({len(vectors) / max(total, 1):.1%}); "
+            f"{projected}scaled to initializer_range {stored.config.initializer_range:g}; all other weights are random "
+            f"(seed {settings.random_seed})")
     with open(os.path.join(folder, VOCAB_FILE), "w", encoding="utf-8", newline="\n") as file:
         file.write("\n".join(stored.vocab) + "\n")
     if settings.config:
         run = configuration.load_config(settings.config)
         tokenizer = dataclasses.replace(run.tokenizer, vocab_file=os.path.join(settings.output_dir, VOCAB_FILE),
                                         do_lower_case=bool(stored.do_lower_case))
-        configuration.save_config(dataclasses.replace(run, tokenizer=tokenizer, model=stored.config), os.path.join(folder, CONFIG_FILE))
+        configuration.save_config(dataclasses.replace(run, tokenizer=tokenizer, model=stored.config),
+                                  os.path.join(folder, CONFIG_FILE))
     elif settings.bert_config_file:
         values = read_json(settings.bert_config_file) | {"vocab_size": stored.config.vocab_size}
         write_json(values, os.path.join(folder, "bert_config.json"))
@@ -317,7 +367,8 @@ def write_json(values: Any, path: str) -> None:
 def with_vocabulary(stored, settings: Settings, changes: dict[str, Any]):
     """Returns the model with the tokens and words that are asked for; notes go into `changes`."""
     if not stored.tokenizer and stored.vocab is None:
-        raise ValueError(f"--init_checkpoint={settings.init_checkpoint}: no vocabulary found beside it; --vocab_file gives it")
+        raise ValueError(
+            f"--init_checkpoint={settings.init_checkpoint}: no vocabulary found beside it; --vocab_file gives it")
     config = stored.config
     stored, tokenizer = with_tokenizer(stored)
     if config:
@@ -330,8 +381,9 @@ def with_vocabulary(stored, settings: Settings, changes: dict[str, Any]):
             stored, changes["vectors"] = map_vectors(stored, pieces, settings)
     padding = config.first_position - 1 if config else -1
     if padding >= 0 and tokenizer.special_id("[PAD]") != padding:
-        raise ValueError(f"{settings.init_checkpoint}: its positions begin at {padding + 1}, behind the id of padding, which would "
-                         f"become {tokenizer.special_id('[PAD]')}: such a vocabulary cannot be pruned")
+        raise ValueError(
+            f"{settings.init_checkpoint}: its positions begin at {padding + 1}, behind the id of padding, which would "
+            f"become {tokenizer.special_id('[PAD]')}: such a vocabulary cannot be pruned")
     return stored
 
 
@@ -350,13 +402,15 @@ def main(_) -> None:
     require_new_folder(FLAGS.output_dir, "--output_dir")
     settings = from_flags(Settings, FLAGS)
     settings.check()
-    refuse_unread(FLAGS, [
-        (["keep_characters"], settings.prune, "--prune"), (["min_frequency"], bool(settings.num_words), "--num_words"),
-        (["grow"], settings.adds_words, "--words_file or --num_words"), (["positions"], bool(settings.max_seq_length), "--max_seq_length"),
-        (["vectors"], settings.adds_words or settings.begins_model, "new words (--words_file, --num_words)"),
-        (["random_seed"], settings.begins_model, "--vectors, and without --init_checkpoint"),
-        (["config"], not settings.init_checkpoint, "no --init_checkpoint, which has its own configuration"),
-        (["to"], bool(settings.init_checkpoint), "--init_checkpoint")])
+    refuse_unread(FLAGS,
+                  [(["keep_characters"], settings.prune, "--prune"),
+                   (["min_frequency"], bool(settings.num_words), "--num_words"),
+                   (["grow"], settings.adds_words, "--words_file or --num_words"),
+                   (["positions"], bool(settings.max_seq_length), "--max_seq_length"),
+                   (["vectors"], settings.adds_words or settings.begins_model, "new words (--words_file, --num_words)"),
+                   (["random_seed"], settings.begins_model, "--vectors, and without --init_checkpoint"),
+                   (["config"], not settings.init_checkpoint, "no --init_checkpoint, which has its own configuration"),
+                   (["to"], bool(settings.init_checkpoint), "--init_checkpoint")])
     stored, changes = read_model(settings), dict[str, Any]()
     if settings.prune or settings.adds_words or settings.begins_model:
         stored = with_vocabulary(stored, settings, changes)
@@ -376,8 +430,10 @@ def write(stored, changes: Mapping[str, Any], settings: Settings, folder: str) -
     before = os.path.join(settings.init_checkpoint, HISTORY)
     formats.make_model(stored)
     formats.write(stored, settings.to or (kind if kind in ("ours", "hugging_face", "tf1") else "hugging_face"), folder)
-    write_json([*(read_json(before) if os.path.isfile(before) else []),
-                {"of": os.path.basename(os.path.normpath(settings.init_checkpoint)), **changes}], os.path.join(folder, HISTORY))
+    write_json([
+        *(read_json(before) if os.path.isfile(before) else []),
+        {"of": os.path.basename(os.path.normpath(settings.init_checkpoint)), **changes}
+    ], os.path.join(folder, HISTORY))
 
 
 if __name__ == "__main__":

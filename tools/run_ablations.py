@@ -1,13 +1,16 @@
-"""Re-runs the paper's ablations: for each row of a suite data, pre-training, fine-tuning; a table beside the paper's numbers.
+"""Re-runs the paper's ablations: for each row of a suite data, pre-training, fine-tuning; a table beside the paper's
+numbers.
 
     python tools/run_ablations.py --suite=tasks --corpus='wikipedia/wiki_[0-3]*,wikipedia/wiki_4[0-8]' \\
         --held_out_corpus=wikipedia/wiki_49 --data=DATA --work_dir=ablations
 
-DATA holds `glue/SST-2`, `glue/MRPC`, ... and `wnut17`. Rows, tasks and suites are in tools/ablations/suites.yaml. All rows have
-equal steps, batches and text. `--scale=base` takes the paper's sizes, `--scale=smoke` made-up text and a minute or two.
+DATA holds `glue/SST-2`, `glue/MRPC`, ... and `wnut17`. Rows, tasks and suites are in tools/ablations/suites.yaml. All
+rows have equal steps, batches and text. `--scale=base` takes the paper's sizes, `--scale=smoke` made-up text and a
+minute or two.
 
-Each stage is a command of its own, with a log. The same command again continues after a kill: finished stages are not repeated. Each
-finished row is a line of `results.jsonl`, so rows may be made on different days; `report/` has the table and the plots.
+Each stage is a command of its own, with a log. The same command again continues after a kill: finished stages are not
+repeated. Each finished row is a line of `results.jsonl`, so rows may be made on different days; `report/` has the table
+and the plots.
 """
 
 from official_bert.command_line import run_main
@@ -34,8 +37,24 @@ from official_bert.config import merge
 from official_bert.copies import require_here
 from official_bert.files import absolute, read_json, written_whole
 from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE
-from official_bert.tasks.pretraining.ablation_results import best_of, curve_of, printed_metrics, read_rows, remove_weights, values_of
-from official_bert.tasks.pretraining.ablations import COMMON, Plan, TaskEntry, generator_flags, half_of, some_rows, steps_of, usually_masked
+from official_bert.tasks.pretraining.ablation_results import (
+    best_of,
+    curve_of,
+    printed_metrics,
+    read_rows,
+    remove_weights,
+    values_of,
+)
+from official_bert.tasks.pretraining.ablations import (
+    COMMON,
+    Plan,
+    TaskEntry,
+    generator_flags,
+    half_of,
+    some_rows,
+    steps_of,
+    usually_masked,
+)
 from official_bert.text.loading import VOCAB_FILE
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -47,15 +66,22 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("suites_file", "suites.yaml", "The rows and suites: a file of tools/ablations.")
 flags.DEFINE_string("suite", "all", "One of its suites, or all.")
 flags.DEFINE_list("rows", [], "Only these rows of the suite.")
-flags.DEFINE_string("scale", "small", "small, base (the paper's sizes) or smoke (made-up text): the size of everything.")
-flags.DEFINE_string("corpus", "", "Raw text to pre-train on: comma-separated paths and globs, as tools/prepare_corpus.py takes.")
+flags.DEFINE_string("scale", "small",
+                    "small, base (the paper's sizes) or smoke (made-up text): the size of everything.")
+flags.DEFINE_string("corpus", "",
+                    "Raw text to pre-train on: comma-separated paths and globs, as tools/prepare_corpus.py takes.")
 flags.DEFINE_string("held_out_corpus", "", "Raw text to measure on.")
 flags.DEFINE_string("data", "", "The folder, on this machine, of the fine-tuning data: glue/SST-2, ..., wnut17.")
 flags.DEFINE_string("work_dir", None, "The folder, on this machine, of everything that is made.", required=True)
-flags.DEFINE_string("results", "", "The file, on this machine, of finished rows, a JSON line each (default: results.jsonl in --work_dir).")
-flags.DEFINE_string("step_times", "", "The milliseconds of a step of each row, for equal times: what benchmarks/step_times.py wrote.")
-flags.DEFINE_enum("part", "all", ("all", "first", "second"), "Evaluate on all of each development set, or on one half: choose rates and "
-                  "weights on the first; read the second (or the test part), with other seeds, once.")
+flags.DEFINE_string(
+    "results", "",
+    "The file, on this machine, of finished rows, a JSON line each (default: results.jsonl in --work_dir).")
+flags.DEFINE_string("step_times", "",
+                    "The milliseconds of a step of each row, for equal times: what benchmarks/step_times.py wrote.")
+flags.DEFINE_enum(
+    "part", "all", ("all", "first", "second"),
+    "Evaluate on all of each development set, or on one half: choose rates and "
+    "weights on the first; read the second (or the test part), with other seeds, once.")
 flags.DEFINE_integer("seeds", 3, "Fine-tunings of each task.", lower_bound=2)
 flags.DEFINE_integer("num_workers", os.cpu_count() or 1, "Threads of the data tools.")
 flags.DEFINE_bool("plan", False, "Only print the rows and which of them are finished.")
@@ -68,12 +94,13 @@ class Stages:
         self.work_dir, self.stages_left = work_dir, 1
         self.seconds: list[float] = []
 
-    def run(self, folder: str, name: str, command: Sequence[object], collect: Callable[[pathlib.Path], dict] = lambda log: {},
-            config: Mapping[str, Any] | None = None) -> dict:
-        """Runs a command of ours, unless it has been run; returns what `collect` reads from its log and from the files it made.
+    def run(self, folder: str, name: str, command: Sequence[object],
+            collect: Callable[[pathlib.Path], dict] = lambda log: {}, config: Mapping[str, Any] | None = None) -> dict:
+        """Runs a command of ours, unless it has been run; returns what `collect` reads from its log and from the files
+        it made.
 
-        `config` is written to `NAME.yaml`, the command's --config. Raises ValueError if the command fails, or if the stage was run by
-        another one.
+        `config` is written to `NAME.yaml`, the command's --config. Raises ValueError if the command fails, or if the
+        stage was run by another one.
         """
         place = self.work_dir / folder
         place.mkdir(parents=True, exist_ok=True)
@@ -85,8 +112,10 @@ class Stages:
         if marker.exists():
             stored = read_json(str(marker))
             if {key: stored.get(key) for key in stage} != json.loads(json.dumps(stage)):
-                raise ValueError(f"{marker}: this stage was run with another command or configuration; give another --work_dir, or remove "
-                                 f"{place} to run it again")
+                raise ValueError(
+                    f"{marker}: this stage was run with another command or configuration; give another --work_dir, or "
+                    f"remove "
+                    f"{place} to run it again")
         else:
             if config is not None:
                 with written_whole(str(place / f"{name}.yaml")) as file:
@@ -101,7 +130,8 @@ class Stages:
         return stored
 
     def _portable(self, part: object) -> str:
-        return str(part).replace(str(self.work_dir), "WORK").replace(str(ROOT), "ROOT").replace(sys.executable, "python")
+        return str(part).replace(str(self.work_dir), "WORK").replace(str(ROOT),
+                                                                     "ROOT").replace(sys.executable, "python")
 
     def _execute(self, command: Sequence[object], log: pathlib.Path, title: str) -> None:
         print(f"{title}{self._remaining()}", flush=True)
@@ -123,7 +153,8 @@ class Stages:
         if not self.seconds:
             return f"; {self.stages_left} stages left"
         minutes = self.stages_left * sum(self.seconds) / len(self.seconds) / 60
-        return f"; {self.stages_left} stages left, about " + (f"{minutes / 60:.1f} h" if minutes > 90 else f"{minutes:.0f} min")
+        return f"; {self.stages_left} stages left, about " + (f"{minutes / 60:.1f} h"
+                                                              if minutes > 90 else f"{minutes:.0f} min")
 
 
 @contextlib.contextmanager
@@ -142,7 +173,8 @@ def _ending(process: subprocess.Popen) -> Iterator[subprocess.Popen]:
 
 
 def _end_with_parent() -> None:
-    """Asks Linux to end this process when the one that started it dies, however it dies: a stage must not go on unseen."""
+    """Asks Linux to end this process when the one that started it dies, however it dies: a stage must not go on unseen.
+    """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
@@ -151,7 +183,9 @@ def last_line(log: pathlib.Path) -> str:
     """Returns the last line that a command has printed."""
     with open(log, "rb") as file:
         file.seek(max(0, os.path.getsize(log) - 4096))
-        lines = [line for line in file.read().decode("utf-8", "replace").replace("\r", "\n").splitlines() if line.strip()]
+        lines = [
+            line for line in file.read().decode("utf-8", "replace").replace("\r", "\n").splitlines() if line.strip()
+        ]
     return lines[-1].strip()[:200] if lines else "nothing printed yet"
 
 
@@ -181,18 +215,25 @@ class Suite:
         """Raises ValueError if the data of a task are not there: better now than after hours of pre-training."""
         for task in {task: None for row in rows for task in self.plan.tasks_of(row)}:
             if not (folder := self.data / self.plan.tasks[task].data).is_dir():
-                raise ValueError(f"--data={self.data}: expected {self.plan.tasks[task].data} in it, for {task}, got no folder {folder}")
+                raise ValueError(
+                    f"--data={self.data}: expected {self.plan.tasks[task].data} in it, for {task}, got no folder "
+                    f"{folder}"
+                )
 
     def prepare(self) -> None:
         """Prepares the text, and learns the vocabulary from the training part."""
         for part, patterns in self.corpus.items():
             self.stages.run("corpus", part, [*tool("prepare_corpus"), f"--input_file={patterns}",
                                              f"--output_file={self.work_dir / 'corpus' / part}.txt"])
-        self.stages.run("corpus", "vocabulary", [*tool("build_vocab"), f"--input_file={self.work_dir / 'corpus' / 'train'}.txt",
-                                                 f"--output_file={self.vocabulary}", f"--vocab_size={self.plan.scale.vocab_size}"])
+        self.stages.run("corpus", "vocabulary", [
+            *tool("build_vocab"), f"--input_file={self.work_dir / 'corpus' / 'train'}.txt",
+            f"--output_file={self.vocabulary}", f"--vocab_size={self.plan.scale.vocab_size}"
+        ])
 
     def records(self, row: str, part: str) -> str:
-        """Makes the records of a row; rows with the same flags share them. Held-out ones are masked once, never dynamically."""
+        """Makes the records of a row; rows with the same flags share them. Held-out ones are masked once, never
+        dynamically.
+        """
         more = self.plan.rows[row].data if part == "train" else {}
         config, passes = self.plan.pretraining(row), self.plan.scale.dupe_factor
         if part != "train":
@@ -202,8 +243,10 @@ class Suite:
             name = f"{part}-{hashlib.sha256(' '.join(options).encode()).hexdigest()[:10]}"
             path = self.work_dir / "records" / f"{name}.tfrecord"
             self.stages.run("records", name, [
-                *tool("create_pretraining_data"), f"--input_file={self.work_dir / 'corpus' / part}.txt", f"--output_file={path}",
-                f"--vocab_file={self.vocabulary}", f"--num_workers={self.num_workers}", *options])
+                *tool("create_pretraining_data"), f"--input_file={self.work_dir / 'corpus' / part}.txt",
+                f"--output_file={path}", f"--vocab_file={self.vocabulary}", f"--num_workers={self.num_workers}",
+                *options
+            ])
             paths.append(str(path))
         return ",".join(paths)
 
@@ -213,8 +256,10 @@ class Suite:
         if teacher := self.plan.rows[row].teacher:
             config = merge(config, {"training": {"teacher": str(self.pretrain(teacher)[0])}})
         result = self.stages.run(f"rows/{row}", "pretraining", [
-            *module("run_pretraining"), f"--input_file={self.records(row, 'train')}", f"--eval_input_file={self.records(row, 'held_out')}",
-            f"--vocab_file={self.vocabulary}", f"--output_dir={run}"], lambda _: curve_of(run), config)
+            *module("run_pretraining"), f"--input_file={self.records(row, 'train')}",
+            f"--eval_input_file={self.records(row, 'held_out')}", f"--vocab_file={self.vocabulary}",
+            f"--output_dir={run}"
+        ], lambda _: curve_of(run), config)
         return run, result
 
     def held_out(self, row: str, config: dict, weights: pathlib.Path) -> dict[str, float]:
@@ -225,13 +270,15 @@ class Suite:
         if "phases" in config:
             config["phases"] = common.get("phases", [])
         result = self.stages.run(f"rows/{row}", "held_out", [
-            *module("run_pretraining"), "--mode=eval", f"--init_checkpoint={weights}", f"--vocab_file={self.vocabulary}",
-            f"--eval_input_file={self.records(COMMON, 'held_out')}"], lambda log: {"metrics": printed_metrics(log)}, config)
+            *module("run_pretraining"), "--mode=eval", f"--init_checkpoint={weights}",
+            f"--vocab_file={self.vocabulary}", f"--eval_input_file={self.records(COMMON, 'held_out')}"
+        ], lambda log: {"metrics": printed_metrics(log)}, config)
         return {name: value for name, value in result["metrics"].items() if name.startswith("mlm_")}
 
     def finetune(self, row: str, task: str, weights: pathlib.Path | None) -> list[float]:
         """Fine-tunes a row on a task with several seeds; returns the metric of each."""
-        entry, config, name = self.plan.tasks[task], self.plan.finetuning(row, task), task + f"-{self.part}" * (self.part != "all")
+        entry, config, name = self.plan.tasks[task], self.plan.finetuning(
+            row, task), task + f"-{self.part}" * (self.part != "all")
         run = self.work_dir / "rows" / row / name
         if teacher := self.plan.rows[row].task_teacher:
             self.finetune(teacher, task, self.weights_of(teacher))
@@ -240,9 +287,9 @@ class Suite:
             config = merge(config, {"seed": FIRST_SEEDS[self.part]})
         source = [f"--vocab_file={self.vocabulary}"] if weights is None else [f"--init_checkpoint={weights}"]
         result = self.stages.run(f"rows/{row}", name, [
-            *module("run_finetuning"), f"--data_dir={self.data / entry.data}", *self._files(task, entry), *source, f"--output_dir={run}",
-            f"--seeds={self.seeds}", f"--cache_dir={self.work_dir / 'cache'}"],
-            lambda _: {"values": values_of(run, entry.metric)}, config)
+            *module("run_finetuning"), f"--data_dir={self.data / entry.data}", *self._files(task, entry), *source,
+            f"--output_dir={run}", f"--seeds={self.seeds}", f"--cache_dir={self.work_dir / 'cache'}"
+        ], lambda _: {"values": values_of(run, entry.metric)}, config)
         remove_weights(run)
         return result["values"]
 
@@ -252,7 +299,9 @@ class Suite:
         return self.pretrain(origin)[0] if origin else None
 
     def _files(self, task: str, entry: TaskEntry) -> list[str]:
-        """Writes some rows of a task's training file, the same ones for every row of the tables, and a part of its development set."""
+        """Writes some rows of a task's training file, the same ones for every row of the tables, and a part of its
+        development set.
+        """
         folder, flags = self.data / entry.data, []
         if entry.training_rows:
             lines = (folder / "train.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -278,11 +327,13 @@ class Suite:
         origin, teacher = self.plan.origin_of(row), self.plan.rows[row].task_teacher
         masked = origin and self.plan.pretraining(origin)["options"].get("objective", "masked_lm") == "masked_lm"
         of_task = 1 + (1 + self._pretrainings(self.plan.origin_of(teacher)) if teacher else 0)
-        return self._pretrainings(origin) + (self.plan.lengths_of(COMMON) + 1 if masked else 0) + of_task * len(self.plan.tasks_of(row))
+        return self._pretrainings(origin) + (self.plan.lengths_of(COMMON)
+                                             + 1 if masked else 0) + of_task * len(self.plan.tasks_of(row))
 
     def _pretrainings(self, origin: str) -> int:
         """The stages of a pre-training and of its teacher's."""
-        return 2 * self.plan.lengths_of(origin) + 1 + self._pretrainings(self.plan.rows[origin].teacher) if origin else 0
+        return 2 * self.plan.lengths_of(origin) + 1 + self._pretrainings(
+            self.plan.rows[origin].teacher) if origin else 0
 
     def make(self, row: str) -> dict[str, Any]:
         """Makes a row; returns its line of the results."""
@@ -295,8 +346,11 @@ class Suite:
             step = round(entry.at_share * steps_of(config))
             if entry.at_share < 1:
                 weights, result = weights / f"{CHECKPOINT}-{step}", result | {"own": {}}
-            line |= {"steps": step, "objective": config["options"].get("objective", "masked_lm"), "own": result["own"],
-                     "curve": [point for point in result["curve"] if point[0] <= step], "minutes": round(result["seconds"] / 60)}
+            line |= {
+                "steps": step, "objective": config["options"].get("objective", "masked_lm"), "own": result["own"],
+                "curve": [point for point in result["curve"] if point[0] <= step],
+                "minutes": round(result["seconds"] / 60)
+            }
             if line["objective"] == "masked_lm":
                 line["held_out"] = self.held_out(row, config, weights)
         line["tasks"] = {task: {"metric": self.plan.tasks[task].metric, "values": self.finetune(row, task, weights)}
@@ -330,13 +384,16 @@ def main(_) -> None:
     """Makes the rows that are not finished, one after another."""
     for flag in ("work_dir", "results", "data"):
         require_here(FLAGS[flag].value or "", flag, "the commands that this one calls share its files")
-    plan = Plan.read(str(ROOT), FLAGS.scale, FLAGS.suites_file, read_json(FLAGS.step_times)["step"] if FLAGS.step_times else None)
+    plan = Plan.read(str(ROOT), FLAGS.scale, FLAGS.suites_file,
+                     read_json(FLAGS.step_times)["step"] if FLAGS.step_times else None)
     work_dir = pathlib.Path(FLAGS.work_dir).resolve()
     results = pathlib.Path(FLAGS.results).resolve() if FLAGS.results else work_dir / "results.jsonl"
     names = plan.chosen(FLAGS.suite, FLAGS.rows)
-    done = [row["row"] for row in read_rows(str(results)) if row["scale"] == plan.scale_name] if results.exists() else []
+    done = [row["row"] for row in read_rows(str(results))
+            if row["scale"] == plan.scale_name] if results.exists() else []
     if FLAGS.plan:
-        print("\n".join(f"{'finished' if name in done else '        '}  {name}: {plan.rows[name].title}" for name in names))
+        print("\n".join(f"{'finished' if name in done else '        '}  {name}: {plan.rows[name].title}"
+                        for name in names))
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: stopped by SIGTERM; the same command goes on"))
     plan.check_times([name for name in names if name not in done])
@@ -364,8 +421,10 @@ def make_rows(suite: Suite, rows: Sequence[str], results: pathlib.Path, suites_f
         report(results, suite.work_dir, suite.plan.scale_name, suites_file)
 
 
-def sources(stages: Stages, paths: Mapping[str, str], finetunes: bool, made_up: bool) -> tuple[dict[str, str], pathlib.Path]:
-    """Returns the patterns of the two parts of the text, and the folder of the fine-tuning data: `paths`, or `made_up`."""
+def sources(stages: Stages, paths: Mapping[str, str], finetunes: bool,
+            made_up: bool) -> tuple[dict[str, str], pathlib.Path]:
+    """Returns the patterns of the two parts of the text, and the folder of the fine-tuning data: `paths`, or `made_up`.
+    """
     if made_up:
         folder = stages.work_dir / "made"
         stages.run("made", "text", [*tool("make_ablation_text"), f"--output_dir={folder}"])
@@ -380,11 +439,16 @@ def sources(stages: Stages, paths: Mapping[str, str], finetunes: bool, made_up: 
 
 def report(results: pathlib.Path, work_dir: pathlib.Path, scale: str, suites_file: str) -> None:
     """Writes table and plots of the finished rows."""
-    command = [*map(str, tool("report_ablations")), f"--results={results}", f"--output_dir={work_dir / 'report'}", f"--scale={scale}",
-               f"--suites_file={suites_file}"]
+    command = [
+        *map(str, tool("report_ablations")), f"--results={results}", f"--output_dir={work_dir / 'report'}",
+        f"--scale={scale}", f"--suites_file={suites_file}"
+    ]
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
-        raise ValueError(f"tools/report_ablations.py ended with status {done.returncode}: {(done.stdout.splitlines() or ['nothing'])[-1]}")
+        raise ValueError(
+            f"tools/report_ablations.py ended with status {done.returncode}: "
+            f"{(done.stdout.splitlines() or ['nothing'])[-1]}"
+        )
 
 
 if __name__ == "__main__":

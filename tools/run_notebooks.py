@@ -24,7 +24,8 @@ NOTES = re.compile(r"^(WARNING: All log messages before absl::InitializeLog\(\)|
 
 
 def execute(notebook, folder: pathlib.Path, timeout: int) -> None:
-    """Runs the cells in `folder` and puts their outputs into `notebook`, without TensorFlow's messages on standard error.
+    """Runs the cells in `folder` and puts their outputs into `notebook`, without TensorFlow's messages on standard
+    error.
 
     Raises nbclient's CellExecutionError if a cell fails.
     """

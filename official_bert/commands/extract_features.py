@@ -1,10 +1,11 @@
 """Writes the outputs of BERT's layers for each token of each line of a file (2018 `extract_features.py`).
 
     python -m official_bert.extract_features --input_file=lines.txt --output_file=features.jsonl --layers=-1,-2,-3,-4 \
-        --vocab_file=uncased/vocab.txt --bert_config_file=uncased/bert_config.json --init_checkpoint=uncased/bert_model.ckpt
+        --vocab_file=uncased/vocab.txt --bert_config_file=uncased/bert_config.json
+        --init_checkpoint=uncased/bert_model.ckpt
 
-A line is a text, or two with ` ||| ` between them. --output_file=features.npz or .parquet writes these formats instead of JSON
-lines. Vocabulary and model size are read from files beside the checkpoint, if they are there.
+A line is a text, or two with ` ||| ` between them. --output_file=features.npz or .parquet writes these formats instead
+of JSON lines. Vocabulary and model size are read from files beside the checkpoint, if they are there.
 """
 
 from official_bert.command_line import flags_by_key, run_main
@@ -40,8 +41,9 @@ def main(_) -> None:
     from official_bert.text import loading
     from official_bert.text.packing import check_segments
     from official_bert.training import guards, run_config
-    config = load_config(None, bert_config_file=FLAGS.bert_config_file, flags=flags_by_key(FLAGS),
-                         checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint, vocab_file=FLAGS.vocab_file or ""))
+    config = load_config(
+        None, bert_config_file=FLAGS.bert_config_file, flags=flags_by_key(FLAGS),
+        checkpoint=run_config.checkpoint_values(FLAGS.init_checkpoint, vocab_file=FLAGS.vocab_file or ""))
     run_config.require_vocabulary(config, FLAGS.init_checkpoint)
     guards.check_vocabulary(config, RunFolder(""), FLAGS.init_checkpoint)
     lines = read_texts(FLAGS.input_file)
@@ -56,7 +58,8 @@ def main(_) -> None:
     cut = write_features(FLAGS.output_file, lines, tokenizer, length, encoder, layers, FLAGS.batch_size)
     print(f"{FLAGS.output_file}: {len(lines):,} lines, layers {FLAGS.layers}")
     if cut:
-        logging.warning("%s: %s of its lines are longer than --max_seq_length=%d tokens and were cut", FLAGS.input_file, f"{cut:,}", length)
+        logging.warning("%s: %s of its lines are longer than --max_seq_length=%d tokens and were cut", FLAGS.input_file,
+                        f"{cut:,}", length)
 
 
 def read_texts(path: str) -> list[str]:
@@ -70,7 +73,9 @@ def read_texts(path: str) -> list[str]:
 
 
 def read_layers(text: str, count: int) -> list[int]:
-    """Returns the numbers in --layers; raises ValueError for a layer that the encoder lacks, or one that is given twice."""
+    """Returns the numbers in --layers; raises ValueError for a layer that the encoder lacks, or one that is given
+    twice.
+    """
     try:
         layers = [int(part) for part in text.split(",")]
     except ValueError:
@@ -93,8 +98,11 @@ def restore_encoder(config, checkpoint: str):
     return encoder
 
 
-def write_features(path: str, lines: Sequence[str], tokenizer, length: int, encoder, layers: Sequence[int], batch_size: int) -> int:
-    """Writes the outputs of some layers for each line, part by part; returns the number of lines that were cut to `length` tokens."""
+def write_features(path: str, lines: Sequence[str], tokenizer, length: int, encoder, layers: Sequence[int],
+                   batch_size: int) -> int:
+    """Writes the outputs of some layers for each line, part by part; returns the number of lines that were cut to
+    `length` tokens.
+    """
     import tensorflow as tf
 
     from official_bert.data import layer_output_files
@@ -103,7 +111,10 @@ def write_features(path: str, lines: Sequence[str], tokenizer, length: int, enco
     cut = 0
     with layer_output_files.open_writer(path, layers) as write:
         for start in tqdm(range(0, len(lines), LINES_AT_ONCE), desc="extracting", unit=f" x {LINES_AT_ONCE} lines"):
-            pairs = [pair.groups() if (pair := PAIR.fullmatch(line)) else (line, "") for line in lines[start:start + LINES_AT_ONCE]]
+            pairs = [
+                pair.groups() if (pair := PAIR.fullmatch(line)) else (line, "")
+                for line in lines[start:start + LINES_AT_ONCE]
+            ]
             rows = tokenizer.encode(*zip(*pairs), length)
             lengths = rows["input_mask"].sum(axis=1)
             cut += sum(tokens_of(tokenizer, pairs[row]) > length for row in np.flatnonzero(lengths == length))
@@ -121,14 +132,20 @@ def tokens_of(tokenizer, texts: Iterable[str]) -> int:
 
 def compute(run: Callable, rows: Mapping[str, np.ndarray], lengths: np.ndarray, layers: Sequence[int],
             batch_size: int) -> list[dict[int, np.ndarray]]:
-    """Returns {layer: float32 [tokens,D]} of each row of `rows` [B,S]; rows of similar length go through the encoder together."""
+    """Returns {layer: float32 [tokens,D]} of each row of `rows` [B,S]; rows of similar length go through the encoder
+    together.
+    """
     import tensorflow as tf
     order = np.argsort(lengths, kind="stable")
     layers_of_rows: list[dict[int, np.ndarray]] = [{} for _ in order]
     for start in range(0, len(order), batch_size):
         numbers = order[start:start + batch_size]
         longest = lengths[numbers[-1]]
-        outputs = [values.numpy() for values in run({name: tf.constant(values[numbers, :longest]) for name, values in rows.items()})]
+        outputs = [
+            values.numpy()
+            for values in run({name: tf.constant(values[numbers, :longest])
+                               for name, values in rows.items()})
+        ]
         for place, number in enumerate(numbers):
             layers_of_rows[number] = {layer: values[place, :lengths[number]] for layer, values in zip(layers, outputs)}
     return layers_of_rows

@@ -3,8 +3,9 @@
     python -m official_bert.run_predict --task=fill_mask --model=bert-base-uncased 'The capital of [MASK] is Paris.'
     python -m official_bert.run_predict --model=runs/squad --input_file=questions.jsonl --output_file=answers.jsonl
 
-Texts come from arguments, --input_file, or the lines of standard input. A file is CSV, TSV, JSON lines or Parquet with the columns of
-training, or plain lines: JSON objects with the model's inputs, or columns separated by tabs. --keep_columns=id copies columns.
+Texts come from arguments, --input_file, or the lines of standard input. A file is CSV, TSV, JSON lines or Parquet with
+the columns of training, or plain lines: JSON objects with the model's inputs, or columns separated by tabs.
+--keep_columns=id copies columns.
 """
 
 from official_bert.command_line import run_main
@@ -29,25 +30,35 @@ if TYPE_CHECKING:
     from official_bert.serving.served_model import ServingOptions
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("task", "", "The model's task (glue, squad, ner ...), or fill_mask: another model is refused. By default what the "
-                    "model gives. A task of yours, by its dotted name, is imported.")
-flags.DEFINE_string("model", None, "A training run's folder, a checkpoint of any format that --init_checkpoint takes, or an "
-                    "exported model.", required=True)
+flags.DEFINE_string(
+    "task", "", "The model's task (glue, squad, ner ...), or fill_mask: another model is refused. By default what the "
+    "model gives. A task of yours, by its dotted name, is imported.")
+flags.DEFINE_string(
+    "model", None, "A training run's folder, a checkpoint of any format that --init_checkpoint takes, or an "
+    "exported model.", required=True)
 flags.DEFINE_string("vocab_file", "", "The vocabulary of a checkpoint, if it is not beside it.")
 flags.DEFINE_bool("do_lower_case", None, "Whether a checkpoint's text is lower-cased; by default as its files say.")
 flags.DEFINE_bool("pairs", None, "A checkpoint's classifier reads two texts; not needed for a training run.")
 flags.DEFINE_string("input_file", "", "Texts; - or nothing (and no arguments) reads standard input.")
-flags.DEFINE_string("encoding", "", "The encoding of --input_file, if it is a table of text, such as cp1252; by default as in training.")
+flags.DEFINE_string(
+    "encoding", "",
+    "The encoding of --input_file, if it is a table of text, such as cp1252; by default as in training.")
 flags.DEFINE_list("keep_columns", [], "Columns of --input_file that are copied into the answers, such as an id.")
-flags.DEFINE_multi_string("set", [], "Options for reading --input_file, if training had others: --set options.text_column=review.")
+flags.DEFINE_multi_string(
+    "set", [], "Options for reading --input_file, if training had others: --set options.text_column=review.")
 flags.DEFINE_string("output_file", "", "Where to write the answers as JSON lines, instead of printing them.")
-flags.DEFINE_string("output_format", "", "The form of --output_file, if training is to read it: csv, jsonl or parquet with the columns of "
-                    "training; of entities also conll, brat, doccano, label_studio, prodigy, spacy ... By default that of --input_file, if "
-                    "it is one of entities and both names end alike; else `outputs`, JSON lines with all outputs.")
+flags.DEFINE_string(
+    "output_format", "",
+    "The form of --output_file, if training is to read it: csv, jsonl or parquet with the columns of "
+    "training; of entities also conll, brat, doccano, label_studio, prodigy, spacy ... By default that of "
+    "--input_file, if "
+    "it is one of entities and both names end alike; else `outputs`, JSON lines with all outputs.")
 flags.DEFINE_integer("batch_size", 32, "Texts at once, of about equal length.", lower_bound=1)
-flags.DEFINE_integer("top_k", None, "Words for each [MASK], of a training run's folder; 5 if it is not given. An exported model has its "
-                     "own.", lower_bound=1)
-flags.DEFINE_bool("discard", False, "Answer anew what a stopped or finished command has answered into the files of --output_file.")
+flags.DEFINE_integer(
+    "top_k", None, "Words for each [MASK], of a training run's folder; 5 if it is not given. An exported model has its "
+    "own.", lower_bound=1)
+flags.DEFINE_bool("discard", False,
+                  "Answer anew what a stopped or finished command has answered into the files of --output_file.")
 command_line.define_no_answer()
 
 TEXTS_AT_ONCE = 4096  # of a file: answers are written part by part
@@ -98,13 +109,21 @@ class Prediction:
             preflight.check_outputs(outputs, files_read(self.input_file))
         formats = (*output_files.OUTPUT_FORMATS, "npy")
         if self.output_format and not (self.output_file and self.output_format in formats):
-            raise ValueError(f"--output_format={self.output_format}: expected --output_file beside it, and one of {', '.join(formats)}")
+            raise ValueError(
+                f"--output_format={self.output_format}: expected --output_file beside it, and one of "
+                f"{', '.join(formats)}"
+            )
         if self.is_sharded and not self.output_file:
-            raise ValueError(f"--input_file={self.input_file}: expected --output_file beside several files, as in --output_file=answers@8")
+            raise ValueError(
+                f"--input_file={self.input_file}: expected --output_file beside several files, as in "
+                f"--output_file=answers@8"
+            )
         if not self.reads_file and (self.keep_columns or self.set):
-            raise ValueError(f"--{'keep_columns' if self.keep_columns else 'set'}: expected --input_file with names of columns")
+            raise ValueError(
+                f"--{'keep_columns' if self.keep_columns else 'set'}: expected --input_file with names of columns")
         if self.input_file and texts:
-            raise ValueError(f"--input_file={self.input_file}: expected no texts as arguments beside it, got {texts[0]!r:.60}")
+            raise ValueError(
+                f"--input_file={self.input_file}: expected no texts as arguments beside it, got {texts[0]!r:.60}")
 
     @functools.cached_property
     def predictor(self) -> "Predictor":
@@ -115,7 +134,8 @@ class Prediction:
         task_classes = served_classes(task, "--task", ("embeddings", "fill_mask", *DATASETS)) if task else ()
         predictor = Predictor(self.model, self.options, self.vocab_file, self.do_lower_case)
         if task_classes and not class_that_gives(predictor.outputs, task_classes):
-            raise ValueError(f"--model={self.model}: not a model for --task={self.task}; it gives {sorted(predictor.outputs)}")
+            raise ValueError(
+                f"--model={self.model}: not a model for --task={self.task}; it gives {sorted(predictor.outputs)}")
         _check_dataset(predictor.config, self.task, self.model)
         if wrong := sorted({*self.keep_columns} & {*predictor.inputs, *predictor.outputs}):
             raise ValueError(f"--keep_columns={wrong[0]}: an answer has a {wrong[0]} of its own")
@@ -135,8 +155,8 @@ class Prediction:
         inputs, outputs, config = self.predictor.inputs, self.predictor.outputs, self.predictor.config
         if not self.reads_file:
             return ModelInputs(inputs, may_read_pairs=self.may_be_pairs)
-        return ModelInputs.of_model(inputs, config, self.overrides, keep=tuple(self.keep_columns), is_tagger="entities" in outputs,
-                                    may_read_pairs=self.may_be_pairs)
+        return ModelInputs.of_model(inputs, config, self.overrides, keep=tuple(self.keep_columns), is_tagger="entities"
+                                    in outputs, may_read_pairs=self.may_be_pairs)
 
     def answer_shards(self) -> None:
         """Answers several files into several, or writes vectors."""
@@ -160,14 +180,16 @@ class Prediction:
         encoding = self.encoding or (predictor.config.options.get("encoding", "") if predictor.config else "")
         texts = None
         if self.reads_file and "entities" in predictor.outputs and not self.keep_columns:
-            texts = read_entity_texts(self.input_file, encoding, always=self.output_format not in ("", output_files.ALL_OUTPUTS))
+            texts = read_entity_texts(self.input_file, encoding, always=self.output_format
+                                      not in ("", output_files.ALL_OUTPUTS))
         form = _form(self.output_format, texts, self.input_file, self.output_file)
         if not (texts and (form or not texts.are_rows_of_text)):
             rows = self.read_rows(arguments)
         else:
             rows = texts.rows
             if texts.left_out:
-                logging.warning("%s: %d rows that people rejected or skipped are left out", self.input_file, texts.left_out)
+                logging.warning("%s: %d rows that people rejected or skipped are left out", self.input_file,
+                                texts.left_out)
         if not rows:
             raise ValueError("no text given: neither arguments, nor --input_file, nor standard input")
         if form:
@@ -188,12 +210,14 @@ class Prediction:
     def write_outputs(self, rows: Sequence[dict]) -> None:
         """Answers all rows, with all outputs into a file, or on the screen with some columns of each.
 
-        Of a file, it says how many answers are empty because their texts ask for nothing; on the screen, each such answer says it.
+        Of a file, it says how many answers are empty because their texts ask for nothing; on the screen, each such
+        answer says it.
         """
         from official_bert.interface.predictor import warn_of_empty
         predictor, empty = self.predictor, list[str]()
         if self.output_file and (replaced := sorted({name for row in rows for name in row} & {*predictor.outputs})):
-            logging.warning("%s of the rows: left out of --output_file, where an answer has its own", ", ".join(replaced))
+            logging.warning("%s of the rows: left out of --output_file, where an answer has its own",
+                            ", ".join(replaced))
         with written_whole(self.output_file) if self.output_file else contextlib.nullcontext() as output:
             for start in tqdm(range(0, len(rows), TEXTS_AT_ONCE), desc="answering", disable=len(rows) <= TEXTS_AT_ONCE):
                 part = rows[start:start + TEXTS_AT_ONCE]
@@ -225,7 +249,9 @@ def main(arguments: list[str]) -> None:
 
 
 def _reads_pairs(task: str, model: str) -> bool | None:
-    """Whether a published classifier reads two texts, as --task says; None for other models, which know it, and other tasks."""
+    """Whether a published classifier reads two texts, as --task says; None for other models, which know it, and other
+    tasks.
+    """
     from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
     dataset = DATASETS.get(dataset_name(task) or "")
     reads_two = task == "reranking" or (dataset and len(dataset.texts) == 2)
@@ -233,19 +259,25 @@ def _reads_pairs(task: str, model: str) -> bool | None:
 
 
 def _form(form: str, texts, input_file: str, output_file: str) -> str:
-    """Returns the form of --output_file, "" for JSON lines with all outputs: what is `form`, or that of a file of entities that is read.
+    """Returns the form of --output_file, "" for JSON lines with all outputs: what is `form`, or that of a file of
+    entities that is read.
 
     Says so if it is not asked for.
     """
     from official_bert.interface import output_files
     if form or not (texts and output_file and output_files.ends_alike(input_file, output_file)):
         return "" if form == output_files.ALL_OUTPUTS else form
-    print(f"{output_file}: in the form of --input_file, {texts.tool}; --output_format=outputs writes JSON lines with all outputs")
+    print(
+        f"{output_file}: in the form of --input_file, {texts.tool}; --output_format=outputs writes JSON lines with "
+        f"all outputs"
+    )
     return texts.form
 
 
 def _is_published(model: str) -> bool:
-    """Whether a model is a checkpoint that does not say whether its rows have two texts: neither a run, a search nor an exported model."""
+    """Whether a model is a checkpoint that does not say whether its rows have two texts: neither a run, a search nor an
+    exported model.
+    """
     from official_bert.interface.predictor import portable_folder
     from official_bert.serving.loading import exported_folder
     return exported_folder(model) is None and portable_folder(model) is None and not _is_run(model)
@@ -258,7 +290,8 @@ def _is_run(model: str) -> bool:
 
 
 def _check_dataset(config, task: str, model: str) -> None:
-    """Raises ValueError if a task's name is that of a data set of GLUE, but the model was trained on another one, or on a user's own data.
+    """Raises ValueError if a task's name is that of a data set of GLUE, but the model was trained on another one, or on
+    a user's own data.
 
     A published checkpoint does not say on which; `config` is that of the model, None if it is not known.
     """

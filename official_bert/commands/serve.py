@@ -1,11 +1,12 @@
-"""Serves exported models over REST and gRPC as TF Serving does, with a page to try them.
+r"""Serves exported models over REST and gRPC as TF Serving does, with a page to try them.
 
     python -m official_bert.serve --model_base_path=models/small/text
     python -m official_bert.serve --models=models
-    python -m official_bert.serve --model_config_file=deploy/models.config --batching_parameters_file=deploy/batching.config
+    python -m official_bert.serve --model_config_file=deploy/models.config \
+        --batching_parameters_file=deploy/batching.config
 
-The paths in deploy/models.config are those of its container. Flags with TF Serving's names have the same meaning. docs/serving.md lists the
-interface, its limits and its statuses.
+The paths in deploy/models.config are those of its container. Flags with TF Serving's names have the same meaning.
+docs/serving.md lists the interface, its limits and its statuses.
 """
 
 from official_bert.command_line import from_flags, refuse_unread, run_main
@@ -24,56 +25,82 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("model_base_path", "", "Folder of a model's versions, such as models/NAME/text.")
 flags.DEFINE_string("model_name", "default", "The name under which --model_base_path is served.")
 flags.DEFINE_string("model_config_file", "", "Several models: TF Serving's model configuration (text).")
-flags.DEFINE_string("models", "", "Several models: every exported model below this folder when the server starts. NAME/text is served as "
-                    "NAME, NAME/ids as NAME_ids.")
-flags.DEFINE_string("default_model", "", "The model that answers requests which name none (/embed, /rerank); empty: the only one, if "
-                    "there is only one.")
-flags.DEFINE_string("host", "127.0.0.1", "Address to listen on. Anyone who reaches it may send requests: keep it local, or give "
-                    "--api_token_file and TLS.")
+flags.DEFINE_string(
+    "models", "",
+    "Several models: every exported model below this folder when the server starts. NAME/text is served as "
+    "NAME, NAME/ids as NAME_ids.")
+flags.DEFINE_string(
+    "default_model", "", "The model that answers requests which name none (/embed, /rerank); empty: the only one, if "
+    "there is only one.")
+flags.DEFINE_string(
+    "host", "127.0.0.1", "Address to listen on. Anyone who reaches it may send requests: keep it local, or give "
+    "--api_token_file and TLS.")
 flags.DEFINE_integer("rest_api_port", 8501, "Port of REST and the page; 0: any free port; -1: none.", -1, 65535)
-flags.DEFINE_integer("port", -1, "Port of gRPC, such as TF Serving's 8500; 0: any free port; -1: none. Keep it to clients that you trust: "
-                     "a flood of HTTP/2 headers takes 200 MB before it is turned away (SECURITY.md).", -1, 65535)
+flags.DEFINE_integer(
+    "port", -1,
+    "Port of gRPC, such as TF Serving's 8500; 0: any free port; -1: none. Keep it to clients that you trust: "
+    "a flood of HTTP/2 headers takes 200 MB before it is turned away (SECURITY.md).", -1, 65535)
 flags.DEFINE_bool("enable_batching", True, "Whether waiting requests run together in one batch.")
-flags.DEFINE_string("batching_parameters_file", "", "TF Serving's batching parameters (text); empty: 32 rows, no waiting.")
+flags.DEFINE_string("batching_parameters_file", "",
+                    "TF Serving's batching parameters (text); empty: 32 rows, no waiting.")
 flags.DEFINE_bool("enable_per_model_batching_parameters", False, "Whether each version is batched by its own file, "
                   "batching_params.pbtxt, and not batched without one.")
-flags.DEFINE_integer("run_cost", 512, "What starting a run of a model costs, as bytes of text or numbers of ids that it could compute "
-                     "meanwhile. Waiting requests of similar length share a batch as long as that costs less than running each alone; a "
-                     "batch is full at 16 times this. 0: the oldest requests share a batch, and only rows are counted.", 0)
-flags.DEFINE_string("monitoring_config_file", "", "TF Serving's monitoring configuration (text); empty: metrics at their usual address.")
+flags.DEFINE_integer(
+    "run_cost", 512, "What starting a run of a model costs, as bytes of text or numbers of ids that it could compute "
+    "meanwhile. Waiting requests of similar length share a batch as long as that costs less than running each alone; a "
+    "batch is full at 16 times this. 0: the oldest requests share a batch, and only rows are counted.", 0)
+flags.DEFINE_string("monitoring_config_file", "",
+                    "TF Serving's monitoring configuration (text); empty: metrics at their usual address.")
 flags.DEFINE_float("file_system_poll_wait_seconds", 1.0, "Seconds between checks for new versions.", 0.05)
 flags.DEFINE_integer("rest_api_timeout_in_ms", 30000, "The longest that a REST request may take.", 1)
-flags.DEFINE_float("max_run_seconds", 300.0, "The longest that one run of a model may take, however long clients wait.", 0.001)
+flags.DEFINE_float("max_run_seconds", 300.0, "The longest that one run of a model may take, however long clients wait.",
+                   0.001)
 flags.DEFINE_float("drain_seconds", 30.0, "Time for running requests to finish when the server is stopped.", 0.0)
 flags.DEFINE_bool("enable_model_warmup", True, "Whether a new version answers its warm-up requests before it serves.")
-flags.DEFINE_integer("tensorflow_intra_op_parallelism", 0, "TensorFlow's threads within an operation; 0: one a core.", 0)
+flags.DEFINE_integer("tensorflow_intra_op_parallelism", 0, "TensorFlow's threads within an operation; 0: one a core.",
+                     0)
 flags.DEFINE_integer("tensorflow_inter_op_parallelism", 0, "TensorFlow's threads between operations; 0: one a core.", 0)
-flags.DEFINE_enum("engine", "", ["", *ENGINES], "What computes the models: ONNX Runtime or LiteRT, with the files that run_export "
-                  "--format=saved_model,onnx writes beside a SavedModel, which prepares and finishes the answers. These must be its own "
-                  "within 1e-5. Empty: the SavedModel alone.")
+flags.DEFINE_enum(
+    "engine", "", ["", *ENGINES], "What computes the models: ONNX Runtime or LiteRT, with the files that run_export "
+    "--format=saved_model,onnx writes beside a SavedModel, which prepares and finishes the answers. These must be its "
+    "own "
+    "within 1e-5. Empty: the SavedModel alone.")
 flags.DEFINE_integer("max_request_bytes", 8 << 20, "The largest request.", 1024)
 flags.DEFINE_integer("max_request_rows", 1024, "The most rows (texts) in one request.", 1)
-flags.DEFINE_integer("max_request_elements", 2 << 20, "The most numbers in one request, counted by its tensors' declared shapes over "
-                     "all inputs; a string counts as 16.", 1)
+flags.DEFINE_integer(
+    "max_request_elements", 2 << 20, "The most numbers in one request, counted by its tensors' declared shapes over "
+    "all inputs; a string counts as 16.", 1)
 flags.DEFINE_integer("max_text_bytes", 256 << 10, "The longest string in a request.", 1)
-flags.DEFINE_integer("max_batch_elements", 8 << 20, "The most that runs at once: rows x longest row, numbers or bytes of text. "
-                     "Larger requests run in parts; a row that is larger is refused.", 1)
-flags.DEFINE_integer("max_batch_squares", 16 << 20, "The same for rows x longest row squared, for integer inputs: the cost of "
+flags.DEFINE_integer(
+    "max_batch_elements", 8 << 20, "The most that runs at once: rows x longest row, numbers or bytes of text. "
+    "Larger requests run in parts; a row that is larger is refused.", 1)
+flags.DEFINE_integer("max_batch_squares", 16 << 20,
+                     "The same for rows x longest row squared, for integer inputs: the cost of "
                      "attention over ids.", 1)
 flags.DEFINE_integer("max_answer_bytes", 64 << 20, "The largest answer to one request.", 1024)
-flags.DEFINE_integer("max_concurrent_requests", 256, "The most requests under way; more are refused for the moment (503).", 1)
-flags.DEFINE_integer("max_connections", 512, "Connections of REST, and as many of gRPC. Beyond them, the connection that has waited "
-                     "longest without a whole request gives way. At most half of gRPC's may be of clients without a "
-                     "token so far.", 1)
-flags.DEFINE_integer("max_unfinished_bytes", 256 << 20, "The most bytes of bodies that are arriving, of large answers that are "
-                     "leaving, and of large requests that wait to be read.", 1 << 16)
-flags.DEFINE_float("keepalive_seconds", 15.0, "Time for a connection to send the header of its first or next request.", 0.01)
-flags.DEFINE_float("body_seconds", 20.0, "Time for the body of a request to arrive, and for a client to read a large answer.", 0.01)
-flags.DEFINE_list("allowed_hosts", [], "Names that requests may give in their Host header, besides those of this machine. All others are "
-                  "refused if names are given, or if --host is on this machine (the default).")
-flags.DEFINE_list("allowed_origins", [], "Other sites whose pages may send requests from a browser, such as https://example.org.")
-flags.DEFINE_string("api_token_file", "", "File of tokens, one per line. With it, requests need Authorization: Bearer TOKEN.")
-flags.DEFINE_string("tls_certificate_file", "", "PEM certificate (chain) of the server, for REST and gRPC; with --tls_key_file.")
+flags.DEFINE_integer("max_concurrent_requests", 256,
+                     "The most requests under way; more are refused for the moment (503).", 1)
+flags.DEFINE_integer(
+    "max_connections", 512, "Connections of REST, and as many of gRPC. Beyond them, the connection that has waited "
+    "longest without a whole request gives way. At most half of gRPC's may be of clients without a "
+    "token so far.", 1)
+flags.DEFINE_integer(
+    "max_unfinished_bytes", 256 << 20, "The most bytes of bodies that are arriving, of large answers that are "
+    "leaving, and of large requests that wait to be read.", 1 << 16)
+flags.DEFINE_float("keepalive_seconds", 15.0, "Time for a connection to send the header of its first or next request.",
+                   0.01)
+flags.DEFINE_float("body_seconds", 20.0,
+                   "Time for the body of a request to arrive, and for a client to read a large answer.", 0.01)
+flags.DEFINE_list(
+    "allowed_hosts", [],
+    "Names that requests may give in their Host header, besides those of this machine. All others are "
+    "refused if names are given, or if --host is on this machine (the default).")
+flags.DEFINE_list("allowed_origins", [],
+                  "Other sites whose pages may send requests from a browser, such as https://example.org.")
+flags.DEFINE_string("api_token_file", "",
+                    "File of tokens, one per line. With it, requests need Authorization: Bearer TOKEN.")
+flags.DEFINE_string("tls_certificate_file", "",
+                    "PEM certificate (chain) of the server, for REST and gRPC; with --tls_key_file.")
 flags.DEFINE_string("tls_key_file", "", "PEM key of --tls_certificate_file.")
 flags.DEFINE_string("access_log", "", "File that gets a JSON object for each request; -: standard error; empty: none.")
 flags.DEFINE_list("text_inputs", ["text", "text_pair", "question", "context", "choices"],
@@ -83,10 +110,13 @@ flags.DEFINE_list("text_inputs", ["text", "text_pair", "question", "context", "c
 def main(_) -> None:
     """Reads the configuration, then serves until SIGINT or SIGTERM."""
     logging.getLogger("official_bert.server").setLevel(logging.INFO)
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # hides the warning that the session loader, which TF Serving uses too, is old
+    # hides the warning that the session loader, which TF Serving uses too, is old
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     check_flags(FLAGS)
-    models = read_served(FLAGS.model_name, FLAGS.model_base_path, FLAGS.model_config_file, FLAGS.default_model, FLAGS.models)
-    logging.getLogger("official_bert.server").info("loading %s", ", ".join(model.name for model in models))  # TensorFlow takes seconds
+    models = read_served(FLAGS.model_name, FLAGS.model_base_path, FLAGS.model_config_file, FLAGS.default_model,
+                         FLAGS.models)
+    # TensorFlow takes seconds
+    logging.getLogger("official_bert.server").info("loading %s", ", ".join(model.name for model in models))
     from official_bert.server.server import Server
     _register_text_ops()
     server = Server(read_options(models, FLAGS))
@@ -98,15 +128,19 @@ def check_flags(values: Any) -> None:
     """Raises ValueError for flags that would do nothing beside the others (`values`: absl's `FLAGS`)."""
     if max(values.rest_api_port, values.port) < 0:
         raise ValueError("--rest_api_port, --port: expected a port from 0 for REST, gRPC or both, got -1 twice")
-    refuse_unread(values, [
-        (["model_name"], bool(values.model_base_path or not (values.model_config_file or values.models)),
-         "--model_base_path (--model_config_file has the names of its models, --models those of its folders)"),
-        (["batching_parameters_file", "enable_per_model_batching_parameters", "run_cost"], values.enable_batching, "--enable_batching"),
-        (["monitoring_config_file", "rest_api_timeout_in_ms", "body_seconds", "allowed_hosts", "allowed_origins", "default_model"],
-         values.rest_api_port >= 0, "REST (a --rest_api_port from 0)")])
+    refuse_unread(
+        values, [(["model_name"], bool(values.model_base_path or not (values.model_config_file or values.models)),
+                  "--model_base_path (--model_config_file has the names of its models, --models those of its folders)"),
+                 (["batching_parameters_file", "enable_per_model_batching_parameters", "run_cost"
+                   ], values.enable_batching, "--enable_batching"),
+                 ([
+                     "monitoring_config_file", "rest_api_timeout_in_ms", "body_seconds", "allowed_hosts",
+                     "allowed_origins", "default_model"
+                 ], values.rest_api_port >= 0, "REST (a --rest_api_port from 0)")])
 
 
-def read_served(model_name: str, model_base_path: str, model_config_file: str, default_model: str = "", folder: str = ""):
+def read_served(model_name: str, model_base_path: str, model_config_file: str, default_model: str = "",
+                folder: str = ""):
     """Returns the models to serve: one, those of a file, or those below a folder."""
     from official_bert.server.server_config import ServedModelConfig, read_models
     from official_bert.server.version_folders import find_models, model_versions, why_no_versions
@@ -116,7 +150,9 @@ def read_served(model_name: str, model_base_path: str, model_config_file: str, d
     if model_config_file and not exists(model_config_file):
         raise ValueError(f"--model_config_file={model_config_file}: no such file")
     if model_base_path and (not model_name or set("/:") & set(model_name)):
-        raise ValueError(f"--model_name: expected a name without / and :, which addresses of REST have around it, got {model_name!r}")
+        raise ValueError(
+            f"--model_name: expected a name without / and :, which addresses of REST have around it, got {model_name!r}"
+        )
     models = read_models(model_config_file) if model_config_file else [
         ServedModelConfig(name=name, base_path=path)
         for name, path in (find_models(folder) if folder else {model_name: model_base_path}).items()]
@@ -142,11 +178,12 @@ def read_options(models, values: Any):
             DEFAULT_PARAMETERS, max_batch_size=max(DEFAULT_PARAMETERS.largest, values.max_request_rows))
     tokens = read_tokens(values.api_token_file) if values.api_token_file else ()
     return from_flags(
-        ServerOptions, values, models=models, batching=batching, per_model_batching=values.enable_per_model_batching_parameters,
-        access=AccessRules.for_server(values.host, hosts=values.allowed_hosts, origins=values.allowed_origins, tokens=tokens),
-        rest_port=None if values.rest_api_port < 0 else values.rest_api_port,
-        grpc_port=None if values.port < 0 else values.port,
-        metrics_path=read_metrics_path(values.monitoring_config_file) if values.monitoring_config_file else METRICS_PATH,
+        ServerOptions, values, models=models, batching=batching,
+        per_model_batching=values.enable_per_model_batching_parameters, access=AccessRules.for_server(
+            values.host, hosts=values.allowed_hosts, origins=values.allowed_origins,
+            tokens=tokens), rest_port=None if values.rest_api_port < 0 else values.rest_api_port,
+        grpc_port=None if values.port < 0 else values.port, metrics_path=read_metrics_path(
+            values.monitoring_config_file) if values.monitoring_config_file else METRICS_PATH,
         poll_seconds=values.file_system_poll_wait_seconds, timeout_seconds=values.rest_api_timeout_in_ms / 1000,
         enable_warmup=values.enable_model_warmup, intra_op_threads=values.tensorflow_intra_op_parallelism,
         inter_op_threads=values.tensorflow_inter_op_parallelism,
@@ -158,7 +195,8 @@ def _register_text_ops() -> None:
     try:
         import tensorflow_text  # noqa: F401
     except ImportError:
-        logging.getLogger("official_bert.server").warning("tensorflow-text is not installed: only models of ids will load")
+        logging.getLogger("official_bert.server").warning(
+            "tensorflow-text is not installed: only models of ids will load")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ ZEROS = bytes(1 << 20)
 def make_array(path: str, shape: Sequence[int]) -> np.memmap:
     """Makes a .npy file of float32 zeros, mapped for writing, whose bytes all have their place on the disk.
 
-    A new mapped file is sparse otherwise: on a full disk, writing to it ends the process with a signal. Raises OSError, naming the path, if
-    the disk has no room.
+    A new mapped file is sparse otherwise: on a full disk, writing to it ends the process with a signal. Raises OSError,
+    naming the path, if the disk has no room.
     """
     try:
         array = np.lib.format.open_memmap(path, "w+", np.float32, tuple(shape))

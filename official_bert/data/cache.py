@@ -29,7 +29,8 @@ def text_digest(texts: Iterable[str]) -> str:
 
 
 def check_own(folder: str) -> None:
-    """Makes a cache folder on this machine for its user alone; one that cannot be made is used by nobody, which is no error.
+    """Makes a cache folder on this machine for its user alone; one that cannot be made is used by nobody, which is no
+    error.
 
     Raises ValueError if another user may have put files into it.
     """
@@ -38,10 +39,13 @@ def check_own(folder: str) -> None:
             make_private_folder(folder)
 
 
-def cached(folder: str, depends_on: Mapping[str, Any], make: Callable[[], Mapping[str, np.ndarray]]) -> Mapping[str, np.ndarray]:
-    """Returns the arrays of an earlier call with the same `depends_on` (JSON types: digests, versions, options), or of `make`.
+def cached(folder: str, depends_on: Mapping[str, Any],
+           make: Callable[[], Mapping[str, np.ndarray]]) -> Mapping[str, np.ndarray]:
+    """Returns the arrays of an earlier call with the same `depends_on` (JSON types: digests, versions, options), or of
+    `make`.
 
-    A folder "" keeps nothing. Unreadable files are made again; write failures are ignored. Raises what `check_own` raises.
+    A folder "" keeps nothing. Unreadable files are made again; write failures are ignored. Raises what `check_own`
+    raises.
     """
     if not folder:
         return make()

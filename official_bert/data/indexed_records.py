@@ -32,8 +32,9 @@ class BrokenRecordError(ValueError):
 class IndexedRecords:
     """The records of TFRecord files, plain or gzip, on this machine or elsewhere, numbered through all files.
 
-    Opening them makes what is missing, with progress: an index of each file, and in `cache_dir` a plain copy of gzip files and of
-    files that lie elsewhere; "" keeps copies only as long as this process lives. Raises ValueError for files that are broken.
+    Opening them makes what is missing, with progress: an index of each file, and in `cache_dir` a plain copy of gzip
+    files and of files that lie elsewhere; "" keeps copies only as long as this process lives. Raises ValueError for
+    files that are broken.
     """
 
     def __init__(self, paths: Sequence[str], cache_dir: str = ""):
@@ -63,7 +64,8 @@ class IndexedRecords:
                 bounds = self._bounds(file)
             except (OSError, ValueError) as error:
                 why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-                raise BrokenRecordError(int(numbers[rows[0]]), f"cannot be found: {why}; start again for a new index") from None
+                raise BrokenRecordError(int(numbers[rows[0]]),
+                                        f"cannot be found: {why}; start again for a new index") from None
             within = numbers[rows] - self._firsts[file]
             places[1:, rows] = bounds[within], bounds[within + 1]
         return places
@@ -80,7 +82,8 @@ class IndexedRecords:
             except OSError as error:
                 raise BrokenRecordError(number, f"cannot be read: {error.strerror}") from None
             if len(parts[-1]) != stop - start:
-                raise BrokenRecordError(number, f"is truncated: expected {stop - start} bytes, {len(parts[-1])} are left")
+                raise BrokenRecordError(number,
+                                        f"is truncated: expected {stop - start} bytes, {len(parts[-1])} are left")
         bounds = np.cumsum([0, *map(len, parts)])
         row, kind = first_broken_frame(np.frombuffer(b"".join(parts), np.uint8), bounds, crc_tables())
         if row >= 0:
@@ -89,7 +92,8 @@ class IndexedRecords:
 
 
 def check_readable(paths: Sequence[str], cache_dir: str = "") -> None:
-    """Reads the first record of each file, and makes the indices of plain files on this machine, as a run does when it begins.
+    """Reads the first record of each file, and makes the indices of plain files on this machine, as a run does when it
+    begins.
 
     Raises ValueError, naming the file, for records that are broken; OSError if it cannot be read.
     """

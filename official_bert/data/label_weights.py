@@ -1,4 +1,6 @@
-"""Weights of the classes of a training set in the loss: given, or such that rare classes count as much as frequent ones."""
+"""Weights of the classes of a training set in the loss: given, or such that rare classes count as much as frequent
+ones.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,8 +19,8 @@ Weights = Annotated[Literal["", "balanced"] | tuple[float, ...] | dict[str, floa
 def class_weights(weights: Weights, labels: Sequence[str], counts: np.ndarray, where: str) -> np.ndarray:
     """Returns the weight of each label, float32 [K]; `counts` [K] are its training rows.
 
-    `balanced` is scikit-learn's: all rows / (labels that have rows * rows of the label); a label without rows gets 1. A mapping gives the
-    weights of some labels, 1 for the others.
+    `balanced` is scikit-learn's: all rows / (labels that have rows * rows of the label); a label without rows gets 1. A
+    mapping gives the weights of some labels, 1 for the others.
 
     Raises ValueError, naming `where`, for a list of another length and for unknown labels.
     """
@@ -31,7 +33,8 @@ def class_weights(weights: Weights, labels: Sequence[str], counts: np.ndarray, w
 def positive_weights(weights: Weights, labels: Sequence[str], matrix: np.ndarray, where: str) -> np.ndarray:
     """Returns the weight of each label's positive rows, float32 [K]; `matrix` [N,K] holds 0 and 1.
 
-    `balanced` is rows without the label / rows with it; a label that all rows have, or none, gets 1. Otherwise as `class_weights`.
+    `balanced` is rows without the label / rows with it; a label that all rows have, or none, gets 1. Otherwise as
+    `class_weights`.
     """
     if weights == "balanced":
         positive = matrix.sum(axis=0)
@@ -46,12 +49,14 @@ def _weights_by_label(weights: Weights, labels: Sequence[str], where: str) -> np
         number_of = numbers_of(labels)
         for label, weight in weights.items():
             if (number := number_of(label)) < 0:
-                hint = " (in YAML, yes and no are truth values: write them in quotes)" if label in ("true", "false") else ""
+                hint = " (in YAML, yes and no are truth values: write them in quotes)" if label in ("true",
+                                                                                                    "false") else ""
                 raise ValueError(f"{where}: expected labels of {list(labels)}, got {label!r}{hint}")
             by_label[number] = weight
     elif weights:
         if len(weights) != len(labels):
-            raise ValueError(f"{where}: expected a weight for each of the {len(labels)} labels, {list(labels)}, got {len(weights)}")
+            raise ValueError(
+                f"{where}: expected a weight for each of the {len(labels)} labels, {list(labels)}, got {len(weights)}")
         by_label[:] = weights  # type: ignore[arg-type]
     return by_label
 

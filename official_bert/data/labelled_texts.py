@@ -27,7 +27,8 @@ WHOLE = re.compile(r"([+-]?\d+)\.0+")
 class LabelledTexts:
     """Rows of a data set. N rows, K labels.
 
-    `targets` are numbers of labels int32 [N], a matrix of 0 and 1 float32 [N,K], scores float32 [N], or None without labels.
+    `targets` are numbers of labels int32 [N], a matrix of 0 and 1 float32 [N,K], scores float32 [N], or None without
+    labels.
     """
 
     path: str
@@ -43,8 +44,10 @@ class LabelledTexts:
         """Returns only some of the rows."""
         def chosen(values):
             return None if values is None else [values[row] for row in keep]
+
         return dataclasses.replace(self, text=[self.text[row] for row in keep], text_pair=chosen(self.text_pair),
-                                   targets=None if self.targets is None else self.targets[keep], choices=chosen(self.choices))
+                                   targets=None if self.targets is None else self.targets[keep],
+                                   choices=chosen(self.choices))
 
     def pairs(self) -> Iterator[tuple[str, Any]]:
         """Both texts of each row; the second is "" if there is only one."""
@@ -78,7 +81,9 @@ def described_counts(counts: Mapping[str, object]) -> str:
 
 
 def described_rows(rows: LabelledTexts, labels: Sequence[str]) -> str:
-    """A line about rows to train on: each label (or choice, by its number) with its number of rows, or the range of the scores."""
+    """A line about rows to train on: each label (or choice, by its number) with its number of rows, or the range of the
+    scores.
+    """
     targets = rows.targets
     assert targets is not None
     if targets.dtype.kind == "f" and targets.ndim == 1:
@@ -100,12 +105,14 @@ def texts(table: Table, column: str) -> list[str]:
 def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: Callable[[str], None]) -> Table:
     """Treats rows with an empty text, or null, in one of `columns`.
 
-    `refuse` raises ValueError for the first one; `skip` leaves them out and `keep` keeps them, null as an empty text, with a warning.
+    `refuse` raises ValueError for the first one; `skip` leaves them out and `keep` keeps them, null as an empty text,
+    with a warning.
     """
     original = table.columns
     filled = {name: ["" if text is None else text for text in original[name]] for name in columns}
     table = dataclasses.replace(table, columns=original | filled)
-    empty_cells = [(row, column) for column in columns for row, text in enumerate(texts(table, column)) if not text.strip()]
+    empty_cells = [(row, column) for column in columns for row, text in enumerate(texts(table, column))
+                   if not text.strip()]
     if not empty_cells:
         return table
     row, column = empty_cells[0]
@@ -118,7 +125,8 @@ def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: 
 
 
 def without_agreement(table: Table, labels: Sequence[str], warn: Callable[[str], None]) -> Table:
-    """Leaves out the rows whose label in the column gold_label is `-` (SNLI, MultiNLI: people did not agree), with a warning.
+    """Leaves out the rows whose label in the column gold_label is `-` (SNLI, MultiNLI: people did not agree), with a
+    warning.
 
     Raises ValueError if all are. A `-` among the `labels` labels is one, as in every other column.
     """
@@ -127,16 +135,20 @@ def without_agreement(table: Table, labels: Sequence[str], warn: Callable[[str],
         return table
     if len(undecided) == len(table):
         raise ValueError(f"{table.path}: no row with a label in column {GOLD!r}, only '-'")
-    warn(f"{table.place(undecided[0])}: column {GOLD!r}: '-', on which people did not agree; left out, as are {len(undecided) - 1} more")
+    warn(
+        f"{table.place(undecided[0])}: column {GOLD!r}: '-', on which people did not agree; left out, as are "
+        f"{len(undecided) - 1} more"
+    )
     return table.without({*undecided})
 
 
 def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel, warn: Callable[[str], None],
                     labels: Sequence[str] = (), separator: str = "") -> Table:
-    """Treats rows without a label in one of `columns`: an empty cell, null, NaN, also within a list, unless that is a `labels` label.
+    """Treats rows without a label in one of `columns`: an empty cell, null, NaN, also within a list, unless that is a
+    `labels` label.
 
-    With a `separator` a cell has several labels, and an empty one means that none of them holds. `refuse` raises ValueError for the first
-    row, `skip` leaves all out with a warning.
+    With a `separator` a cell has several labels, and an empty one means that none of them holds. `refuse` raises
+    ValueError for the first row, `skip` leaves all out with a warning.
     """
     def absent(value: Any) -> bool:
         return value is None or ((text := label_text(value)).lower() in NO_LABEL and text not in labels)
@@ -147,14 +159,17 @@ def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel,
         if isinstance(value, list):
             return any(absent(part) for part in value if not (separator and part == ""))
         return absent(value)
-    missing_cells = [(row, column) for column in columns for row, value in enumerate(table.columns[column]) if lacks(value)]
+
+    missing_cells = [(row, column) for column in columns for row, value in enumerate(table.columns[column])
+                     if lacks(value)]
     if not missing_cells:
         return table
     row, column = missing_cells[0]
     first = f"{table.place(row)}: column {column!r}: expected a label, got {table.columns[column][row]!r}"
     unlabelled = {row for row, _ in missing_cells}
     if missing == "refuse":
-        raise ValueError(f"{first} ({len(unlabelled)} such rows in this file; options.missing_label: skip leaves them out)")
+        raise ValueError(
+            f"{first} ({len(unlabelled)} such rows in this file; options.missing_label: skip leaves them out)")
     if len(unlabelled) == len(table):
         raise ValueError(f"{table.path}: no row with a label in column {column!r}")
     warn(f"{first}; left out, as are {len(unlabelled) - 1} more")
@@ -162,15 +177,20 @@ def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel,
 
 
 def check_cells(table: Table, column: str, several: bool) -> None:
-    """Raises ValueError, naming the line, for a list in the place of a label, unless it holds `several`, for a JSON object, a set, bytes.
+    """Raises ValueError, naming the line, for a list in the place of a label, unless it holds `several`, for a JSON
+    object, a set, bytes.
 
-    Where there are several, also for the text of a list, as pandas writes one into CSV: its brackets would be parts of labels.
+    Where there are several, also for the text of a list, as pandas writes one into CSV: its brackets would be parts of
+    labels.
     """
     for row, value in enumerate(table.columns[column]):
         if several and isinstance(value, str) and LIST_AS_TEXT.fullmatch(value.strip()):
-            raise ValueError(f"{table.place(row)}: column {column!r}: expected labels with separators, got the text of a list, "
-                             f"{value!r:.60}; JSON lines and Parquet hold lists")
-        if any(isinstance(part, (list, dict, set, bytes)) for part in (value if several and isinstance(value, list) else [value])):
+            raise ValueError(
+                f"{table.place(row)}: column {column!r}: expected labels with separators, got the text of a list, "
+                f"{value!r:.60}; JSON lines and Parquet hold lists")
+        if any(
+                isinstance(part, (list, dict, set, bytes))
+                for part in (value if several and isinstance(value, list) else [value])):
             expected = "a list of labels" if several else "one label (options.kind: multi_label takes lists)"
             raise ValueError(f"{table.place(row)}: column {column!r}: expected {expected}, got {value!r}")
 
@@ -183,7 +203,8 @@ def label_text(value: Any) -> str:
 def find_labels(values: Sequence[Any]) -> tuple[str, ...]:
     """Returns the different labels, in numerical order if all are whole numbers, else in alphabetical order.
 
-    `1` and `1.0` are one label, `01` and `+1` are others. Raises ValueError for labels that look alike, see `check_forms`.
+    `1` and `1.0` are one label, `01` and `+1` are others. Raises ValueError for labels that look alike, see
+    `check_forms`.
     """
     labels = {label_text(value) for value in values}
     check_forms(labels, "labels")
@@ -195,12 +216,15 @@ def find_labels(values: Sequence[Any]) -> tuple[str, ...]:
 
 
 def check_forms(labels: Iterable[str], where: str) -> None:
-    """Raises ValueError, naming `where`, for two labels that are one text in different forms of Unicode (NFC and NFD): they look alike."""
+    """Raises ValueError, naming `where`, for two labels that are one text in different forms of Unicode (NFC and NFD):
+    they look alike.
+    """
     forms: dict[str, str] = {}
     for label in sorted(labels):
         if (other := forms.setdefault(unicodedata.normalize("NFC", label), label)) != label:
-            raise ValueError(f"{where}: {other!r} ({other!a}) and {label!r} ({label!a}) are the same characters in two forms of "
-                             "Unicode; expected one of them throughout, such as NFC")
+            raise ValueError(
+                f"{where}: {other!r} ({other!a}) and {label!r} ({label!a}) are the same characters in two forms of "
+                "Unicode; expected one of them throughout, such as NFC")
 
 
 def _other_form(label: Any, labels: Sequence[str]) -> str:
@@ -217,7 +241,9 @@ def _whole(label: str) -> str:
 
 
 def numbers_of(labels: Sequence[str]) -> Callable[[Any], int]:
-    """Returns the function from a value in a file to the number of its label, -1 for another: 1.0 is 1, unless both are labels."""
+    """Returns the function from a value in a file to the number of its label, -1 for another: 1.0 is 1, unless both are
+    labels.
+    """
     exact = {label: number for number, label in enumerate(labels)}
     whole = {_whole(label): number for number, label in enumerate(labels)}
 
@@ -232,9 +258,11 @@ def label_ids(table: Table, column: str, labels: Sequence[str], headless: bool =
     ids = list(map(numbers_of(labels), table.columns[column]))
     if -1 in ids:
         row = ids.index(-1)
-        got = f"{table.place(row)}: column {column!r}: expected one of {list(labels)}, got {table.columns[column][row]!r}"
+        got = (f"{table.place(row)}: column {column!r}: expected one of {list(labels)}, got "
+               f"{table.columns[column][row]!r}")
         got += _other_form(table.columns[column][row], labels)
-        raise ValueError(got + (" (is this line a header? this file has none)" if headless and table.lines[row] == 1 else ""))
+        raise ValueError(got +
+                         (" (is this line a header? this file has none)" if headless and table.lines[row] == 1 else ""))
     return np.array(ids, np.int32)
 
 
@@ -245,20 +273,25 @@ def split_labels(value: Any, separator: str) -> list[str]:
 
 
 def label_matrix(table: Table, column: str, labels: Sequence[str], separator: str) -> np.ndarray:
-    """Returns each row's labels as 0 and 1, float32 [N,K], from one column of several labels. Raises ValueError for unknown ones."""
+    """Returns each row's labels as 0 and 1, float32 [N,K], from one column of several labels. Raises ValueError for
+    unknown ones.
+    """
     number_of = numbers_of(labels)
     matrix = np.zeros((len(table), len(labels)), np.float32)
     for row, value in enumerate(table.columns[column]):
         for label in split_labels(value, separator):
             if (number := number_of(label)) < 0:
-                raise ValueError(f"{table.place(row)}: column {column!r}: expected labels of {list(labels)}, got {label!r}"
-                                 f"{_other_form(label, labels)}")
+                raise ValueError(
+                    f"{table.place(row)}: column {column!r}: expected labels of {list(labels)}, got {label!r}"
+                    f"{_other_form(label, labels)}")
             matrix[row, number] = 1.0
     return matrix
 
 
 def label_columns(table: Table, labels: Sequence[str]) -> np.ndarray:
-    """Returns each row's labels as 0 and 1, float32 [N,K], from a column for each label. Raises ValueError for other values."""
+    """Returns each row's labels as 0 and 1, float32 [N,K], from a column for each label. Raises ValueError for other
+    values.
+    """
     written = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0}
     matrix = np.zeros((len(table), len(labels)), np.float32)
     for number, label in enumerate(labels):
@@ -289,4 +322,7 @@ def check_held_out(train: LabelledTexts, held_out: LabelledTexts, refuse: Callab
     seen = set(train.pairs())
     same = sum(pair in seen for pair in held_out.pairs())
     if same >= SAME_SHARE * len(held_out):
-        refuse(f"{held_out.path}: expected held-out data, but {same} of its {len(held_out)} rows are in the training data {train.path} too")
+        refuse(
+            f"{held_out.path}: expected held-out data, but {same} of its {len(held_out)} rows are in the training "
+            f"data {train.path} too"
+        )

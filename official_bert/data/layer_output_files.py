@@ -33,8 +33,9 @@ def _json_lines(path: str, layers: Sequence[int]) -> Iterator[Write]:
     def write(rows: Sequence[SentenceOutputs]) -> None:
         for row in rows:
             values = {layer: np.round(row.layers[layer].astype(np.float64), 6).tolist() for layer in layers}
-            features = [{"token": token, "layers": [{"index": layer, "values": values[layer][place]} for layer in layers]}
-                        for place, token in enumerate(row.tokens)]
+            features = [{
+                "token": token, "layers": [{"index": layer, "values": values[layer][place]} for layer in layers]
+            } for place, token in enumerate(row.tokens)]
             file.write(json.dumps({"linex_index": row.number, "features": features}) + "\n")
     with open(path, "w", encoding="utf-8") as file:
         yield write
@@ -42,7 +43,8 @@ def _json_lines(path: str, layers: Sequence[int]) -> Iterator[Write]:
 
 @contextlib.contextmanager
 def _npz(path: str, layers: Sequence[int]) -> Iterator[Write]:
-    """`tokens` [T] of all sentences, `starts` [N+1] (sentence n has the rows starts[n] to starts[n+1]), `layer_-1` [T,D] ...
+    """`tokens` [T] of all sentences, `starts` [N+1] (sentence n has the rows starts[n] to starts[n+1]), `layer_-1`
+    [T,D] ...
 
     Everything stays in memory until the file is closed.
     """
@@ -51,12 +53,15 @@ def _npz(path: str, layers: Sequence[int]) -> Iterator[Write]:
     arrays = {f"layer_{layer}": np.concatenate([row.layers[layer] for row in sentences]) for layer in layers}
     arrays["tokens"] = np.array([token for row in sentences for token in row.tokens])
     with open(path, "wb") as file:
-        np.savez(file, starts=np.cumsum([0, *(len(row.tokens) for row in sentences)]), **arrays)  # type: ignore[arg-type]
+        np.savez(file, starts=np.cumsum([0, *(len(row.tokens) for row in sentences)]),
+                 **arrays)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
 def _parquet(path: str, layers: Sequence[int]) -> Iterator[Write]:
-    """A row a sentence: `index`, `tokens` (list), `layer_-1` ... (a list of D floats for each token); a row group a call."""
+    """A row a sentence: `index`, `tokens` (list), `layer_-1` ... (a list of D floats for each token); a row group a
+    call.
+    """
     matrix = pyarrow.list_(pyarrow.list_(pyarrow.float32()))
     schema = pyarrow.schema([("index", pyarrow.int64()), ("tokens", pyarrow.list_(pyarrow.string())),
                              *((f"layer_{layer}", matrix) for layer in layers)])

@@ -1,4 +1,5 @@
-"""Plain record files on this machine: files that lie elsewhere are copied, and gzip files unpacked, once, into a cache."""
+"""Plain record files on this machine: files that lie elsewhere are copied, and gzip files unpacked, once, into a cache.
+"""
 
 import contextlib
 import fcntl
@@ -26,8 +27,8 @@ VERSION, PART, LOCK = ".of-", ".part", ".lock"
 def cache_folder(cache_dir: str) -> str:
     """Returns the folder for copies and indices of records: in `cache_dir`, or one that goes with this process.
 
-    The latter if `cache_dir` is "", lies on another store (records are read from this machine), or cannot be written. Raises
-    ValueError if another user may have put files into it.
+    The latter if `cache_dir` is "", lies on another store (records are read from this machine), or cannot be written.
+    Raises ValueError if another user may have put files into it.
     """
     if cache_dir and not is_remote(cache_dir):
         folder = os.path.join(cache_dir, FOLDER)
@@ -46,22 +47,25 @@ def needs_copy(path: str) -> bool:
 
 
 def check_space(paths: Sequence[str], folder: str) -> None:
-    """Says how much disk the missing copies of these files take, if that is much. Raises ValueError if `folder` has less."""
+    """Says how much disk the missing copies of these files take, if that is much. Raises ValueError if `folder` has
+    less.
+    """
     missing = [path for path in paths if not os.path.exists(_copy_path(path, folder))]
     size = sum(map(size_of, missing))
     packed = any(map(records.is_gzip, missing))
     if missing:
         check_disk({folder: size}, f"plain copies of {len(missing)} files of records (--cache_dir)")
     if size >= SAID_FROM:
-        logging.warning("%s gets plain copies of %d files of records, %.1f GB%s; %.1f GB are free there", folder, len(missing), size / 1e9,
-                        " while packed" if packed else "", shutil.disk_usage(folder).free / 1e9)
+        logging.warning("%s gets plain copies of %d files of records, %.1f GB%s; %.1f GB are free there", folder,
+                        len(missing), size / 1e9, " while packed" if packed else "",
+                        shutil.disk_usage(folder).free / 1e9)
 
 
 def local_records(path: str, folder: str, show: Callable[[float], None] = lambda _: None) -> str:
     """Makes a plain copy of a record file in `folder` and returns its path.
 
-    A copy of the file's size and time is used again; copies of earlier versions are removed. Another process that needs the
-    same copy waits for it. Raises ValueError, and leaves no copy, if the gzip stream is broken or the disk is full.
+    A copy of the file's size and time is used again; copies of earlier versions are removed. Another process that needs
+    the same copy waits for it. Raises ValueError, and leaves no copy, if the gzip stream is broken or the disk is full.
     """
     target = _copy_path(path, folder)
     known_by = os.path.basename(target).rpartition(VERSION)[0]
@@ -107,7 +111,8 @@ def _copy(path: str, target: str, show: Callable[[float], None]) -> None:
         os.replace(part, target)
     except (OSError, EOFError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno in DISK_FULL:
-            raise ValueError(f"{part}: {os.strerror(error.errno)}; --cache_dir on another disk, or unpack {path} yourself") from None
+            raise ValueError(
+                f"{part}: {os.strerror(error.errno)}; --cache_dir on another disk, or unpack {path} yourself") from None
         for _ in records.read_records(path):  # names the broken record
             pass
         raise ValueError(f"{path}: cannot be read: {error}") from None

@@ -1,8 +1,9 @@
-"""Is this the same data? What files were made of, stored beside them; whether that has changed; which files belong together.
+"""Is this the same data? What files were made of, stored beside them; whether that has changed; which files belong
+together.
 
-The settings of a record file are in a hidden file beside it: `.train.tfrecord.made_with.json` beside `train.tfrecord`. The records
-themselves equal those of 2018 byte for byte and do not say what their labels mean. Beside a text of prepare_corpus, the same file says
-that the text holds copies of documents.
+The settings of a record file are in a hidden file beside it: `.train.tfrecord.made_with.json` beside `train.tfrecord`.
+The records themselves equal those of 2018 byte for byte and do not say what their labels mean. Beside a text of
+prepare_corpus, the same file says that the text holds copies of documents.
 """
 
 import collections
@@ -16,11 +17,18 @@ from official_bert.files import folder_of, read_mapping, remove, size_of, writte
 
 SHARD = re.compile(r"(.+)-\d{5}-of-(\d{5})")
 HELD_OUT = "held_out-"  # begins the names of the documents that prepare_corpus holds out
-SUFFIX, SIZE, COPIES, VOCABULARY, CASING = ".made_with.json", "file_bytes", "holds_copies", "vocabulary", "do_lower_case"
+SUFFIX, SIZE, COPIES, VOCABULARY, CASING = (
+    ".made_with.json",
+    "file_bytes",
+    "holds_copies",
+    "vocabulary",
+    "do_lower_case",
+)
 
 
 def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Names the keys whose recorded values are others than those of now; a key that was not recorded has not changed."""
+    """Names the keys whose recorded values are others than those of now; a key that was not recorded has not changed.
+    """
     return [key for key, value in now.items() if before.get(key, value) != value]
 
 
@@ -50,16 +58,23 @@ def read_origin(path: str) -> Mapping[str, Any]:
 
 
 def check_vocabulary(path: str, origin: Mapping[str, Any], digest: str) -> None:
-    """Raises ValueError if the settings of a record file name another vocabulary than that of the digest: its ids are other words."""
+    """Raises ValueError if the settings of a record file name another vocabulary than that of the digest: its ids are
+    other words.
+    """
     if (origin.get(VOCABULARY) or digest) != digest:
-        raise ValueError(f"{path}: its records were made with another vocabulary; expected --vocab_file with the same entries")
+        raise ValueError(
+            f"{path}: its records were made with another vocabulary; expected --vocab_file with the same entries")
 
 
 def check_casing(path: str, origin: Mapping[str, Any], do_lower_case: bool) -> None:
-    """Raises ValueError if the settings of a record file say that its text was lower-cased and that of the run is not, or the reverse."""
+    """Raises ValueError if the settings of a record file say that its text was lower-cased and that of the run is not,
+    or the reverse.
+    """
     if (recorded := origin.get(CASING, do_lower_case)) != do_lower_case:
-        raise ValueError(f"{path}: its records were made with --do_lower_case={recorded}, but tokenizer.do_lower_case (--do_lower_case) is "
-                         f"{do_lower_case}: the trained model would read other words")
+        raise ValueError(
+            f"{path}: its records were made with --do_lower_case={recorded}, but tokenizer.do_lower_case "
+            f"(--do_lower_case) is "
+            f"{do_lower_case}: the trained model would read other words")
 
 
 def forget(path: str) -> None:
@@ -81,8 +96,11 @@ def doubts(paths: Sequence[str]) -> list[str]:
     for path in paths:
         if shard := SHARD.fullmatch(path):
             counts[shard[1]].add(int(shard[2]))
-    lines = [f"{stem}: files of {' and of '.join(map(str, sorted(totals)))} are read together (-of-{min(totals):05} and "
-             f"-of-{max(totals):05}); are those of an earlier command among them?" for stem, totals in counts.items() if len(totals) > 1]
+    lines = [
+        f"{stem}: files of {' and of '.join(map(str, sorted(totals)))} are read together (-of-{min(totals):05} and "
+        f"-of-{max(totals):05}); are those of an earlier command among them?" for stem, totals in counts.items()
+        if len(totals) > 1
+    ]
     for path in paths:
         folder, name = os.path.split(path)
         if name.startswith(HELD_OUT) and {os.path.join(folder, name.removeprefix(HELD_OUT))} & {*paths, *counts}:

@@ -67,8 +67,8 @@ def _little_endian(data, position, size):
 def find_frames(data, first, size, tables, starts):
     """Walks over the records of a file of `size` bytes, whose bytes from `first` on are in `data` (uint8).
 
-    Writes the places of records to `starts` and returns (their number, the place after the last of them). It ends before the
-    first record whose header is not wholly in `data`, has a wrong checksum, or whose end is beyond the file.
+    Writes the places of records to `starts` and returns (their number, the place after the last of them). It ends
+    before the first record whose header is not wholly in `data`, has a wrong checksum, or whose end is beyond the file.
     """
     position, count = np.int64(first), 0
     while position - first + FRAME_HEADER_BYTES <= len(data):
@@ -88,8 +88,8 @@ def find_frames(data, first, size, tables, starts):
 def first_broken_frame(data, bounds, tables):
     """Checks whole frames, the k-th in `data[bounds[k]:bounds[k + 1]]` (uint8).
 
-    Returns (k, 0) for the first whose length is wrong, (k, 1) for the first with other bytes than its checksum says, and (-1, 0)
-    if all are right.
+    Returns (k, 0) for the first whose length is wrong, (k, 1) for the first with other bytes than its checksum says,
+    and (-1, 0) if all are right.
     """
     for k in range(len(bounds) - 1):
         start, stop = bounds[k], bounds[k + 1]
@@ -174,7 +174,9 @@ def _put_id(out, position, value):
 
 @compiled(nogil=True)
 def put_examples(out, rows, columns, is_float, keys, key_ends, tables):
-    """Writes `rows` [n, W] (int32; floats as their bits) to `out` (uint8) as framed Examples; returns the bytes written."""
+    """Writes `rows` [n, W] (int32; floats as their bits) to `out` (uint8) as framed Examples; returns the bytes
+    written.
+    """
     sizes = np.empty((len(is_float), 4), np.int64)  # of each feature: values, list, feature, map entry
     position = 0
     for n in range(len(rows)):
@@ -238,7 +240,8 @@ class ExampleEncoder:
         return put_examples(out, rows, self._ends, self._is_float, self._keys, self._key_ends, crc_tables())
 
     def encode_values(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns framed records with `values` [n, at most the feature's length], int32 or float32; all others are 0."""
+        """Returns framed records with `values` [n, at most the feature's length], int32 or float32; all others are 0.
+        """
         rows = np.zeros((len(next(iter(values.values()))), self.width), np.int32)
         for name, value in values.items():
             first = self.columns[name].start

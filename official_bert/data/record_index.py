@@ -1,8 +1,8 @@
 """An index of a TFRecord file: the place of each record, in a file that is made once and mapped into memory.
 
-`.train.tfrecord.record_index` lies beside `train.tfrecord`, or in a cache if that folder cannot be written. It is used as long as
-the name, size and time of the record file are those in it; an index that is damaged or too old is made again. Other facts about the
-records of a file are kept beside its index in the same way (`write_facts`, `read_facts`).
+`.train.tfrecord.record_index` lies beside `train.tfrecord`, or in a cache if that folder cannot be written. It is used
+as long as the name, size and time of the record file are those in it; an index that is damaged or too old is made
+again. Other facts about the records of a file are kept beside its index in the same way (`write_facts`, `read_facts`).
 """
 
 import contextlib
@@ -60,10 +60,11 @@ def find_index(path: str, folder: str) -> RecordIndex | None:
 
 
 def make_index(path: str, folder: str, called: str = "", show: Callable[[float], None] = lambda _: None) -> RecordIndex:
-    """Makes the index of a file beside it, or in `folder` if that cannot be written. `show` gets the share that is done.
+    """Makes the index of a file beside it, or in `folder` if that cannot be written. `show` gets the share that is
+    done.
 
-    Raises ValueError for a record that is truncated or whose length does not match its checksum; `called` is the user's name of the
-    file. Other bytes of records are not checked.
+    Raises ValueError for a record that is truncated or whose length does not match its checksum; `called` is the user's
+    name of the file. Other bytes of records are not checked.
     """
     beside, cached = paths_of_index(path, folder)
     with contextlib.suppress(OSError):
@@ -85,7 +86,8 @@ def _write(path: str, index_path: str, called: str, show: Callable[[float], None
 
 
 def write_facts(target: str, key: Mapping[str, Any], parts: Iterable[np.ndarray], extra: int = 0) -> int:
-    """Writes rows of numbers about the records of a file, and returns how many records there are: the rows less `extra`.
+    """Writes rows of numbers about the records of a file, and returns how many records there are: the rows less
+    `extra`.
 
     `key` says which file it is. Raises OSError if the place cannot be written.
     """
@@ -118,7 +120,8 @@ def _all_bounds(file: BinaryIO, size: int, called: str) -> Iterator[np.ndarray]:
 
 
 def _read(path: str, index_path: str) -> RecordIndex:
-    """Reads an index. Raises ValueError if it is damaged or its record file has changed, OSError if it cannot be read."""
+    """Reads an index. Raises ValueError if it is damaged or its record file has changed, OSError if it cannot be read.
+    """
     key = _key(path)
     return RecordIndex(path, index_path, read_facts(index_path, key, 8, extra=1), key)
 

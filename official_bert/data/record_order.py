@@ -13,13 +13,14 @@ BLOCK_ORDER, RECORD_ORDER = 0, 1  # what a random stream is for
 class RecordOrder:
     """The numbers of the records of several files, in the order of an epoch.
 
-    Each file is divided into blocks of 256 records; its last block may be shorter. Epoch e permutes the blocks of all files with
-    `default_rng((seed, e, 0))`. Every 128 blocks, in that order, make a window (the last may have fewer); the records of window w
-    are permuted with `default_rng((seed, e, 1 + w))`. The windows one after the other are the order of the epoch: every record
-    has one place in it. Up to 32,768 records in up to 128 files are permuted as a whole.
+    Each file is divided into blocks of 256 records; its last block may be shorter. Epoch e permutes the blocks of all
+    files with `default_rng((seed, e, 0))`. Every 128 blocks, in that order, make a window (the last may have fewer);
+    the records of window w are permuted with `default_rng((seed, e, 1 + w))`. The windows one after the other are the
+    order of the epoch: every record has one place in it. Up to 32,768 records in up to 128 files are permuted as a
+    whole.
 
-    Without `shuffle`, records keep their order. Nothing depends on batches, workers or the records read before: to find the
-    records of any place costs a permutation of the blocks and one of a window.
+    Without `shuffle`, records keep their order. Nothing depends on batches, workers or the records read before: to find
+    the records of any place costs a permutation of the blocks and one of a window.
     """
 
     def __init__(self, counts: Sequence[int], seed: int = 0, shuffle: bool = True):
@@ -35,7 +36,8 @@ class RecordOrder:
     def windows(self, epoch: int, first: int, last: int) -> list[tuple[int, slice]]:
         """Returns the windows that hold places `first` to `last` - 1 of an epoch, and the part of each."""
         _, starts = self._blocks(epoch)
-        found = range(int(np.searchsorted(starts, first, side="right")) - 1, int(np.searchsorted(starts, last, side="left")))
+        found = range(
+            int(np.searchsorted(starts, first, side="right")) - 1, int(np.searchsorted(starts, last, side="left")))
         return [(window, slice(max(first - int(starts[window]), 0), last - int(starts[window]))) for window in found]
 
     def _make_blocks(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from official_bert.data.record_encoding import FRAME_FOOTER_BYTES, FRAME_HEADER_BYTES, ExampleEncoder, crc_tables, masked_crc
+from official_bert.data.record_encoding import (
+    FRAME_FOOTER_BYTES,
+    FRAME_HEADER_BYTES,
+    ExampleEncoder,
+    crc_tables,
+    masked_crc,
+)
 from official_bert.files import open_bytes, size_of
 from official_bert.limits import MOST_PACKED_RECORD
 
@@ -56,15 +62,16 @@ def unmasked_features(max_seq_length: int) -> tuple[Feature, ...]:
             Feature("next_sentence_labels", 1), Feature("schema_version", 1))
 
 
-def packed_features(max_seq_length: int, max_predictions_per_row: int, max_instances_per_row: int) -> tuple[Feature, ...]:
+def packed_features(max_seq_length: int, max_predictions_per_row: int,
+                    max_instances_per_row: int) -> tuple[Feature, ...]:
     """The features of rows of several instances (`data/pretraining/packing`): S tokens, Q predictions, K instances.
 
-    `instance_ids` are 1 to K, 0 for padding; `position_ids` begin anew with each instance; `cls_positions` are the places of [CLS];
-    `instance_weights` is 1 for each of the K that is there.
+    `instance_ids` are 1 to K, 0 for padding; `position_ids` begin anew with each instance; `cls_positions` are the
+    places of [CLS]; `instance_weights` is 1 for each of the K that is there.
     """
     S, Q, K = max_seq_length, max_predictions_per_row, max_instances_per_row
-    return (*pretraining_features(S, Q)[:-1], Feature("next_sentence_labels", K), Feature("position_ids", S), Feature("instance_ids", S),
-            Feature("cls_positions", K), Feature("instance_weights", K, is_float=True))
+    return (*pretraining_features(S, Q)[:-1], Feature("next_sentence_labels", K), Feature("position_ids", S),
+            Feature("instance_ids", S), Feature("cls_positions", K), Feature("instance_weights", K, is_float=True))
 
 
 def make_example_encoder(features: Sequence[Feature]) -> ExampleEncoder:
@@ -76,14 +83,20 @@ def make_example_encoder(features: Sequence[Feature]) -> ExampleEncoder:
 def parse_examples(serialized: "tf.Tensor", features: Sequence[Feature]) -> dict[str, "tf.Tensor"]:
     """Parses a batch of records in the graph: [B] strings -> int32 or float32 [B,length] by feature name.
 
-    An integer beyond int32 becomes the nearest that is not, and does not turn into a small one: no table has such an id. TensorFlow
-    raises InvalidArgumentError, naming the feature, if a record has other lengths.
+    An integer beyond int32 becomes the nearest that is not, and does not turn into a small one: no table has such an
+    id. TensorFlow raises InvalidArgumentError, naming the feature, if a record has other lengths.
     """
     import tensorflow as tf
-    spec = {feature.name: tf.io.FixedLenFeature([feature.length], tf.float32 if feature.is_float else tf.int64) for feature in features}
+    spec = {
+        feature.name: tf.io.FixedLenFeature([feature.length], tf.float32 if feature.is_float else tf.int64)
+        for feature in features
+    }
     parsed = tf.io.parse_example(serialized, spec)
-    return {name: tf.cast(tf.clip_by_value(value, tf.int32.min, tf.int32.max), tf.int32) if value.dtype == tf.int64 else value
-            for name, value in parsed.items()}
+    return {
+        name: tf.cast(tf.clip_by_value(value, tf.int32.min, tf.int32.max), tf.int32)
+        if value.dtype == tf.int64 else value
+        for name, value in parsed.items()
+    }
 
 
 def feature_lengths(path: str) -> dict[str, int]:
@@ -101,7 +114,8 @@ def feature_lengths(path: str) -> dict[str, int]:
 
 
 def file_features(path: str) -> tuple[Feature, ...]:
-    """Returns the table that the file's first record follows, with its lengths. Raises ValueError if it follows none."""
+    """Returns the table that the file's first record follows, with its lengths. Raises ValueError if it follows none.
+    """
     lengths = feature_lengths(path)
     S = lengths.get("input_ids", 0)
     predictions = lengths.get("masked_lm_ids", 0)
@@ -114,11 +128,12 @@ def file_features(path: str) -> tuple[Feature, ...]:
     raise ValueError(f"{path}: expected records with {wanted}, got {lengths}")
 
 
-def read_batches(path: str, features: Sequence[Feature], size: int = 1024, every: int = 1) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+def read_batches(path: str, features: Sequence[Feature], size: int = 1024,
+                 every: int = 1) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Yields (number of the first record, arrays [B,length] by feature name) of each batch of a file.
 
-    With `every`, of records 0, every, 2 * every, ... alone. Raises ValueError, naming the file and the number of the record,
-    for a record that is broken or has other features.
+    With `every`, of records 0, every, 2 * every, ... alone. Raises ValueError, naming the file and the number of the
+    record, for a record that is broken or has other features.
     """
     records, first = read_records(path, every), 0
     while batch := list(itertools.islice(records, size)):
@@ -134,7 +149,8 @@ def read_instances(paths: Iterable[str]) -> Iterator[dict[str, np.ndarray]]:
                 yield dict(zip(values, row))
 
 
-def _parse_named(path: str, first: int, batch: list[bytes], features: Sequence[Feature], every: int = 1) -> dict[str, np.ndarray]:
+def _parse_named(path: str, first: int, batch: list[bytes], features: Sequence[Feature],
+                 every: int = 1) -> dict[str, np.ndarray]:
     """`parse_examples` in NumPy. Raises ValueError with the number of the first record that does not fit."""
     import tensorflow as tf
     try:
@@ -143,7 +159,8 @@ def _parse_named(path: str, first: int, batch: list[bytes], features: Sequence[F
         if len(batch) > 1:
             for row, record in enumerate(batch):
                 _parse_named(path, first + row * every, [record], features)
-        raise ValueError(f"{path}: record {first}: expected {[(f.name, f.length) for f in features]}: {error.message}") from None
+        raise ValueError(
+            f"{path}: record {first}: expected {[(f.name, f.length) for f in features]}: {error.message}") from None
 
 
 def holds_records(path: str) -> bool:
@@ -173,7 +190,8 @@ def read_records(path: str, every: int = 1) -> Iterator[bytes]:
                 continue
             body = _read(file, length + FRAME_FOOTER_BYTES, path, number)
             if len(body) < length + FRAME_FOOTER_BYTES:
-                raise ValueError(f"{where} is truncated: expected {length + FRAME_FOOTER_BYTES} bytes, {len(body)} are left")
+                raise ValueError(
+                    f"{where} is truncated: expected {length + FRAME_FOOTER_BYTES} bytes, {len(body)} are left")
             if struct.unpack_from("<I", body, length)[0] != _crc(body[:length]):
                 raise ValueError(f"{where} is corrupted: its bytes do not match their checksum")
             yield body[:length]
@@ -181,10 +199,12 @@ def read_records(path: str, every: int = 1) -> Iterator[bytes]:
 
 
 def _check_length(file, path: str, where: str, length: int) -> None:
-    """Raises ValueError for a record that claims more than the file holds: room for it would be made before it is read."""
+    """Raises ValueError for a record that claims more than the file holds: room for it would be made before it is read.
+    """
     if isinstance(file, gzip.GzipFile):
         if length > MOST_PACKED_RECORD:
-            raise ValueError(f"{where} claims {length:,} bytes; a record of a packed file has at most {MOST_PACKED_RECORD:,}")
+            raise ValueError(
+                f"{where} claims {length:,} bytes; a record of a packed file has at most {MOST_PACKED_RECORD:,}")
     elif length > (left := size_of(path) - file.tell()):
         raise ValueError(f"{where} is truncated: it claims {length:,} bytes, {left:,} are left")
 

@@ -1,13 +1,15 @@
-"""Global batches, bucketed by length, as a function of (seed, batch number), the resume position: from records, or examples in memory.
+"""Global batches, bucketed by length, as a function of (seed, batch number), the resume position: from records, or
+examples in memory.
 
 A run's position in the data is one integer, the number of its next batch. So a resumed run continues with the very next
 example, workers and replicas take rows of the same global batch, and no iterator is ever saved.
 
-Both sources have `batches_per_epoch`, `batch_size`, `rows` (those that an epoch counts: for windows over texts, the texts), `made_of` (the
-rows behind examples in memory; () of records on disk), `content` (what the data is made of, as JSON types: equal for the same files or
-examples), `dataset` (batches as dicts of tensors; with `num_shards` only block `shard` of their rows) and `explain` (names the data that
-caused TensorFlow's error while reading; None if the data did not cause it). Every batch has the global batch size in rows and a key
-`example_weights`, float32 [B]: 0 for rows that fill up an epoch's last batch.
+Both sources have `batches_per_epoch`, `batch_size`, `rows` (those that an epoch counts: for windows over texts, the
+texts), `made_of` (the rows behind examples in memory; () of records on disk), `content` (what the data is made of, as
+JSON types: equal for the same files or examples), `dataset` (batches as dicts of tensors; with `num_shards` only block
+`shard` of their rows) and `explain` (names the data that caused TensorFlow's error while reading; None if the data did
+not cause it). Every batch has the global batch size in rows and a key `example_weights`, float32 [B]: 0 for rows that
+fill up an epoch's last batch.
 """
 
 import copy
@@ -28,8 +30,9 @@ from official_bert.data.record_order import RecordOrder
 from official_bert.data.text_features import WiderRows
 from official_bert.files import size_of
 
-# Training sorts this many batches by length at a time, and at most a quarter of an epoch. Of more, the texts of a batch are too much alike:
-# on STS-B, a model learns less from chunks of 50 than from random order, and as much from chunks of 10 (docs/benchmarks/finetuning.md).
+# Training sorts this many batches by length at a time, and at most a quarter of an epoch. Of more, the texts of a batch
+# are too much alike: on STS-B, a model learns less from chunks of 50 than from random order, and as much from chunks of
+# 10 (docs/benchmarks/finetuning.md).
 SORTED_BATCHES = 10
 REFUSED = "refused"  # the key of `refuse_rows`
 T = TypeVar("T")
@@ -40,14 +43,18 @@ ParseFunction = Callable[[tf.Tensor, tf.Tensor], Batch]
 
 @dataclasses.dataclass(frozen=True)
 class RowGroups:
-    """Which records share a row of a batch: row r has the records `members[starts[r]:starts[r + 1]]`; `counts` are the rows by file."""
+    """Which records share a row of a batch: row r has the records `members[starts[r]:starts[r + 1]]`; `counts` are the
+    rows by file.
+    """
 
     counts: Sequence[int]
     starts: np.ndarray
     members: np.ndarray
 
     def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the records of some rows, one row after another, and where those of each row begin, with the end: [rows + 1]."""
+        """Returns the records of some rows, one row after another, and where those of each row begin, with the end:
+        [rows + 1].
+        """
         sizes = self.starts[rows + 1] - self.starts[rows]
         bounds = np.concatenate([[0], np.cumsum(sizes)])
         return self.members[np.repeat(self.starts[rows] - bounds[:-1], sizes) + np.arange(bounds[-1])], bounds
@@ -56,13 +63,14 @@ class RowGroups:
 class RecordSource:
     """Batches of TFRecord files, plain or gzip, on this machine or elsewhere.
 
-    `parse(serialized [B], indices [B])` makes the batch; `indices` are epoch * records + the record's number, for masks that
-    change every epoch. Training (`shuffle`) takes the records of every epoch in the order of `RecordOrder` and drops the remainder
-    of an epoch; evaluation keeps the order of the files and fills the last batch up with rows of `example_weights` 0. A batch is read
-    in the same time wherever it is, and a worker reads its own rows alone. `cache_dir` is that of `IndexedRecords`.
+    `parse(serialized [B], indices [B])` makes the batch; `indices` are epoch * records + the record's number, for masks
+    that change every epoch. Training (`shuffle`) takes the records of every epoch in the order of `RecordOrder` and
+    drops the remainder of an epoch; evaluation keeps the order of the files and fills the last batch up with rows of
+    `example_weights` 0. A batch is read in the same time wherever it is, and a worker reads its own rows alone.
+    `cache_dir` is that of `IndexedRecords`.
 
-    With a `packer` (a `data.pretraining.packing.Packing`), a row holds several records: all that is said of the order is then said of
-    rows, and `parse` gets all records of a batch, as many as they are.
+    With a `packer` (a `data.pretraining.packing.Packing`), a row holds several records: all that is said of the order
+    is then said of rows, and `parse` gets all records of a batch, as many as they are.
 
     Raises ValueError for files that are broken or hold no record.
     """
@@ -79,7 +87,8 @@ class RecordSource:
         self._refused: dict[str, str] = {}  # file, record and reason of each bad row, by how its error begins
         self._packer, self._groups = packer, packer.groups(self.records) if packer else None
         self._order = RecordOrder(self._groups.counts if self._groups else self.counts, seed, shuffle)
-        self._window = functools.lru_cache(maxsize=4)(functools.partial(_read_window, self.records, self._order, self._groups))
+        self._window = functools.lru_cache(maxsize=4)(functools.partial(_read_window, self.records, self._order,
+                                                                        self._groups))
         rows = self._order.size
         keeps_remainder = not shuffle or rows < batch_size
         self.batches_per_epoch = -(-rows // batch_size) if keeps_remainder else rows // batch_size
@@ -87,10 +96,12 @@ class RecordSource:
 
     def dataset(self, start: int = 0, num_shards: int = 1, shard: int = 0) -> tf.data.Dataset:
         """Batches start, start + 1, ...: endless if shuffled, else one epoch."""
-        numbers = tf.data.Dataset.counter(start) if self.shuffle else tf.data.Dataset.range(start, self.batches_per_epoch)
+        numbers = tf.data.Dataset.counter(start) if self.shuffle else tf.data.Dataset.range(
+            start, self.batches_per_epoch)
         rows = self.batch_size // num_shards
 
-        @tf.autograph.experimental.do_not_convert  # nothing here needs its source rewritten, which takes time at each start
+        # nothing here needs its source rewritten, which takes time at each start
+        @tf.autograph.experimental.do_not_convert
         def make_batch(number):
             values = tf.numpy_function(lambda batch: self._rows(int(batch), shard * rows, rows), [number],
                                        [tf.string, tf.int64, tf.float32, tf.string, tf.int32], stateful=False)
@@ -105,10 +116,12 @@ class RecordSource:
 
         return prefetched(numbers.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True))
 
-    def _rows(self, batch: int, skipped: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, bytes, np.ndarray]:
+    def _rows(self, batch: int, skipped: int,
+              count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, bytes, np.ndarray]:
         """Reads `count` rows of a batch after the first `skipped`.
 
-        Returns the records, their indices, the weights of the rows, what is wrong with a record or "", and the row of each record.
+        Returns the records, their indices, the weights of the rows, what is wrong with a record or "", and the row of
+        each record.
         """
         epoch, number = divmod(batch, self.batches_per_epoch)
         begin = number * self.batch_size
@@ -123,7 +136,8 @@ class RecordSource:
             serialized[:] = self.records.read(numbers, places)
         except BrokenRecordError as error:
             nothing = np.zeros(0, np.int64)
-            return nothing.astype(object), nothing, weights, self._refuse(error.number, f" {error.reason}"), nothing.astype(np.int32)
+            return nothing.astype(object), nothing, weights, self._refuse(error.number,
+                                                                          f" {error.reason}"), nothing.astype(np.int32)
         return serialized, epoch * self.size + numbers, weights, b"", np.repeat(np.arange(count, dtype=np.int32), sizes)
 
     @property
@@ -146,7 +160,8 @@ class RecordSource:
     @functools.cached_property
     def digest(self) -> str:
         """A checksum of the files, as they are now, and of the order in which their records are read."""
-        files = [[path, index.key["size"], index.key["modified"], index.count] for path, index in zip(self.paths, self.records.indices)]
+        files = [[path, index.key["size"], index.key["modified"], index.count]
+                 for path, index in zip(self.paths, self.records.indices)]
         return f"{zlib.crc32(json.dumps([files, self._order.seed, self.shuffle]).encode()):08x}"
 
     @property
@@ -165,13 +180,15 @@ class RecordSource:
             return batch
 
         def first_refused(numbers: np.ndarray, reasons: np.ndarray) -> bytes:
-            return next((self._refuse(int(number), f": {reason.decode()}") for number, reason in zip(numbers, reasons) if reason), b"")
+            return next((self._refuse(int(number), f": {reason.decode()}")
+                         for number, reason in zip(numbers, reasons) if reason), b"")
         told = tf.numpy_function(first_refused, [indices, reasons], tf.string)
         with tf.control_dependencies([tf.debugging.Assert(tf.equal(told, ""), [told])]):
             return {name: tf.identity(value) for name, value in batch.items()}
 
     def _refuse(self, index: int, reason: str) -> bytes:
-        """Notes a bad row for `explain`; returns the text of the error to raise, which is all that TensorFlow carries."""
+        """Notes a bad row for `explain`; returns the text of the error to raise, which is all that TensorFlow carries.
+        """
         self._refused[f"[bad row {index}{reason[0]}"] = f"{self.locate(index)}{reason}"
         return f"[bad row {index}{reason}]".encode()
 
@@ -188,8 +205,11 @@ class RecordSource:
 Window = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def _read_window(indexed: IndexedRecords, order: RecordOrder, groups: RowGroups | None, epoch: int, window: int) -> Window:
-    """Returns the records of a window, where those of each row begin, with the end, and their `places`. Raises BrokenRecordError."""
+def _read_window(indexed: IndexedRecords, order: RecordOrder, groups: RowGroups | None, epoch: int,
+                 window: int) -> Window:
+    """Returns the records of a window, where those of each row begin, with the end, and their `places`. Raises
+    BrokenRecordError.
+    """
     rows = order.window(epoch, window)
     numbers, bounds = groups.of(rows) if groups else (rows, np.arange(len(rows) + 1))
     return numbers, bounds, indexed.places(numbers)
@@ -203,7 +223,8 @@ def _part(window: Window, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def refuse_rows(batch: Batch, checks: Mapping[str, tf.Tensor]) -> Batch:
-    """Returns a parsed batch with the reason why each row is refused, "" if it is not; `checks` are bool [B] by reason."""
+    """Returns a parsed batch with the reason why each row is refused, "" if it is not; `checks` are bool [B] by reason.
+    """
     reasons = tf.constant("")
     for reason, bad in checks.items():
         reasons = tf.where(bad, reason, reasons)
@@ -220,12 +241,13 @@ def prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
 class ExampleSource:
     """Batches of examples in memory, the unpadded features of one row each, bucketed by length.
 
-    Each batch's sequences (arrays named in `sequence_keys`) are padded with 0 to the smallest of `buckets` that holds them
-    all (default: to the longest of the batch, after `round_lengths` to the next multiple of 8); other values are stacked.
-    Every epoch of training permutes the examples by (seed, epoch), sorts chunks of `SORTED_BATCHES` by length, and shuffles the batches;
-    evaluation keeps the order of the examples, or sorts them all by length (`by_length`). The last batch is filled up with rows of
-    `example_weights` 0. `rows` is the number that an epoch counts, if that is not the number of examples. `content` reads the rows
-    `made_of`, if they are given, and not the examples, whose values may wait for the weights of a model.
+    Each batch's sequences (arrays named in `sequence_keys`) are padded with 0 to the smallest of `buckets` that holds
+    them all (default: to the longest of the batch, after `round_lengths` to the next multiple of 8); other values are
+    stacked. Every epoch of training permutes the examples by (seed, epoch), sorts chunks of `SORTED_BATCHES` by length,
+    and shuffles the batches; evaluation keeps the order of the examples, or sorts them all by length (`by_length`). The
+    last batch is filled up with rows of `example_weights` 0. `rows` is the number that an epoch counts, if that is not
+    the number of examples. `content` reads the rows `made_of`, if they are given, and not the examples, whose values
+    may wait for the weights of a model.
 
     Raises ValueError if there is no example.
     """
@@ -241,7 +263,8 @@ class ExampleSource:
         self.buckets, self.sequence_keys = sorted(buckets), frozenset(sequence_keys)
         self.lengths = np.array([np.shape(example[length_key])[-1] for example in examples])
         if self.buckets and self.lengths.max() > self.buckets[-1]:
-            raise ValueError(f"an example of {self.lengths.max()} tokens is longer than the largest bucket, {self.buckets[-1]}")
+            raise ValueError(
+                f"an example of {self.lengths.max()} tokens is longer than the largest bucket, {self.buckets[-1]}")
         self._multiple = 1  # of which lengths are, without buckets
         self._plan: tuple[int, list[np.ndarray]] = (-1, [])
 
@@ -258,8 +281,9 @@ class ExampleSource:
         return source
 
     def with_columns(self, columns: Examples, sequence_keys: Iterable[str] = ()) -> "ExampleSource":
-        """Returns a source whose examples have more values, those of `columns`, of which `sequence_keys` are sequences. It has the same
-        `content`: that of what its examples are made of."""
+        """Returns a source whose examples have more values, those of `columns`, of which `sequence_keys` are sequences.
+        It has the same `content`: that of what its examples are made of.
+        """
         source = copy.copy(self)
         source.examples = WiderRows(self.examples, columns)
         source.sequence_keys = self.sequence_keys | set(sequence_keys)
@@ -272,14 +296,16 @@ class ExampleSource:
         for row in self.made_of:
             for name, value in sorted(row.items()):
                 array = np.ascontiguousarray(value)
-                checksum = zlib.crc32(array.tobytes(), zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), checksum))
+                checksum = zlib.crc32(array.tobytes(),
+                                      zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), checksum))
         return [len(self.examples), f"{checksum:08x}"]
 
     def fix_lengths(self) -> None:
         """Sets `buckets`, if there are none, to the longest example's length and 32, 64, 128, ... below it."""
         longest = int(self.lengths.max())
         if not self.buckets:
-            self.buckets = [32 << doubled for doubled in range(longest.bit_length()) if 32 << doubled < longest] + [longest]
+            self.buckets = [32 << doubled
+                            for doubled in range(longest.bit_length()) if 32 << doubled < longest] + [longest]
 
     def round_lengths(self) -> None:
         """From now on pads to multiples of 8, if there are no `buckets`: for what is compiled once for each length."""
@@ -306,8 +332,9 @@ class ExampleSource:
         return [batches[index] for index in rng.permutation(len(batches))] if self.shuffle else batches
 
     def in_order(self, rows: Sequence[T]) -> list[T | None]:
-        """Puts the results of an evaluation, which come batch by batch, in the order of the examples; None for examples that
-        were not evaluated."""
+        """Puts the results of an evaluation, which come batch by batch, in the order of the examples; None for examples
+        that were not evaluated.
+        """
         ordered: list[T | None] = [None] * len(self.examples)
         for index, row in zip(np.concatenate(self.plan(0)), rows):
             ordered[index] = row
@@ -322,7 +349,10 @@ class ExampleSource:
         padded = np.concatenate([numbers, np.repeat(numbers[:1], self.batch_size - len(numbers))])
         length = self._padded_length(int(self.lengths[padded].max()))
         rows = [self.examples[index] for index in padded]
-        batch = {key: self._stack([row[key] for row in rows], length if key in self.sequence_keys else None) for key in rows[0]}
+        batch = {
+            key: self._stack([row[key] for row in rows], length if key in self.sequence_keys else None)
+            for key in rows[0]
+        }
         return batch | {"example_weights": weights}
 
     def _padded_length(self, longest: int) -> int:
@@ -355,14 +385,18 @@ class ExampleSource:
             varies = key in self.sequence_keys and len(self.buckets) != 1
             return tf.TensorSpec((rows, *value.shape[1:-1], None) if varies else (rows, *value.shape[1:]), value.dtype)
 
-        return prefetched(tf.data.Dataset.from_generator(batches, output_signature={key: spec(key, value) for key, value in first.items()}))
+        return prefetched(
+            tf.data.Dataset.from_generator(batches,
+                                           output_signature={key: spec(key, value)
+                                                             for key, value in first.items()}))
 
 
 BatchSource = RecordSource | ExampleSource
 
 
 def incomplete(rows: Sequence[object], texts: Sequence[int] | np.ndarray) -> set[int]:
-    """Returns the texts that were not evaluated whole: one of their rows in order (`texts` has the number of each one's text) is None.
+    """Returns the texts that were not evaluated whole: one of their rows in order (`texts` has the number of each one's
+    text) is None.
 
     Raises ValueError if that is every text.
     """

@@ -1,7 +1,7 @@
 """Parts of a data set: a share of the training rows, rows held out for evaluation, the folds of a cross-validation.
 
-Rows are divided in units which stay together, such as rows of the same text or questions of one article. Strata, such as labels, have
-about the same share of every part.
+Rows are divided in units which stay together, such as rows of the same text or questions of one article. Strata, such
+as labels, have about the same share of every part.
 """
 
 import dataclasses
@@ -34,10 +34,13 @@ class SplitOptions:
     def __post_init__(self):
         check_fields(self)
         if self.fold >= max(self.folds, 1):
-            raise ValueError(f"config.options.fold: expected a number from 0 to below options.folds = {self.folds}, got {self.fold}")
+            raise ValueError(
+                f"config.options.fold: expected a number from 0 to below options.folds = {self.folds}, got {self.fold}")
 
     def divides(self, hold_out: bool) -> bool:
-        """Whether some rows of the training file are not trained on; `hold_out`: evaluation is asked for without data of its own."""
+        """Whether some rows of the training file are not trained on; `hold_out`: evaluation is asked for without data
+        of its own.
+        """
         return self.train_share < 1.0 or self.folds > 0 or (hold_out and self.dev_share > 0.0)
 
 
@@ -53,15 +56,16 @@ class Parts:
 def check_eval_file(options: SplitOptions, eval_file: object) -> None:
     """Raises ValueError for an evaluation file of its own beside folds."""
     if options.folds and eval_file:
-        raise ValueError("--eval_file: expected none beside options.folds (--folds), which hold out a part of the training data")
+        raise ValueError(
+            "--eval_file: expected none beside options.folds (--folds), which hold out a part of the training data")
 
 
-def divide(options: SplitOptions, units: Sequence[Hashable], strata: Sequence[Hashable], hold_out: bool, where: str, rows: str = "rows",
-           unit: str = "") -> Parts:
+def divide(options: SplitOptions, units: Sequence[Hashable], strata: Sequence[Hashable], hold_out: bool, where: str,
+           rows: str = "rows", unit: str = "") -> Parts:
     """Divides rows, each with its unit and the stratum of it, into those to train on and those held out.
 
-    Rows are held out with `options.folds`, or with `hold_out` if there are enough for `options.dev_share`. `where` names the data, `rows`
-    and `unit` what they consist of, in the notes; without `unit`, units are equal texts.
+    Rows are held out with `options.folds`, or with `hold_out` if there are enough for `options.dev_share`. `where`
+    names the data, `rows` and `unit` what they consist of, in the notes; without `unit`, units are equal texts.
 
     Raises ValueError if there are fewer units than parts.
     """
@@ -73,7 +77,8 @@ def divide(options: SplitOptions, units: Sequence[Hashable], strata: Sequence[Ha
     order = stratified_order([strata[row] for row in first.values()], options.split_seed)
     count = len(order)
     if options.folds > count:
-        raise ValueError(f"{where}: expected at least options.folds = {options.folds} {unit or 'different texts'}, got {count}")
+        raise ValueError(
+            f"{where}: expected at least options.folds = {options.folds} {unit or 'different texts'}, got {count}")
     if options.folds:
         low, high = (count * number // options.folds for number in (options.fold, options.fold + 1))
     else:
@@ -81,30 +86,42 @@ def divide(options: SplitOptions, units: Sequence[Hashable], strata: Sequence[Ha
     held_out, pool = order[low:high], np.concatenate([order[:low], order[high:]])
     training = pool[:round(options.train_share * len(pool))]
     if not len(training):
-        name, share, of = ("train_share", options.train_share, len(pool)) if len(pool) else ("dev_share", options.dev_share, count)
+        name, share, of = ("train_share", options.train_share, len(pool)) if len(pool) else ("dev_share",
+                                                                                             options.dev_share, count)
         raise ValueError(f"{where}: options.{name} = {share:g} leaves nothing to train on of {of} {unit or 'texts'}")
     train, out = (np.flatnonzero(np.isin(numbers, part)) for part in (training, held_out))
     of_unit = f" of {len(held_out)} {unit}" if unit else ""
     notes = []
     if options.folds:
-        notes.append(f"{where}: fold {options.fold + 1} of {options.folds}: {len(out)} of its {len(units)} {rows}{of_unit} are held out")
+        notes.append(
+            f"{where}: fold {options.fold + 1} of {options.folds}: {len(out)} of its {len(units)} {rows}{of_unit} are "
+            f"held out"
+        )
     elif len(held_out):
-        notes.append(f"{where}: no evaluation data given, so {len(out)} of its {len(units)} {rows}{of_unit} are held out "
-                     f"(options.dev_share={options.dev_share:g})")
+        notes.append(
+            f"{where}: no evaluation data given, so {len(out)} of its {len(units)} {rows}{of_unit} are held out "
+            f"(options.dev_share={options.dev_share:g})")
     elif hold_out and options.dev_share:
-        notes.append(f"{where}: no evaluation data given, and {count} {unit or 'texts'} are too few to hold some out; nothing is evaluated")
+        notes.append(
+            f"{where}: no evaluation data given, and {count} {unit or 'texts'} are too few to hold some out; nothing "
+            f"is evaluated"
+        )
     if len(training) < len(pool):
-        notes.append(f"{where}: trains on {len(train)} of {len(units) - len(out)} {rows} (options.train_share={options.train_share:g})")
+        notes.append(
+            f"{where}: trains on {len(train)} of {len(units) - len(out)} {rows} "
+            f"(options.train_share={options.train_share:g})"
+        )
     if notes and not unit and count < len(units):
         notes.append(f"{where}: {len(units) - count} {rows} have the text of an earlier one; equal texts stay together")
     return Parts(train, out, tuple(notes))
 
 
 def stratified_order(strata: Sequence[Hashable], seed: int) -> np.ndarray:
-    """Returns an order of units [N], a function of the seed, every stretch of which has nearly the same share of each stratum.
+    """Returns an order of units [N], a function of the seed, every stretch of which has nearly the same share of each
+    stratum.
 
-    A unit's place is (rank + offset) / size in its stratum: its rank is random, the offset is one random number for the stratum. So a
-    longer beginning contains a shorter one.
+    A unit's place is (rank + offset) / size in its stratum: its rank is random, the offset is one random number for the
+    stratum. So a longer beginning contains a shorter one.
     """
     number_of: dict[Hashable, int] = {}
     numbers = np.array([number_of.setdefault(key, len(number_of)) for key in strata], np.int64)

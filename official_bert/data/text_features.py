@@ -1,4 +1,5 @@
-"""Model inputs made of texts (2018's `InputFeatures`): all ids in one array, from which each unpadded row is made on demand.
+"""Model inputs made of texts (2018's `InputFeatures`): all ids in one array, from which each unpadded row is made on
+demand.
 
 A row is packed and cut as in 2018 (`convert_single_example`); batches pad it.
 """
@@ -23,17 +24,21 @@ Truncate = Literal["head", "tail", "head_tail", "windows"]
 
 
 class TextFeatures(Sequence):
-    """`features[i]` is the dict of row i: `input_ids`, `input_mask`, `segment_ids` int32 [S], and its values in `extra`.
+    """`features[i]` is the dict of row i: `input_ids`, `input_mask`, `segment_ids` int32 [S], and its values in
+    `extra`.
 
-    `ids` holds all rows one after another; row i begins at `starts[i]`, and its segment 0 has `first_lengths[i]` tokens.
-    `extra` has a value for each text.
+    `ids` holds all rows one after another; row i begins at `starts[i]`, and its segment 0 has `first_lengths[i]`
+    tokens. `extra` has a value for each text.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], extra: Mapping[str, np.ndarray] | None = None):
         self.ids, self.starts, self.first_lengths = arrays["ids"], arrays["starts"], arrays["first_lengths"]
         self.longer = int(arrays["longer"])  # texts that were longer than the limit: cut, or in several windows
         self.texts = arrays.get("texts")  # the number of each row's text, if a text has several; they are in order
-        self.extra = {name: values if self.texts is None else values[self.texts] for name, values in (extra or {}).items()}
+        self.extra = {
+            name: values if self.texts is None else values[self.texts]
+            for name, values in (extra or {}).items()
+        }
 
     def __len__(self) -> int:
         return len(self.first_lengths)
@@ -100,8 +105,9 @@ def make_features(text: Sequence[str], text_pair: Sequence[str] | None, tokenize
                   cache_dir: str = "", truncate: Truncate = "head", doc_stride: int = 64) -> Mapping[str, np.ndarray]:
     """Makes the arrays of `TextFeatures`; keeps them between runs in `cache_dir`, if given.
 
-    `truncate` says which part of a text that is too long makes its row, or that single texts are cut into `windows` `doc_stride`
-    tokens apart, each of which is a row. Raises ValueError if `max_seq_length` leaves no room for the special tokens.
+    `truncate` says which part of a text that is too long makes its row, or that single texts are cut into `windows`
+    `doc_stride` tokens apart, each of which is a row. Raises ValueError if `max_seq_length` leaves no room for the
+    special tokens.
     """
     special = tokenizer.template.extra(text_pair is not None)
     if max_seq_length < special:
@@ -109,18 +115,21 @@ def make_features(text: Sequence[str], text_pair: Sequence[str] | None, tokenize
     pack = functools.partial(_pack_all, text, text_pair, tokenizer, max_seq_length, truncate, doc_stride)
     if not cache_dir:  # spares the digests
         return pack()
-    depends_on = {"layout": LAYOUT, "texts": [text_digest(text), text_digest(text_pair or [])], "pairs": text_pair is not None,
-                  "vocab": loading.digest(tokenizer.vocab_file), "do_lower_case": tokenizer.do_lower_case,
-                  "max_seq_length": max_seq_length}
+    depends_on = {
+        "layout": LAYOUT, "texts": [text_digest(text), text_digest(text_pair or [])], "pairs": text_pair is not None,
+        "vocab": loading.digest(tokenizer.vocab_file), "do_lower_case": tokenizer.do_lower_case,
+        "max_seq_length": max_seq_length
+    }
     depends_on |= {} if truncate == "head" else {"truncate": truncate, "doc_stride": doc_stride}
     return cached(cache_dir, depends_on, pack)
 
 
-def make_choice_features(rows: Sequence[tuple[str, Sequence[str]]], tokenizer: Tokenizer, max_seq_length: int, cache_dir: str = "",
-                         extra: Mapping[str, np.ndarray] | None = None) -> ChoiceFeatures:
-    """Makes an example of each text and its second texts: a row for each of them, and the example's values in `extra`."""
-    arrays = make_features([text for text, others in rows for _ in others], [other for _, others in rows for other in others],
-                           tokenizer, max_seq_length, cache_dir)
+def make_choice_features(rows: Sequence[tuple[str, Sequence[str]]], tokenizer: Tokenizer, max_seq_length: int,
+                         cache_dir: str = "", extra: Mapping[str, np.ndarray] | None = None) -> ChoiceFeatures:
+    """Makes an example of each text and its second texts: a row for each of them, and the example's values in `extra`.
+    """
+    arrays = make_features([text for text, others in rows for _ in others],
+                           [other for _, others in rows for other in others], tokenizer, max_seq_length, cache_dir)
     return ChoiceFeatures(TextFeatures(arrays), [len(others) for _, others in rows], extra or {})
 
 
@@ -148,11 +157,14 @@ def _pack_all(text: Sequence[str], text_pair: Sequence[str] | None, tokenizer: T
         ids.extend(row)
         first_lengths.append(len(row) - sum(segments))
         starts.append(len(ids))
-    return {"ids": np.array(ids, np.int32), "starts": np.array(starts), "first_lengths": np.array(first_lengths, np.int32),
-            "longer": np.array(longer)}
+    return {
+        "ids": np.array(ids, np.int32), "starts": np.array(starts), "first_lengths": np.array(first_lengths, np.int32),
+        "longer": np.array(longer)
+    }
 
 
-def _pack_windows(texts: Sequence[np.ndarray], template: Template, max_seq_length: int, stride: int) -> dict[str, np.ndarray]:
+def _pack_windows(texts: Sequence[np.ndarray], template: Template, max_seq_length: int,
+                  stride: int) -> dict[str, np.ndarray]:
     """A row for each window over a text; a text without tokens has one row."""
     room = max_seq_length - template.extra(False)
     ids, starts, owners = array.array("i"), [0], []
@@ -161,5 +173,7 @@ def _pack_windows(texts: Sequence[np.ndarray], template: Template, max_seq_lengt
             ids.extend(template.pack(tokens[start:start + length].tolist())[0])
             starts.append(len(ids))
             owners.append(number)
-    return {"ids": np.array(ids, np.int32), "starts": np.array(starts), "first_lengths": np.diff(starts).astype(np.int32),
-            "longer": np.array(sum(len(tokens) > room for tokens in texts)), "texts": np.array(owners)}
+    return {
+        "ids": np.array(ids, np.int32), "starts": np.array(starts), "first_lengths": np.diff(starts).astype(np.int32),
+        "longer": np.array(sum(len(tokens) > room for tokens in texts)), "texts": np.array(owners)
+    }

@@ -1,4 +1,5 @@
-"""Fine-tuning from Python: `fine_tune` takes files, or tables in memory, and gives the metrics, a predictor and the wrong answers.
+"""Fine-tuning from Python: `fine_tune` takes files, or tables in memory, and gives the metrics, a predictor and the
+wrong answers.
 
 `run_finetuning` is the same on the command line.
 """
@@ -47,9 +48,12 @@ from official_bert.training.running.cluster import Placement, is_first_worker
 from official_bert.training.task import TRAIN_AND_EVALUATE, DataFiles, Steps, TaskBase
 from official_bert.typed_values import did_you_mean
 
-ARGUMENTS = ("train", "eval", "predict", "data_dir", "init_checkpoint", "config", "cache_dir", "output_dir", "report")  # of `fine_tune`
+# of `fine_tune`
+ARGUMENTS = ("train", "eval", "predict", "data_dir", "init_checkpoint", "config", "cache_dir", "output_dir", "report")
 HEIGHT = 700  # of a report in a notebook, pixels
-SECTIONS = {"model": ModelConfig, "tokenizer": TokenizerConfig, "optimizer": OptimizerConfig, "training": TrainingConfig}
+SECTIONS = {
+    "model": ModelConfig, "tokenizer": TokenizerConfig, "optimizer": OptimizerConfig, "training": TrainingConfig
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +62,8 @@ class FineTuned:
 
     metrics: Mapping[str, float]
     output_dir: str
-    files: DataFiles | None = dataclasses.field(default=None, repr=False, compare=False)  # of its training; None: not known
+    # of its training; None: not known
+    files: DataFiles | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @functools.cached_property
     def predictor(self) -> Predictor:
@@ -73,46 +78,61 @@ class FineTuned:
         return evaluate(self.output_dir, data, options).metrics
 
     def mistakes(self, data: Any = None, **options: Any) -> Any:
-        """Returns a pandas frame of the rows that are answered wrongly, the most confident first: `text`, `label` (the right one),
-        `answer`, and `probability:NAME` for each label.
+        """Returns a pandas frame of the rows that are answered wrongly, the most confident first: `text`, `label` (the
+        right one), `answer`, and `probability:NAME` for each label.
 
-        The rows are those of `data`, read with `options` as in `evaluate` (by default of the run's own evaluation), and the index has
-        their numbers from 0. Raises ValueError if no data are known (a run that was loaded), and for scores, tags and search, whose answers
-        are more or less right.
+        The rows are those of `data`, read with `options` as in `evaluate` (by default of the run's own evaluation), and
+        the index has their numbers from 0. Raises ValueError if no data are known (a run that was loaded), and for
+        scores, tags and search, whose answers are more or less right.
         """
         import pandas
         if data is None and self.files is None:
-            raise ValueError(f"{self.output_dir}: expected data, as in mistakes(rows): the run was loaded without those of its evaluation")
+            raise ValueError(
+                f"{self.output_dir}: expected data, as in mistakes(rows): the run was loaded without those of its "
+                f"evaluation"
+            )
         evaluated = evaluate(self.output_dir, self.files if data is None else data, options)
         task, answers = evaluated.resolved.task, evaluated.answers()
         rows = []
         for name, answered in answers.items():
             if answered.right is None:
-                raise ValueError(f"task {task.config.task}: expected right and wrong answers, got scores; the report shows the largest "
-                                 "errors")
+                raise ValueError(
+                    f"task {task.config.task}: expected right and wrong answers, got scores; the report shows the "
+                    f"largest "
+                    "errors")
             for number in (~answered.right).nonzero()[0]:
                 shares = answered.probabilities[number] if answered.probabilities else {}
-                rows.append({"row": int(number), **({"set": name.strip("_")} if len(answers) > 1 else {}),
-                             "text": answered.questions[number], "label": answered.gold[number], "answer": answered.answers[number],
-                             **{f"probability:{label}": share for label, share in shares.items()}})
+                rows.append({
+                    "row": int(number),
+                    **({"set": name.strip("_")} if len(answers) > 1 else {}), "text": answered.questions[number],
+                    "label": answered.gold[number], "answer": answered.answers[number],
+                    **{f"probability:{label}": share
+                       for label, share in shares.items()}
+                })
         if not answers:
-            raise ValueError(f"task {task.config.task}: expected labels or choices for texts, or answers to questions; the report shows "
-                             "what this task gets wrong")
-        rows.sort(key=lambda row: -max((share for key, share in row.items() if key.startswith("probability:")), default=0.0))
+            raise ValueError(
+                f"task {task.config.task}: expected labels or choices for texts, or answers to questions; the report "
+                f"shows "
+                "what this task gets wrong")
+        rows.sort(
+            key=lambda row: -max((share for key, share in row.items() if key.startswith("probability:")), default=0.0))
         return pandas.DataFrame(rows, columns=None if rows else ["row", "text", "label", "answer"]).set_index("row")
 
     def _repr_html_(self) -> str:
         run = RunFolder(self.output_dir)
         if exists(path := run.file(PAGE_FILE)):
-            return (f'<iframe srcdoc="{html.escape(read_text(path))}" sandbox width="100%" height="{HEIGHT}" style="border:0" '
-                    f'title="{html.escape(run.path)}"></iframe>')
+            return (
+                f'<iframe srcdoc="{html.escape(read_text(path))}" sandbox width="100%" height="{HEIGHT}" '
+                f'style="border:0" '
+                f'title="{html.escape(run.path)}"></iframe>')
         rows = "".join(f"<tr><td>{html.escape(name)}</td><td>{metric_text.shown(name, value)}</td></tr>"
                        for name, value in self.metrics.items())
         return f"<p>{html.escape(run.path)}</p><table>{rows}</table>"
 
 
 def load_run(path: str | os.PathLike) -> FineTuned:
-    """Loads a finished fine-tuning from its folder, or the best one of a search: metrics, predictor, `evaluate`, `mistakes(rows)`.
+    """Loads a finished fine-tuning from its folder, or the best one of a search: metrics, predictor, `evaluate`,
+    `mistakes(rows)`.
 
     Raises ValueError if there is no run.
     """
@@ -128,25 +148,29 @@ def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, ev
               **options: Any) -> FineTuned:
     """Fine-tunes on a task, evaluates on `eval` and, if `predict` is given, writes answers into `output_dir`.
 
-    Data are paths, or rows in memory: lists of dicts, pandas frames, splits of the `datasets` library; `data_dir` is a folder in the
-    task's published layout. `init_checkpoint` has any format and gives the model's size, vocabulary and casing. `options` are the
-    configuration's keys: those of the task (`max_seq_length=128`, `text_column="review"`), of training (`epochs=3`, `batch_size=16`),
-    optimizer (`learning_rate=3e-5`), model and tokenizer, and `seed`; if two sections have a name, the dotted one says which:
-    `**{"optimizer.name": "lamb"}`. They override the YAML `config`. The same call continues a stopped run.
+    Data are paths, or rows in memory: lists of dicts, pandas frames, splits of the `datasets` library; `data_dir` is a
+    folder in the task's published layout. `init_checkpoint` has any format and gives the model's size, vocabulary and
+    casing. `options` are the
+    configuration's keys: those of the task (`max_seq_length=128`, `text_column="review"`), of training (`epochs=3`,
+    `batch_size=16`), optimizer (`learning_rate=3e-5`), model and tokenizer, and `seed`; if two sections have a name,
+    the dotted one says which: `**{"optimizer.name": "lamb"}`. They override the YAML `config`. The same call continues
+    a stopped run.
 
-    With `eval`, every epoch is measured, the best checkpoint answers (`answer_with="last"`: the last), `patience=3` stops early, and the
-    folder gets a report.
+    With `eval`, every epoch is measured, the best checkpoint answers (`answer_with="last"`: the last), `patience=3`
+    stops early, and the folder gets a report.
 
     Raises ValueError, naming file and line or `train[row 3]` (rows count from 0), before training begins.
     """
     check_backend()
-    files = DataFiles(train_file=as_source(train, "train"), eval_file=as_source(eval, "eval"), predict_file=as_source(predict, "predict"),
-                      data_dir=os.fspath(data_dir), cache_dir=os.path.expanduser(cache_dir), allow_same_data=allow_same_data)
+    files = DataFiles(train_file=as_source(train, "train"), eval_file=as_source(eval, "eval"),
+                      predict_file=as_source(predict, "predict"), data_dir=os.fspath(data_dir),
+                      cache_dir=os.path.expanduser(cache_dir), allow_same_data=allow_same_data)
     run, init_checkpoint = RunFolder(os.fspath(output_dir)), os.fspath(init_checkpoint)
     flags = {_dotted(task, key): value for key, value in options.items()}
-    resolved = make_config(task, ConfigSources(os.fspath(config), flags=flags), init_checkpoint, run.path, report=report)
-    tuning = runs.FineTuning(load_task(resolved), files, run, Placement(), init_checkpoint, Steps(predict=predict is not None),
-                             report=report, asked_keys=flags)
+    resolved = make_config(task, ConfigSources(os.fspath(config), flags=flags), init_checkpoint, run.path,
+                           report=report)
+    tuning = runs.FineTuning(load_task(resolved), files, run, Placement(), init_checkpoint,
+                             Steps(predict=predict is not None), report=report, asked_keys=flags)
     return FineTuned(tuning.carry_out(), run.path, files)
 
 
@@ -166,11 +190,13 @@ def make_config(task: str, sources: ConfigSources, init_checkpoint: str, output_
     return config
 
 
-def config_of_run(output_dir: str, init_checkpoint: str, sources: ConfigSources, report: Callable[[str], None] = print) -> Config | None:
-    """The configuration of the run in `output_dir`, or of the run of the same task that `init_checkpoint` is; None if neither is one.
+def config_of_run(output_dir: str, init_checkpoint: str, sources: ConfigSources,
+                  report: Callable[[str], None] = print) -> Config | None:
+    """The configuration of the run in `output_dir`, or of the run of the same task that `init_checkpoint` is; None if
+    neither is one.
 
-    Reports what is other than in training, and which of the YAML's own values do not count. Raises ValueError for another casing or
-    vocabulary.
+    Reports what is other than in training, and which of the YAML's own values do not count. Raises ValueError for
+    another casing or vocabulary.
     """
     for run in (RunFolder(output_dir), RunFolder.holding(init_checkpoint) or RunFolder("")):
         folder, trained, config = run.path, run.config(), run.config(sources.overrides, sources.flags)
@@ -180,10 +206,16 @@ def config_of_run(output_dir: str, init_checkpoint: str, sources: ConfigSources,
             casing.agreed(trained.tokenizer.do_lower_case, config.tokenizer.do_lower_case, folder)
             for vocab_file in (sources.flags.get("tokenizer.vocab_file"), config.tokenizer.vocab_file):
                 _check_same_words(trained.tokenizer.vocab_file, vocab_file or "", folder)
-            if changed := [change.describe() for change in differences(to_dict(trained), to_dict(config)) if not may_change(change.key)]:
+            if changed := [
+                    change.describe() for change in differences(to_dict(trained), to_dict(config))
+                    if not may_change(change.key)
+            ]:
                 report(f"{folder}: other than in training: {'; '.join(changed)}")
             if sources.path and (unread := _unread(sources.path, trained)):
-                report(f"{sources.path}: its values yield to those of the run in {folder}, --set would not: {'; '.join(unread)}")
+                report(
+                    f"{sources.path}: its values yield to those of the run in {folder}, --set would not: "
+                    f"{'; '.join(unread)}"
+                )
             return config
     return None
 
@@ -191,24 +223,33 @@ def config_of_run(output_dir: str, init_checkpoint: str, sources: ConfigSources,
 def _unread(path: str, config: Config) -> list[str]:
     """Describes the values of a YAML, without those of its `base:`, that are other than those of a run."""
     in_file = to_dict(build(Config, merge(to_dict(config), inherited_and_own(path)[1]), "config"))
-    return [change.describe() for change in differences(in_file, to_dict(config)) if change.key != "tokenizer.vocab_file"]
+    return [
+        change.describe() for change in differences(in_file, to_dict(config)) if change.key != "tokenizer.vocab_file"
+    ]
 
 
 def _check_same_words(run_file: str, vocab_file: str, folder: str) -> None:
     """Raises ValueError for a vocabulary file with other words than that of the run in a folder, if there are both."""
-    if vocab_file != run_file and exists(run_file) and exists(vocab_file) and loading.entries(run_file) != loading.entries(vocab_file):
-        raise ValueError(f"--vocab_file={vocab_file}: {folder} was trained with another vocabulary; leave --vocab_file out to use its own")
+    if vocab_file != run_file and exists(run_file) and exists(vocab_file) and loading.entries(
+            run_file) != loading.entries(vocab_file):
+        raise ValueError(
+            f"--vocab_file={vocab_file}: {folder} was trained with another vocabulary; leave --vocab_file out to use "
+            f"its own"
+        )
 
 
 def check_settings(config: Config, settings: Iterable[search.Setting], asked_keys: Iterable[str], placement: Placement,
                    init_checkpoint: str = "", steps: Steps = TRAIN_AND_EVALUATE) -> None:
-    """Raises ValueError, before a search trains its first setting, for one that needs no data to be wrong: it contradicts the initial
-    checkpoint, makes a value do nothing that it has or that is `asked_keys` for, or does not fit the model or the devices.
+    """Raises ValueError, before a search trains its first setting, for one that needs no data to be wrong: it
+    contradicts the initial checkpoint, makes a value do nothing that it has or that is `asked_keys` for, or does not
+    fit the model or the devices.
     """
     with make_strategy(placement).scope():  # its replicas share a batch
         for setting in settings:
             if fixed := {key: value for key, value in setting.items() if key in FIXED_BY_CHECKPOINT}:
-                load_config(flags=fixed, checkpoint=run_config.checkpoint_values(init_checkpoint, vocab_file=config.tokenizer.vocab_file))
+                load_config(
+                    flags=fixed, checkpoint=run_config.checkpoint_values(init_checkpoint,
+                                                                         vocab_file=config.tokenizer.vocab_file))
             varied = search.with_setting(config, setting)
             run_config.refuse_overridden(varied, {*asked_keys, *setting})
             guards.check_counted(varied.training)
@@ -216,9 +257,10 @@ def check_settings(config: Config, settings: Iterable[search.Setting], asked_key
             load_task(varied).check(steps)
 
 
-def classify_as_in_2018(task: TaskBase, files: DataFiles, run: RunFolder, placement: Placement, init_checkpoint: str, steps: Steps) -> None:
-    """Trains, evaluates and predicts as `FineTuning` does, with the output files of 2018's `run_classifier.py`: the names in
-    `eval_results.txt`, and the probabilities of the labels.
+def classify_as_in_2018(task: TaskBase, files: DataFiles, run: RunFolder, placement: Placement, init_checkpoint: str,
+                        steps: Steps) -> None:
+    """Trains, evaluates and predicts as `FineTuning` does, with the output files of 2018's `run_classifier.py`: the
+    names in `eval_results.txt`, and the probabilities of the labels.
     """
     best = task.config.training.answer_with == "best"
     if not steps.train:
@@ -246,13 +288,18 @@ def _dotted(task: str, key: str) -> str:
     if "." in key or key == "seed":
         return key
     options = task_class("glue" if dataset_name(task) else task, "task").Options
-    fields = {section: {field.name for field in dataclasses.fields(kind)} for section, kind in {**SECTIONS, "options": options}.items()}
+    fields = {
+        section: {field.name
+                  for field in dataclasses.fields(kind)}
+        for section, kind in {**SECTIONS, "options": options}.items()
+    }
     keys = [f"{section}.{key}" for section, names in fields.items() if key in names]
     if len(keys) > 1:
         raise ValueError(f"{key}: expected the section with it, as in **{{{' or '.join(map(repr, keys))}: ...}}")
     if not keys:
         known = ["seed", *sorted(set().union(*fields.values()))]
-        own = FLAG_KEYS[key].rpartition(".")[2] if key in FLAG_KEYS else key  # 2018's names, which others have taken over
+        # 2018's names, which others have taken over
+        own = FLAG_KEYS[key].rpartition(".")[2] if key in FLAG_KEYS else key
         near = did_you_mean(own, [*known, *ARGUMENTS])
         raise ValueError(f"{key}: {f'no such keyword; {near}' if near else 'expected one of ' + ', '.join(known)}")
     return keys[0]

@@ -1,8 +1,9 @@
-"""Batch prediction: answers to many rows, several files in, shards out, in bounded memory, resumed after a kill, by several processes.
+"""Batch prediction: answers to many rows, several files in, shards out, in bounded memory, resumed after a kill, by
+several processes.
 
-Each shard is made of the parts that follow each other in the input, PART rows each. A part is answered as one, whatever was answered
-before, and kept in the journal of its shard: a resumed run writes the same bytes. A process takes the shards in order that nobody has
-locked, so that the same command, started several times, shares them.
+Each shard is made of the parts that follow each other in the input, PART rows each. A part is answered as one, whatever
+was answered before, and kept in the journal of its shard: a resumed run writes the same bytes. A process takes the
+shards in order that nobody has locked, so that the same command, started several times, shares them.
 """
 
 import base64
@@ -45,24 +46,31 @@ def is_many(input_file: str, output_file: str) -> bool:
     """Whether rows are answered in shards: several files, or an output NAME@N."""
     if not input_file or input_file == "-":
         return False
-    several = not files.exists(input_file) and (files.shard_names(input_file) != [input_file] or any(sign in input_file for sign in "*?[,"))
+    several = not files.exists(input_file) and (files.shard_names(input_file) != [input_file]
+                                                or any(sign in input_file for sign in "*?[,"))
     return several or files.shard_names(output_file) != [output_file]
 
 
 def form_of(output_format: str, outputs: Sequence[str], keep: Sequence[str]) -> Form:
-    """Returns the form of the shards. Raises ValueError for one that cannot hold the answers, or is not written in parts."""
+    """Returns the form of the shards. Raises ValueError for one that cannot hold the answers, or is not written in
+    parts.
+    """
     if output_format not in FORMS:
-        raise ValueError(f"--output_format={output_format}: expected one of {', '.join(filter(None, FORMS))} for several files or shards; "
-                         "other forms are written from one file into one")
+        raise ValueError(
+            f"--output_format={output_format}: expected one of {', '.join(filter(None, FORMS))} for several files or "
+            f"shards; "
+            "other forms are written from one file into one")
     if output_format == "npy" and "embedding" not in outputs:
-        raise ValueError(f"--output_format=npy: expected a model that gives embeddings, got one that gives {', '.join(outputs)}")
+        raise ValueError(
+            f"--output_format=npy: expected a model that gives embeddings, got one that gives {', '.join(outputs)}")
     if output_format == "npy" and keep:
         raise ValueError(f"--keep_columns={keep[0]}: an array has no place for it; --output_format=parquet has")
     if output_format == "parquet" and "embedding" in outputs:
         return "vectors_parquet"
     if output_format in ("jsonl", "parquet") and not {"label", "labels", "score", "choice"} & {*outputs}:
-        raise ValueError(f"--output_format={output_format}: expected none, or outputs, because training reads no such answers "
-                         f"({', '.join(outputs)})")
+        raise ValueError(
+            f"--output_format={output_format}: expected none, or outputs, because training reads no such answers "
+            f"({', '.join(outputs)})")
     return {"": "lines", "outputs": "lines"}.get(output_format, output_format)  # type: ignore[return-value]
 
 
@@ -95,11 +103,14 @@ class ManyAnswers:
     def write(self) -> None:
         """Answers all rows that nobody has answered yet, and says what is left to other processes.
 
-        Raises ValueError, before any answer, for rows that cannot be read, fewer rows than shards, and outputs of other inputs.
+        Raises ValueError, before any answer, for rows that cannot be read, fewer rows than shards, and outputs of other
+        inputs.
         """
         preflight.check_outputs([*self.outputs, self.manifest], self.inputs, self.input_file)
         counts = self._counts()
-        shards = list(itertools.pairwise(round(number * sum(counts) / len(self.outputs)) for number in range(len(self.outputs) + 1)))
+        shards = list(
+            itertools.pairwise(
+                round(number * sum(counts) / len(self.outputs)) for number in range(len(self.outputs) + 1)))
         waiting = {path: bounds for path, bounds in zip(self.outputs, shards) if not files.exists(path)}
         if not waiting:
             print(f"{self.manifest}: all {sum(counts):,} rows are answered; --discard answers them again")
@@ -115,15 +126,19 @@ class ManyAnswers:
                 rows_done += end - start
             reporter.show(f"answering {rows_left:,} rows", 1.0)
         if busy := [path for path in waiting if not files.exists(path)]:
-            print(f"{len(busy)} of {len(self.outputs)} files are being answered by other processes, first {busy[0]}; the same command "
-                  "finishes what they leave")
+            print(
+                f"{len(busy)} of {len(self.outputs)} files are being answered by other processes, first {busy[0]}; "
+                f"the same command "
+                "finishes what they leave")
 
     @functools.cached_property
     def _made_of(self) -> dict[str, Any]:
         """What decides the answers, by the name that the user knows; JSON values."""
-        made_of = {"input_file": list(map(_identity, self.inputs)), "model": _weights(self.predictor.path), "output_format": self.form,
-                   "options": dict(self.options), "set": list(self.overrides),
-                   "keep_columns": list(self.model_inputs.keep), "part": PART}
+        made_of = {
+            "input_file": list(map(_identity, self.inputs)), "model": _weights(self.predictor.path),
+            "output_format": self.form, "options": dict(self.options), "set": list(self.overrides),
+            "keep_columns": list(self.model_inputs.keep), "part": PART
+        }
         return json.loads(json.dumps(made_of))
 
     def _counts(self) -> list[int]:
@@ -136,22 +151,28 @@ class ManyAnswers:
             manifest = files.read_json(self.manifest, "list of what the answers are made of")
             before = manifest.get("made_of", {}) if isinstance(manifest, dict) else {}
             if changed := sorted(changed_keys(dict.fromkeys(made_of) | before, made_of)):
-                raise ValueError(f"{self.manifest}: its answers are those of another {' and another '.join(changed)}; give another "
-                                 "--output_file, or --discard to answer anew")
+                raise ValueError(
+                    f"{self.manifest}: its answers are those of another {' and another '.join(changed)}; give another "
+                    "--output_file, or --discard to answer anew")
             return manifest["rows"]
         if there := [path for path in self.outputs if files.exists(path)]:
-            raise ValueError(f"{there[0]}: is there already, and {self.manifest}, which would say what it is made of, is not; --discard "
-                             "replaces it")
+            raise ValueError(
+                f"{there[0]}: is there already, and {self.manifest}, which would say what it is made of, is not; "
+                f"--discard "
+                "replaces it")
         types: dict[str, tuple[type, str]] | None = {} if self.form in ("parquet", "vectors_parquet") else None
         counts = [_count(path, self.model_inputs.read_parts, types) for path in self.inputs]
         if sum(counts) < len(self.outputs):
-            raise ValueError(f"--output_file: expected at most as many files as rows, got {len(self.outputs)} for {sum(counts)}")
+            raise ValueError(
+                f"--output_file: expected at most as many files as rows, got {len(self.outputs)} for {sum(counts)}")
         with files.written_whole(self.manifest) as file:
             json.dump({"made_of": made_of, "rows": counts}, file)
         return counts
 
     def _answer_shard(self, path: str, rows: "_Rows", start: int, end: int, show: Callable[[int], None]) -> None:
-        """Answers the rows of a shard, those in its journal excepted, and writes it. Raises BusyError if another process does."""
+        """Answers the rows of a shard, those in its journal excepted, and writes it. Raises BusyError if another
+        process does.
+        """
         with WorkFolder(work_path(path), self._made_of | {"rows": [start, end]}, self.discard) as work:
             if files.exists(path):  # another process has just written it
                 return
@@ -190,7 +211,9 @@ class _Rows:
         self.rows: Iterator[Row] = iter(())
 
     def between(self, start: int, end: int) -> list[Row]:
-        """Returns the rows from `start` to `end`, of all files. Raises ValueError if a file has fewer rows than were counted."""
+        """Returns the rows from `start` to `end`, of all files. Raises ValueError if a file has fewer rows than were
+        counted.
+        """
         if self.place < 0 or start < self.place:
             number = max(number for number, first in enumerate(self.starts[:-1]) if first <= start)
             self.place = self.starts[number]
@@ -199,7 +222,8 @@ class _Rows:
             pass
         rows = list(itertools.islice(self.rows, end - start))
         if len(rows) != end - start:
-            raise ValueError(f"{self.paths[-1]}: expected {self.starts[-1]:,} rows in all, as they were counted; did a file change?")
+            raise ValueError(
+                f"{self.paths[-1]}: expected {self.starts[-1]:,} rows in all, as they were counted; did a file change?")
         self.place = end
         return rows
 
@@ -207,7 +231,8 @@ class _Rows:
 def _count(path: str, read: Read, types: dict[str, tuple[type, str]] | None) -> int:
     """Counts the rows of a file; those of Parquet without reading them.
 
-    Notes the `types` of the columns, each with the file that has it first, unless they are None. Raises ValueError for a column of two.
+    Notes the `types` of the columns, each with the file that has it first, unless they are None. Raises ValueError for
+    a column of two.
     """
     if path.lower().endswith(".parquet") and not files.is_remote(path):
         import pyarrow.lib
@@ -228,8 +253,10 @@ def _note_types(rows: Sequence[Row], path: str, types: dict[str, tuple[type, str
     for name, value in itertools.chain.from_iterable(row.items() for row in rows):
         value_type, where = types.setdefault(name, (type(value), path)) if value is not None else (type(None), path)
         if type(value) is not value_type:
-            raise ValueError(f"--output_format=parquet: column {name!r}: expected values of one type, got {value_type.__name__} in {where} "
-                             f"and {type(value).__name__} in {path}; --output_format=outputs writes JSON lines, which hold any")
+            raise ValueError(
+                f"--output_format=parquet: column {name!r}: expected values of one type, got {value_type.__name__} in "
+                f"{where} "
+                f"and {type(value).__name__} in {path}; --output_format=outputs writes JSON lines, which hold any")
 
 
 def _identity(path: str) -> list:
@@ -264,8 +291,10 @@ def _write_parquet(path: str, replay: Callable[[], Iterator[Any]], _: int) -> No
         schema = functools.reduce(lambda schema, other: pyarrow.unify_schemas([schema, other]),
                                   (_table(entry).schema for entry in replay()))
     except pyarrow.lib.ArrowException as error:
-        raise ValueError(f"--output_format=parquet: expected values of one type in each column ({str(error).splitlines()[0]}); JSON lines "
-                         "hold any (--output_format=outputs)") from None
+        raise ValueError(
+            f"--output_format=parquet: expected values of one type in each column ({str(error).splitlines()[0]}); "
+            f"JSON lines "
+            "hold any (--output_format=outputs)") from None
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         for entry in replay():
             writer.write_table(_table(entry, schema))
@@ -286,7 +315,8 @@ def _write_array(path: str, replay: Callable[[], Iterator[Mapping[str, Any]]], c
     with open(path, "wb") as file:
         for number, entry in enumerate(replay()):
             if not number:
-                np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (count, entry["width"])})
+                np.lib.format.write_array_header_1_0(
+                    file, {"descr": "<f4", "fortran_order": False, "shape": (count, entry["width"])})
             file.write(_vectors(entry).tobytes())
 
 
@@ -295,4 +325,6 @@ def _vectors(entry: Mapping[str, Any]) -> np.ndarray:
 
 
 _WRITERS: Mapping[str, Callable[[str, Callable[[], Iterator[Any]], int], None]] = {
-    "lines": _write_lines, "jsonl": _write_lines, "parquet": _write_parquet, "vectors_parquet": _write_parquet, "npy": _write_array}
+    "lines": _write_lines, "jsonl": _write_lines, "parquet": _write_parquet, "vectors_parquet": _write_parquet,
+    "npy": _write_array
+}

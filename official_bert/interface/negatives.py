@@ -23,7 +23,8 @@ from official_bert.files import full_disk_names
 from official_bert.interface.predictor import Predictor
 
 TEXTS_AT_ONCE = 4096  # encoded, before the next ones are taken
-Ranking = tuple[np.ndarray, np.ndarray, np.ndarray]  # scores [Q,K], numbers of passages [Q,K], scores of the rows' positives [N]
+# scores [Q,K], numbers of passages [Q,K], scores of the rows' positives [N]
+Ranking = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Material:
 
     rows: LabelledTexts
     passages: Sequence[str]
-    own: Mapping[str, set[str]] = dataclasses.field(default_factory=dict)  # by query: the passage of its id, which is no negative
+    # by query: the passage of its id, which is no negative
+    own: Mapping[str, set[str]] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def queries(self) -> dict[str, int]:
@@ -63,7 +65,8 @@ def read_material(train_file: str, corpus_file: str, columns: SearchColumns, cor
         passages += labelled_texts.texts(TableOptions().read_table(corpus_file, [corpus_column]), corpus_column)
     passages = [text for text in dict.fromkeys(passages) if text.strip()]
     if len(passages) < 2:
-        raise ValueError(f"{train_file}: expected at least two different passages, got {len(passages)}; --corpus_file adds some")
+        raise ValueError(
+            f"{train_file}: expected at least two different passages, got {len(passages)}; --corpus_file adds some")
     return Material(rows, passages, own)
 
 
@@ -99,10 +102,11 @@ def rank_by_vectors(material: Material, depth: int, model: Predictor, batch_size
 
 def mine(material: Material, ranking: Ranking, rules: MiningRules, seed: int, cross_encoder: Predictor | None = None,
          cross_encoder_margin: float = 0.0, batch_size: int = 32) -> Iterator[dict[str, Any]]:
-    """Gives each pair as a row that retrieval and reranking read, with the negatives that `rules` allow, if there are any.
+    """Gives each pair as a row that retrieval and reranking read, with the negatives that `rules` allow, if there are
+    any.
 
-    A cross-encoder leaves out passages whose score is above the positive's less the margin: answers that nobody marked. Then the row
-    also has its `scores`, of the positive and of each negative.
+    A cross-encoder leaves out passages whose score is above the positive's less the margin: answers that nobody marked.
+    Then the row also has its `scores`, of the positive and of each negative.
     """
     scores, numbers, positives = ranking
     place_of = material.passage_numbers

@@ -34,14 +34,20 @@ def check_format(form: str, outputs: Sequence[str]) -> None:
         return
     if "entities" in outputs:
         if form == "csv":
-            raise ValueError("--output_format=csv: expected jsonl, parquet, conll or a form of entities, for a text has several entities")
+            raise ValueError(
+                "--output_format=csv: expected jsonl, parquet, conll or a form of entities, for a text has several "
+                "entities"
+            )
     elif form not in TABLES or not {*ANSWERS} & {*outputs}:
-        expected = f"one of {', '.join(TABLES)}" if {*ANSWERS} & {*outputs} else "none, because training reads no such answers"
+        expected = f"one of {', '.join(TABLES)}" if {*ANSWERS} & {*outputs
+                                                                  } else "none, because training reads no such answers"
         raise ValueError(f"--output_format={form}: expected {expected}, for a model that gives {', '.join(outputs)}")
 
 
 def check_name(path: str) -> None:
-    """Raises ValueError for an --output_file, NAME@8 too, whose name ends as that of a packed file: answers are not packed."""
+    """Raises ValueError for an --output_file, NAME@8 too, whose name ends as that of a packed file: answers are not
+    packed.
+    """
     name = path if shard_names(path) == [path] else path.rpartition("@")[0]
     if packing := next(filter(name.lower().endswith, PACKED), ""):
         raise ValueError(f"--output_file={path}: expected a name without {packing}: answers are written unpacked")
@@ -53,7 +59,8 @@ def ends_alike(path: str, output: str) -> bool:
 
 
 def files_of(path: str, form: str, source: str) -> list[str]:
-    """The files that are written for an output, in the form that is asked for; [] for a folder, which must be new or empty.
+    """The files that are written for an output, in the form that is asked for; [] for a folder, which must be new or
+    empty.
 
     Without a form, answers to brat's files are brat's if both names end alike.
     """
@@ -70,7 +77,8 @@ def write_answers(path: str, form: str, rows: Rows, answers: Rows,
                   config: Config | None, originals: Sequence[Any] = (), encoding: str = "") -> None:
     """Writes rows with their answers, in a form of `OUTPUT_FORMATS`, as the task of `config` reads them to train.
 
-    `originals` are the rows of a file in the same form of entities, whose other parts are kept; `encoding` is that of its texts.
+    `originals` are the rows of a file in the same form of entities, whose other parts are kept; `encoding` is that of
+    its texts.
     """
     if answers and "entities" in answers[0]:
         _write_entities(path, form, rows, answers, config, originals, encoding)
@@ -86,15 +94,19 @@ def labelled(row: Row, answer: Row, config: Config | None, form: str) -> dict[st
     value = next(answer[name] for name in ANSWERS if name in answer)
     if isinstance(value, list) and form == "csv":
         value = (task.option("label_separator", ",") if task else ",").join(value)
-    cells = {names.get(name, name): json.dumps(cell, ensure_ascii=False) if form == "csv" and isinstance(cell, (list, dict)) else cell
-            for name, cell in row.items()}
+    cells = {
+        names.get(name, name): json.dumps(cell, ensure_ascii=False)
+        if form == "csv" and isinstance(cell, (list, dict)) else cell
+        for name, cell in row.items()
+    }
     return cells | {(task and task.option("label_column", "")) or "label": value}
 
 
 def _write_entities(path: str, form: str, rows: Rows, answers: Rows,
                     config: Config | None, originals: Sequence[Any], encoding: str) -> None:
     """Writes texts with their entities."""
-    records = [(row["text"], [Span(start, end, kind) for start, end, kind in zip(answer["starts"], answer["ends"], answer["types"])])
+    records = [(row["text"],
+                [Span(start, end, kind) for start, end, kind in zip(answer["starts"], answer["ends"], answer["types"])])
                for row, answer in zip(rows, answers)]
     if config and config.options.get("places") == "utf16" and form in span_forms.BY_NAME:
         records = [(text, span_forms.in_utf16(text, spans)) for text, spans in records]
@@ -113,7 +125,10 @@ def _write_entities(path: str, form: str, rows: Rows, answers: Rows,
             else:
                 file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in written)
         return
-    tagged = [span_forms.tags_of(text, spans, f"row {number}", Reading("longest")) for number, (text, spans) in enumerate(records, 1)]
+    tagged = [
+        span_forms.tags_of(text, spans, f"row {number}", Reading("longest"))
+        for number, (text, spans) in enumerate(records, 1)
+    ]
     if form == "conll":
         write_columns(path, [Sentence(tuple(words), (), 0, 0) for words, _ in tagged], [tags for _, tags in tagged])
     else:
@@ -130,7 +145,8 @@ def _write_table(path: str, form: str, rows: Rows) -> None:
         return
     with written_whole(path) as file:
         if form == "csv":
-            writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+            writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)),
+                                    lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
         else:

@@ -1,7 +1,8 @@
-"""Answers many raw texts with a model that is loaded once: texts are batched by length, answers keep the order of the texts.
+"""Answers many raw texts with a model that is loaded once: texts are batched by length, answers keep the order of the
+texts.
 
-A model is a training run's folder, a checkpoint of any format or an exported model, also for ONNX Runtime or LiteRT; all of them use the
-same graph, in which another runtime computes the rows of ids.
+A model is a training run's folder, a checkpoint of any format or an exported model, also for ONNX Runtime or LiteRT;
+all of them use the same graph, in which another runtime computes the rows of ids.
 """
 
 import contextlib
@@ -41,27 +42,26 @@ from official_bert.typed_values import did_you_mean
 Row = Mapping[str, Any]
 INPUT_ORDER = ("text", "text_pair", "question", "context", "choices")  # of columns; a SavedModel's inputs have no order
 # Options of tasks that say how data are read, and change nothing in a trained model.
-READING_OPTIONS = (
-    "file_format", "delimiter", "header", "encoding", "text_column", "text_pair_column", "begin_column", "choice_columns",
-    "choices_column", "label_column", "label_columns", "label_separator", "keys_column", "answer_as", "first_choice",
-    "negative_columns", "score_column", "word_column", "tag_column", "separator", "places", "overlaps", "empty_text",
-    "missing_label", "unknown_ids")
+READING_OPTIONS = ("file_format", "delimiter", "header", "encoding", "text_column", "text_pair_column", "begin_column",
+                   "choice_columns", "choices_column", "label_column", "label_columns", "label_separator",
+                   "keys_column", "answer_as", "first_choice", "negative_columns", "score_column", "word_column",
+                   "tag_column", "separator", "places", "overlaps", "empty_text", "missing_label", "unknown_ids")
 
 
 class Predictor:
     """Answers raw texts with a trained or published model: `Predictor("runs/reviews")(["Good.", "Bad."])`.
 
-    `inputs` are the names of the parts of a text (`text`; `text, text_pair`; `question, context`; `text, choices`), `outputs` the
-    names in an answer, `labels` those of a classifier, `config` the configuration of its training (None: not known). `describe(row,
-    answer)` formats an answer for a person, `unpadded(answer)` leaves out what fills it up.
+    `inputs` are the names of the parts of a text (`text`; `text, text_pair`; `question, context`; `text, choices`),
+    `outputs` the names in an answer, `labels` those of a classifier, `config` the configuration of its training (None:
+    not known). `describe(row, answer)` formats an answer for a person, `unpadded(answer)` leaves out what fills it up.
     """
 
     def __init__(self, path: str | os.PathLike, options: ServingOptions | None = None, vocab_file: str = "",
                  do_lower_case: bool | None = None, **choices: Any):
         """Loads a training run's folder, a checkpoint of any format, or an exported model.
 
-        A checkpoint without a head answers with embeddings. `choices` are fields of `ServingOptions` (`top_k=3`, `head="embeddings"`).
-        `vocab_file` and `do_lower_case` are for checkpoints whose files do not have them.
+        A checkpoint without a head answers with embeddings. `choices` are fields of `ServingOptions` (`top_k=3`,
+        `head="embeddings"`). `vocab_file` and `do_lower_case` are for checkpoints whose files do not have them.
 
         Raises ValueError if there is no model, or for an option that the model does not use.
         """
@@ -87,7 +87,10 @@ class Predictor:
             served = make_served_model(task, model, dataclasses.replace(options, bounded=False))
             self._model, kind = function_of(served), type(served)
         if unknown := sorted(set(self._model.inputs) - set(INPUT_ORDER)):
-            raise ValueError(f"{path}: expected a model that takes text (models/NAME, or models/NAME/text/VERSION), got one of {unknown}")
+            raise ValueError(
+                f"{path}: expected a model that takes text (models/NAME, or models/NAME/text/VERSION), got one of "
+                f"{unknown}"
+            )
         self.describe, self.unpadded, self.lacks_question = kind.describe, kind.unpadded, kind.lacks_question
         self.path, self.labels = path, tuple(task.classes.labels) if task else ()
         self.inputs = tuple(sorted(self._model.inputs, key=INPUT_ORDER.index))
@@ -96,12 +99,13 @@ class Predictor:
         self.outputs = (*(name for name in kind.outputs if name in self._model.outputs), *others)
 
     def __call__(self, texts: Any, batch_size: int = 32) -> Any:
-        """Returns the answers to a list of texts in order, as dicts of plain Python values; for a single text, the answer itself.
+        """Returns the answers to a list of texts in order, as dicts of plain Python values; for a single text, the
+        answer itself.
 
         A text is a string, or with several inputs a tuple of them in the order of `inputs`, or a dict by their names:
-        `("Who wrote it?", "It was written by Ada.")`, `{"text": "She sat", "choices": ["down.", "blue."]}`. Dicts and pandas frames may
-        have the columns of the run's training instead (`review`); to a frame or a series the answer is a frame with its index. Answers
-        hold no padding, and probabilities of labels by name.
+        `("Who wrote it?", "It was written by Ada.")`, `{"text": "She sat", "choices": ["down.", "blue."]}`. Dicts and
+        pandas frames may have the columns of the run's training instead (`review`); to a frame or a series the answer
+        is a frame with its index. Answers hold no padding, and probabilities of labels by name.
 
         Raises ValueError, naming the row from 1, for anything else.
         """
@@ -109,22 +113,27 @@ class Predictor:
             return self([texts], batch_size)[0]
         rows, index = self._rows.read_texts(texts)
         arrays = self.answer(rows, batch_size)
-        warn_of_empty([reason for row, answer in zip(rows, arrays) if (reason := self.lacks_question(row, answer))], len(rows))
+        warn_of_empty([reason for row, answer in zip(rows, arrays) if (reason := self.lacks_question(row, answer))],
+                      len(rows))
         answers = [named_probabilities(self.unpadded(answer), self.labels) for answer in arrays]
         return answers if index is None else as_frame(answers, index)
 
     def evaluate(self, data: Any, **options: Any) -> dict[str, float]:
-        """Measures the answers to labelled data, in any form that `fine_tune` takes for `eval`, by the metrics of the task; scores are
-        from 0 to 1. Writes nothing. `options` say how the data are read, if otherwise than in training: `encoding="cp1252"`.
+        """Measures the answers to labelled data, in any form that `fine_tune` takes for `eval`, by the metrics of the
+        task; scores are from 0 to 1. Writes nothing. `options` say how the data are read, if otherwise than in
+        training: `encoding="cp1252"`.
 
-        Raises ValueError for an exported model, for data that the task cannot read, and for options that are not for reading.
+        Raises ValueError for an exported model, for data that the task cannot read, and for options that are not for
+        reading.
         """
         return evaluate(self.path, data, options, self.config).metrics
 
     def rank(self, query: str, texts: Iterable[str], batch_size: int = 32) -> list[dict[str, Any]]:
-        """Returns `index`, `score` and `text` of each text, the best answer to the query first; equal scores keep their order.
+        """Returns `index`, `score` and `text` of each text, the best answer to the query first; equal scores keep their
+        order.
 
-        Scores are those of a reranker, or of a published cross-encoder (`Predictor(path, pairs=True)`), or cosines of embeddings.
+        Scores are those of a reranker, or of a published cross-encoder (`Predictor(path, pairs=True)`), or cosines of
+        embeddings.
 
         Raises ValueError for a model that gives neither, and for something else than texts.
         """
@@ -138,19 +147,23 @@ class Predictor:
         elif "score" in self.outputs and self.inputs == ("text", "text_pair"):
             scores = [answer["score"] for answer in self([(query, text) for text in listed], batch_size)]
         else:
-            raise ValueError(f"expected a model that scores two texts (a published one with pairs=True) or gives embeddings, got one that "
-                             f"takes {' and '.join(self.inputs)} and gives {', '.join(self.outputs)}")
+            raise ValueError(
+                f"expected a model that scores two texts (a published one with pairs=True) or gives embeddings, got "
+                f"one that "
+                f"takes {' and '.join(self.inputs)} and gives {', '.join(self.outputs)}")
         order = sorted(range(len(listed)), key=lambda index: -scores[index])
         return [{"index": index, "score": scores[index], "text": listed[index]} for index in order]
 
     @property
     def prompts(self) -> dict[str, str]:
-        """What a retrieval model was trained to read in front of texts: of a `query` and of a `passage`; "" for others."""
+        """What a retrieval model was trained to read in front of texts: of a `query` and of a `passage`; "" for others.
+        """
         options = self.config.options if self.config and self.config.task in ("retrieval", "splade") else {}
         return {side: options.get(f"{side}_prompt", "") for side in ("query", "passage")}
 
     def embed(self, texts: Any, prompt: str = "", batch_size: int = 32, out: np.ndarray | None = None) -> np.ndarray:
-        """Returns the vectors of texts, float32 [N,D], of length 1; `prompt` may be `query` or `passage`. They are written to `out` [N,D].
+        """Returns the vectors of texts, float32 [N,D], of length 1; `prompt` may be `query` or `passage`. They are
+        written to `out` [N,D].
 
         Raises ValueError for a model without embeddings, and for another prompt.
         """
@@ -161,7 +174,8 @@ class Predictor:
         self.require_float_vectors("expected float32 vectors")
         rows, _ = self._rows.read_texts(texts)
         model = self._model.after(prompt) if prompt in self._model.prompted else self._model
-        if model is self._model and (front := self.prompts.get(prompt, "")):  # of a model that was exported without its prompts
+        # of a model that was exported without its prompts
+        if model is self._model and (front := self.prompts.get(prompt, "")):
             rows = [{**row, "text": front + row["text"]} for row in rows]
         vectors = out
         for numbers in self._batches(rows, batch_size):
@@ -173,20 +187,22 @@ class Predictor:
     def require_float_vectors(self, expected: str) -> None:
         """Raises ValueError, with what is `expected`, for an exported model whose vectors are codes of fewer bits."""
         if not (dtype := self._model.outputs["embedding"].dtype).is_floating:
-            raise ValueError(f"{expected} from {self.path}, got packed ones ({dtype.name}; run_export --vectors), whose codes "
-                             "`Predictor(texts)` and run_predict with JSON lines give")
+            raise ValueError(
+                f"{expected} from {self.path}, got packed ones ({dtype.name}; run_export --vectors), whose codes "
+                "`Predictor(texts)` and run_predict with JSON lines give")
 
     def answer(self, rows: Sequence[Row], batch_size: int = 32) -> list[dict[str, Any]]:
         """Returns the outputs by name for each row of inputs, in order, as the exported model gives them.
 
-        Raises ValueError, with the row's number, if a row lacks an input or its answer is not finite, and with the limit
-        of an exported model that a row exceeds.
+        Raises ValueError, with the row's number, if a row lacks an input or its answer is not finite, and with the
+        limit of an exported model that a row exceeds.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
         for number, row in enumerate(rows, 1):
             if missing := [name for name in self.inputs if name not in row]:
-                raise ValueError(f"row {number}: expected {' and '.join(self.inputs)}, {' and '.join(missing)} is missing")
+                raise ValueError(
+                    f"row {number}: expected {' and '.join(self.inputs)}, {' and '.join(missing)} is missing")
         answers: list[dict[str, Any]] = [{} for _ in rows]
         for numbers in self._batches(rows, batch_size):
             outputs = self._outputs(rows, numbers)
@@ -194,13 +210,17 @@ class Predictor:
                 answers[index] = {name: plain(outputs[name][place]) for name in self.outputs}
         return answers
 
-    def _outputs(self, rows: Sequence[Row], numbers: Sequence[int], model: ModelFunction | None = None) -> dict[str, Any]:
-        """Returns the outputs for the rows of these numbers, those of another `model` than the default one if it is given.
+    def _outputs(self, rows: Sequence[Row], numbers: Sequence[int],
+                 model: ModelFunction | None = None) -> dict[str, Any]:
+        """Returns the outputs for the rows of these numbers, those of another `model` than the default one if it is
+        given.
 
         Raises ValueError, naming the row, for an answer that is not finite.
         """
         try:
-            outputs = (model or self._model)(**{name: [rows[number][name] for number in numbers] for name in self.inputs})
+            outputs = (model
+                       or self._model)(**{name: [rows[number][name] for number in numbers]
+                                          for name in self.inputs})
         except tf.errors.InvalidArgumentError as error:
             if (claim := broken_claim(error)) is None:
                 raise
@@ -212,7 +232,8 @@ class Predictor:
         return outputs
 
     def _batches(self, rows: Sequence[Row], batch_size: int) -> Iterator[list[int]]:
-        """Gives batches of row numbers: rows of similar length and, if there are choices, with the same number of them."""
+        """Gives batches of row numbers: rows of similar length and, if there are choices, with the same number of them.
+        """
         choices = [len(row["choices"]) if "choices" in self.inputs else 0 for row in rows]
         lengths = [sum(len(str(row[name])) for name in self.inputs) for row in rows]
         order = sorted(range(len(rows)), key=lambda index: (choices[index], lengths[index]))
@@ -231,7 +252,8 @@ def evaluate(path: str, data: Any, options: Mapping[str, Any], config: Config | 
     """
     files = data if isinstance(data, DataFiles) else DataFiles(eval_file=as_source(data, "data"))
     if exported_folder(path) or portable_folder(path):
-        raise ValueError(f"{path}: an exported model has no task to measure it by; evaluate the run that it was exported from")
+        raise ValueError(
+            f"{path}: an exported model has no task to measure it by; evaluate the run that it was exported from")
     folder = RunFolder(path)
     run = folder.best_of_search or folder
     task = load_task(config or restore_model(path)[0], run.path if run.has_begun else "")
@@ -250,7 +272,9 @@ def _with_reading_options(task: TaskBase, options: Mapping[str, Any]) -> TaskBas
 
 
 def warn_of_empty(reasons: Sequence[str], count: int) -> None:
-    """Says how many of `count` answers are empty because their texts ask for nothing, and why the first is (`lacks_question`)."""
+    """Says how many of `count` answers are empty because their texts ask for nothing, and why the first is
+    (`lacks_question`).
+    """
     if reasons:
         logging.warning("%d of %d answers are empty: %s", len(reasons), count, reasons[0])
 
@@ -259,15 +283,17 @@ def _chosen(options: ServingOptions, choices: Mapping[str, Any]) -> ServingOptio
     """Returns the options with these fields replaced; raises ValueError for an unknown name."""
     fields = [field.name for field in dataclasses.fields(options)]
     if unknown := [name for name in choices if name not in fields]:
-        raise ValueError(f"{unknown[0]}: expected one of {', '.join(fields)}; {did_you_mean(unknown[0], fields)}".rstrip("; "))
+        raise ValueError(
+            f"{unknown[0]}: expected one of {', '.join(fields)}; {did_you_mean(unknown[0], fields)}".rstrip("; "))
     return build(ServingOptions, {**vars(options), **choices}, "options")
 
 
 def portable_folder(path: str) -> str | None:
-    """Returns the folder of a model of another runtime that a path means; None if there is none, and for a training run's folder.
+    """Returns the folder of a model of another runtime that a path means; None if there is none, and for a training
+    run's folder.
 
-    The path is a version's folder, a file in it, models/NAME/onnx, or models/NAME if that has no SavedModel: then the first format of
-    `FORMATS` that is there.
+    The path is a version's folder, a file in it, models/NAME/onnx, or models/NAME if that has no SavedModel: then the
+    first format of `FORMATS` that is there.
     """
     if exists(os.path.join(path, FILE)):
         return path
@@ -282,7 +308,8 @@ def portable_folder(path: str) -> str | None:
 
 
 def _load_portable(folder: str) -> ModelFunction:
-    """Loads a model of another runtime as a function of texts: TensorFlow prepares the rows of ids and finishes the answers.
+    """Loads a model of another runtime as a function of texts: TensorFlow prepares the rows of ids and finishes the
+    answers.
 
     Raises ValueError if its runtime is not installed, or if its files cannot be read.
     """
@@ -302,7 +329,8 @@ def _load_portable(folder: str) -> ModelFunction:
     return model
 
 
-def served_classes(task: str, where: str = "config.task", other_names: Sequence[str] = ()) -> tuple[type[ServedModel], ...]:
+def served_classes(task: str, where: str = "config.task",
+                   other_names: Sequence[str] = ()) -> tuple[type[ServedModel], ...]:
     """Returns the served-model classes of a task's name; `fill_mask` is pre-training's.
 
     Raises ValueError for an unknown name; the message names `other_names` beside the tasks.
@@ -350,7 +378,8 @@ def named_probabilities(answer: dict[str, Any], labels: Sequence[str]) -> dict[s
 
 
 def as_frame(answers: Sequence[Mapping[str, Any]], index: Any) -> Any:
-    """Returns answers as a pandas frame with this index: a column for each output, `probability:LABEL` for each label."""
+    """Returns answers as a pandas frame with this index: a column for each output, `probability:LABEL` for each label.
+    """
     import pandas
     rows = []
     for answer in answers:

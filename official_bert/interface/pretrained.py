@@ -24,14 +24,15 @@ NO_TOKENIZERS = ("config.json", "bert_config.json", "model.safetensors.index.jso
 
 
 def load_tokenizer(path: str | os.PathLike, do_lower_case: bool | None = None) -> Tokenizer:
-    """Returns the tokenizer of a vocabulary file or of the files in docs/tokenizers.md, a training run, a checkpoint of any format, an
-    exported model, or a folder of Hugging Face's `tokenizer.save_pretrained` alone.
+    """Returns the tokenizer of a vocabulary file or of the files in docs/tokenizers.md, a training run, a checkpoint of
+    any format, an exported model, or a folder of Hugging Face's `tokenizer.save_pretrained` alone.
 
-    `tokenize(text)` gives its tokens, `tokenize_with_offsets(text)` also their places, `encode(texts)` an encoder's inputs. Without
-    `do_lower_case`, the files decide whether text is lower-cased; if they do not say, text is lower-cased unless the vocabulary has entries
-    with capital letters.
+    `tokenize(text)` gives its tokens, `tokenize_with_offsets(text)` also their places, `encode(texts)` an encoder's
+    inputs. Without `do_lower_case`, the files decide whether text is lower-cased; if they do not say, text is
+    lower-cased unless the vocabulary has entries with capital letters.
 
-    Warns of tokens that were added to Hugging Face's tokenizer. Raises ValueError if there is no vocabulary, or one of another tokenizer.
+    Warns of tokens that were added to Hugging Face's tokenizer. Raises ValueError if there is no vocabulary, or one of
+    another tokenizer.
     """
     vocab_file, lower_case = _vocabulary(os.fspath(path))
     if do_lower_case is not None:
@@ -49,7 +50,8 @@ def _vocabulary(path: str) -> tuple[str, bool | None]:
     home = RunFolder(os.path.join(folder, "assets")) if folder else RunFolder.holding(path)
     if home and home.vocab_file:
         return home.vocab_file, home.recorded_config().tokenizer.do_lower_case
-    if is_file(path) and path.endswith((".txt", *tokenizer_files.ENDINGS)) and os.path.basename(path) not in NO_TOKENIZERS:
+    if is_file(path) and path.endswith(
+        (".txt", *tokenizer_files.ENDINGS)) and os.path.basename(path) not in NO_TOKENIZERS:
         return path, None
     path = local_checkpoint(path)
     alone = None if formats.holds_model(path) else hugging_face_tokenizers.read_alone(path)
@@ -64,8 +66,9 @@ def _vocabulary(path: str) -> tuple[str, bool | None]:
 def load_encoder(path: str | os.PathLike, return_layers: bool = False) -> BertEncoder:
     """Returns the encoder of a training run or of a checkpoint of any format, without heads.
 
-    It takes `Tokenizer.encode`'s dict and gives `sequence_output` [B,S,D] (a vector for each token), `pooled_output` [B,D] (of
-    [CLS], for the next-sentence head), `embedding_output` [B,S,D] and, with `return_layers`, `layer_outputs`, a list of [B,S,D].
+    It takes `Tokenizer.encode`'s dict and gives `sequence_output` [B,S,D] (a vector for each token), `pooled_output`
+    [B,D] (of [CLS], for the next-sentence head), `embedding_output` [B,S,D] and, with `return_layers`, `layer_outputs`,
+    a list of [B,S,D].
 
     Raises ValueError if there is no checkpoint or weights are missing.
     """
@@ -76,13 +79,14 @@ def load_encoder(path: str | os.PathLike, return_layers: bool = False) -> BertEn
 
 
 def load_model(path: str | os.PathLike) -> keras.Model:
-    """Returns the Keras model of a training run or of a checkpoint of any format, with the heads that the checkpoint has; that of a
-    `.keras` file as it was saved, also a model of your own with our layers in it.
+    """Returns the Keras model of a training run or of a checkpoint of any format, with the heads that the checkpoint
+    has; that of a `.keras` file as it was saved, also a model of your own with our layers in it.
 
-    `BertEncoder`, `Pretrainer`, `Classifier`, `ChoiceClassifier`, `SpanPredictor`, `Tagger` or a run's own model; the classes
-    document their inputs and outputs.
+    `BertEncoder`, `Pretrainer`, `Classifier`, `ChoiceClassifier`, `SpanPredictor`, `Tagger` or a run's own model; the
+    classes document their inputs and outputs.
 
-    Raises ValueError if there is no checkpoint, if weights are missing, or if a file holds classes that neither Keras nor we know.
+    Raises ValueError if there is no checkpoint, if weights are missing, or if a file holds classes that neither Keras
+    nor we know.
     """
     if (path := os.fspath(path)).endswith(".keras"):
         return ours.load_keras(path)

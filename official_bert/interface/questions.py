@@ -27,12 +27,15 @@ def check_task(config: Config) -> None:
     if config.task != "squad":
         raise ValueError(f"config.task: expected squad, got {config.task!r}")
     if config.options.get("null_score_diff_threshold") and not config.options.get("version_2_with_negative"):
-        raise ValueError("--null_score_diff_threshold: expected --version_2_with_negative beside it, else every question is answered")
+        raise ValueError(
+            "--null_score_diff_threshold: expected --version_2_with_negative beside it, else every question is answered"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuestionRun:
-    """A run on questions, and what its user asks of it: the training, answers to a file, a table of several languages."""
+    """A run on questions, and what its user asks of it: the training, answers to a file, a table of several languages.
+    """
 
     run: RunFolder
     sources: ConfigSources
@@ -76,7 +79,8 @@ class QuestionRun:
         return runs.FineTuning(task, self.files, self.run, placement, self.init_checkpoint, steps).train()
 
     def answer(self) -> Measured | None:
-        """Answers the questions and writes the answers; if there are gold answers, writes the metrics and returns them."""
+        """Answers the questions and writes the answers; if there are gold answers, writes the metrics and returns them.
+        """
         first, model = self._trained(self.ensemble[0] if self.ensemble else self.run.path)
         task = self._as_asked(first)
         questions: Any = task.resolve(DataFiles(predict_file=self.files.predict_file),
@@ -121,9 +125,12 @@ class QuestionRun:
         print("\n".join(languages.write(rows, self.run.path)))
 
     def _trained(self, folder: str) -> tuple[Task, keras.Model]:
-        """Returns the task and the model of a run's folder or, as 2018 allows, of a fine-tuned checkpoint of any format."""
+        """Returns the task and the model of a run's folder or, as 2018 allows, of a fine-tuned checkpoint of any
+        format.
+        """
         if RunFolder(folder).has_begun or self.ensemble or self.trains or not self.init_checkpoint:
-            return load_task(RunFolder.require(folder).require_config(), folder), restore_for_inference(folder)[1]  # type: ignore[return-value]
+            return load_task(RunFolder.require(folder).require_config(),
+                             folder), restore_for_inference(folder)[1]  # type: ignore[return-value]
         task = load_task(self._config())
         model = task.build_model()
         evaluation.take_all(task, model, self.init_checkpoint)

@@ -42,9 +42,12 @@ def attend(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Float[Any, "B 
     return ops.matmul(weights, v)
 
 
-def attend_recomputed(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Float[Any, "B N S H"], mask: Bool[Any, "#B 1 #Q S"],
-                      bias: Any, dropout: fused.Dropout, training: bool | None = None) -> Float[Any, "B N Q H"]:
-    """`attend` that keeps no tensor of [Q,S]: the backward pass makes the weights again, a few rows of the batch at a time."""
+def attend_recomputed(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Float[Any, "B N S H"],
+                      mask: Bool[Any, "#B 1 #Q S"], bias: Any, dropout: fused.Dropout,
+                      training: bool | None = None) -> Float[Any, "B N Q H"]:
+    """`attend` that keeps no tensor of [Q,S]: the backward pass makes the weights again, a few rows of the batch at a
+    time.
+    """
     if not training:
         return attend(q, k, v, mask, bias, dropout)
     batch, heads, length, _ = q.shape
@@ -58,7 +61,8 @@ def attend_recomputed(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Flo
     tensors = (mask, q, k, v) if bias is None else (mask, q, k, v, bias)
     if rows is None or rows >= batch:
         return recompute(*tensors)
-    blocks = [[tensor if tensor.shape[0] == 1 else tensor[first:first + rows] for tensor in tensors] for first in range(0, batch, rows)]
+    blocks = [[tensor if tensor.shape[0] == 1 else tensor[first:first + rows] for tensor in tensors]
+              for first in range(0, batch, rows)]
     return ops.concatenate([recompute(*block) for block in blocks])
 
 
@@ -66,12 +70,15 @@ def attend_recomputed(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Flo
 class SelfAttention(Configured):
     """Multi-head self-attention without residual or layer norm (paper 3; 2018 `attention_layer`).
 
-    Fields: `num_heads`, `hidden_size`, `dropout` (of the weights of attention), `initializer_range`, `biases` (of the products). With
-    `recompute`, training keeps no tensor of [Q,S]. Raises ValueError for a hidden size that the heads do not divide.
+    Fields: `num_heads`, `hidden_size`, `dropout` (of the weights of attention), `initializer_range`, `biases` (of the
+    products). With `recompute`, training keeps no tensor of [Q,S]. Raises ValueError for a hidden size that the heads
+    do not divide.
     """
 
-    FIELDS: ClassVar = {"num_heads": "num_attention_heads", "hidden_size": "hidden_size", "dropout": "attention_probs_dropout_prob",
-                        "initializer_range": "initializer_range", "biases": "biases"}
+    FIELDS: ClassVar = {
+        "num_heads": "num_attention_heads", "hidden_size": "hidden_size", "dropout": "attention_probs_dropout_prob",
+        "initializer_range": "initializer_range", "biases": "biases"
+    }
     score_terms = 1  # products whose sum the scores are
 
     def __init__(self, config: ModelConfig = BERT_BASE, recompute: bool = False, **fields: Any) -> None:
@@ -82,7 +89,8 @@ class SelfAttention(Configured):
         self.settings["recompute"] = recompute
         head_size = hidden_size // num_heads
         self.scale = (self.score_terms * head_size) ** -0.5
-        self.query, self.key, self.value = (self.dense((num_heads, head_size), name) for name in ("query", "key", "value"))
+        self.query, self.key, self.value = (self.dense((num_heads, head_size), name)
+                                            for name in ("query", "key", "value"))
         self.make_more_products()
         self.merge_heads = self.dense(hidden_size, "output", contracted_axes=2)
         # The softmax and its dropout stay in float32 under every precision policy.
@@ -95,7 +103,9 @@ class SelfAttention(Configured):
                      dtype=self.dtype_policy, **options)
 
     def make_more_products(self) -> None:
-        """Makes further products of a subclass, between the value and the output: the order decides first values under a seed."""
+        """Makes further products of a subclass, between the value and the output: the order decides first values under
+        a seed.
+        """
 
     def build(self, input_shape: Any, *_: Any) -> None:
         """Makes the weights of the products."""
@@ -105,8 +115,11 @@ class SelfAttention(Configured):
         self.built = True
 
     @extension_point
-    def call(self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None, training: bool | None = None) -> Float[Any, "_ _ D"]:
-        """x [B,S,D], attention_mask a `TokenLayout` or [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x -> [B,Q,D]."""
+    def call(self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None,
+             training: bool | None = None) -> Float[Any, "_ _ D"]:
+        """x [B,S,D], attention_mask a `TokenLayout` or [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x
+        -> [B,Q,D].
+        """
         layout = TokenLayout.of(attention_mask, queries)
         q = self.query(layout.query_rows(x, queries)) * self.scale                    # [B,Q,N,H]
         q, k, v = layout.split_heads(q, self.key(x), self.value(x))                   # [B,N,Q,H], [B,N,S,H] twice

@@ -9,14 +9,16 @@ from typing import Any
 from jaxtyping import Bool, Float, Int
 from keras import ops
 
-UNSEEN = -1e9  # the score of a masked place; not minus infinity: a row that sees nothing gets equal weights instead of NaN
+# the score of a masked place; not minus infinity: a row that sees nothing gets equal weights instead of NaN
+UNSEEN = -1e9
 
 
 def make_attention_mask(input_mask: Any, instance_ids: Any = None, left_to_right: bool = False) -> Bool[Any, "B 1 _ S"]:
-    """Makes the mask of visible rows: input_mask [B,S] -> [B,1,1,S]; with instance_ids [B,S] or left to right [B,1,S,S]; true = visible.
+    """Makes the mask of visible rows: input_mask [B,S] -> [B,1,1,S]; with instance_ids [B,S] or left to right
+    [B,1,S,S]; true = visible.
 
-    Rows of packed instances see their own instance only; left to right, a row sees itself and the rows before it. What padding rows
-    see does not matter.
+    Rows of packed instances see their own instance only; left to right, a row sees itself and the rows before it. What
+    padding rows see does not matter.
     """
     # Not [:, None, None, :]: those are strided slices, which LiteRT lacks.
     mask = ops.expand_dims(ops.expand_dims(ops.cast(input_mask, "bool"), 1), 1)       # [B,1,1,S]
@@ -29,7 +31,9 @@ def make_attention_mask(input_mask: Any, instance_ids: Any = None, left_to_right
 
 
 def masked_softmax(scores: Float[Any, "B N Q S"], attention_mask: Bool[Any, "#B 1 #Q S"]) -> Float[Any, "B N Q S"]:
-    """Returns the weights of attention: the softmax of the scores of visible tokens, in float32 under every precision policy."""
+    """Returns the weights of attention: the softmax of the scores of visible tokens, in float32 under every precision
+    policy.
+    """
     return ops.softmax(ops.where(attention_mask, ops.cast(scores, "float32"), UNSEEN), axis=-1)
 
 
@@ -42,7 +46,8 @@ class TokenInputs:
     left_to_right: bool = False
     embedded: Any = None             # [B,S,D], the output of the embeddings
 
-    def mask(self, query_positions: Int[Any, "B Q"] | None = None, first: Any = None, last: Any = None) -> Bool[Any, "_ 1 _ S"]:
+    def mask(self, query_positions: Int[Any, "B Q"] | None = None, first: Any = None,
+             last: Any = None) -> Bool[Any, "_ 1 _ S"]:
         """Returns the mask of the queries at `query_positions`, or of all; with `first` and `last`, of some of them."""
         mask = ops.expand_dims(ops.expand_dims(self.input_mask, 1), 1)                    # [B,1,1,S]
         if self.instance_ids is None and not self.left_to_right:

@@ -17,8 +17,9 @@ def truncated_normal(stddev: float) -> keras.initializers.Initializer:
 class Configured(keras.layers.Layer):
     """A layer that reads its fields from a configuration: `SelfAttention(config)`.
 
-    A field can also be given by its name: `SelfAttention(num_heads=2, hidden_size=8)`; all others are BERT-base's. `FIELDS` maps the
-    name of a field to its key in `ModelConfig`. Further arguments are those of every Keras layer (`name`, `dtype`, ...).
+    A field can also be given by its name: `SelfAttention(num_heads=2, hidden_size=8)`; all others are BERT-base's.
+    `FIELDS` maps the name of a field to its key in `ModelConfig`. Further arguments are those of every Keras layer
+    (`name`, `dtype`, ...).
     """
 
     FIELDS: ClassVar[Mapping[str, str]] = {}

@@ -14,8 +14,9 @@ from official_bert.layers.speed.extension_points import extension_point
 class Dense(keras.layers.Layer):
     """A product with a kernel, a bias, and an activation: act(x W + b).
 
-    The last axes of a row can be several: a kernel [D,N,H] makes N heads of H numbers of a row of D, a kernel [N,H,D] takes heads
-    back to a row (`contracted_axes=2`). It is computed as one product of matrices, which is faster than an einsum and its gradients.
+    The last axes of a row can be several: a kernel [D,N,H] makes N heads of H numbers of a row of D, a kernel [N,H,D]
+    takes heads back to a row (`contracted_axes=2`). It is computed as one product of matrices, which is faster than an
+    einsum and its gradients.
     `multiply` is where other products attach: int8, small pieces.
     """
 

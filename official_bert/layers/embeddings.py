@@ -17,29 +17,34 @@ from official_bert.model_config import BERT_BASE, ModelConfig
 
 @keras.saving.register_keras_serializable("official_bert")
 class Embeddings(Configured):
-    """Word + segment + position embeddings, layer norm, dropout. B batch, S sequence, D hidden size, V words, E width of the tables.
+    """Word + segment + position embeddings, layer norm, dropout. B batch, S sequence, D hidden size, V words, E width
+    of the tables.
 
-    Fields: `vocab_size`, `hidden_size`, `max_position_embeddings`, `type_vocab_size` (segments), `dropout`, `initializer_range`,
-    `layer_norm_epsilon`; of relatives of BERT `embedding_size` (E, if a product brings the sum to D after the layer norm),
-    `first_position` (positions count from there; the row before it is padding's, which is not counted: RoBERTa), `task_type_vocab_size`
-    (ERNIE), `has_positions` (False: the attention knows distances or positions), `biases`.
+    Fields: `vocab_size`, `hidden_size`, `max_position_embeddings`, `type_vocab_size` (segments), `dropout`,
+    `initializer_range`, `layer_norm_epsilon`; of relatives of BERT `embedding_size` (E, if a product brings the sum to
+    D after the layer norm), `first_position` (positions count from there; the row before it is padding's, which is not
+    counted: RoBERTa), `task_type_vocab_size` (ERNIE), `has_positions` (False: the attention knows distances or
+    positions), `biases`.
     """
 
     FIELDS: ClassVar = {
         "vocab_size": "vocab_size", "hidden_size": "hidden_size", "max_position_embeddings": "max_position_embeddings",
-        "type_vocab_size": "type_vocab_size", "dropout": "hidden_dropout_prob", "initializer_range": "initializer_range",
-        "layer_norm_epsilon": "layer_norm_epsilon", "embedding_size": "embedding_size", "first_position": "first_position",
-        "task_type_vocab_size": "task_type_vocab_size", "has_positions": "positions.have_table", "biases": "biases"}
+        "type_vocab_size": "type_vocab_size", "dropout": "hidden_dropout_prob",
+        "initializer_range": "initializer_range", "layer_norm_epsilon": "layer_norm_epsilon",
+        "embedding_size": "embedding_size", "first_position": "first_position",
+        "task_type_vocab_size": "task_type_vocab_size", "has_positions": "positions.have_table", "biases": "biases"
+    }
     suffix = ""  # of the tables' names
 
     def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)
         settings, policy = self.settings, self.dtype_policy
-        self.layer_norm = LayerNormalization(epsilon=settings["layer_norm_epsilon"], center=settings["biases"], name="LayerNorm",
-                                             dtype=policy)
+        self.layer_norm = LayerNormalization(epsilon=settings["layer_norm_epsilon"], center=settings["biases"],
+                                             name="LayerNorm", dtype=policy)
         self.dropout = Dropout(settings["dropout"], dtype=policy)
-        self.projection = Dense(settings["hidden_size"], use_bias=settings["biases"], kernel_initializer=self.initializer(),
-                                name="projection", dtype=policy) if settings["embedding_size"] else None
+        self.projection = Dense(settings["hidden_size"], use_bias=settings["biases"],
+                                kernel_initializer=self.initializer(), name="projection",
+                                dtype=policy) if settings["embedding_size"] else None
         self.tables = {name: rows for name, rows in (
             ("word_embeddings", settings["vocab_size"]), ("token_type_embeddings", settings["type_vocab_size"]),
             ("position_embeddings", settings["max_position_embeddings"] * settings["has_positions"]),
@@ -52,16 +57,18 @@ class Embeddings(Configured):
         width = self.settings["embedding_size"] or self.settings["hidden_size"]
         for name, rows in self.tables.items():
             setattr(self, name, self.add_weight(shape=(rows, width), initializer=getattr(self, f"{name}_initializer"),
-                                                name=f"{name}{self.suffix}", autocast=False))  # rows are cast, not tables
+                                                # rows are cast, not tables
+                                                name=f"{name}{self.suffix}", autocast=False))
         self.layer_norm.build((None, None, width))
         if self.projection is not None:
             self.projection.build((None, None, width))
         self.built = True
 
     @extension_point
-    def call(self, input_ids: Int[Any, "B S"], segment_ids: Int[Any, "B S"], position_ids: Any = None, task_type_ids: Any = None,
-             training: bool | None = None) -> Float[Any, "B S D"]:
-        """input_ids, segment_ids, position_ids, task_type_ids [B,S] (positions None: 0 to S-1; tasks None: 0) -> [B,S,D].
+    def call(self, input_ids: Int[Any, "B S"], segment_ids: Int[Any, "B S"], position_ids: Any = None,
+             task_type_ids: Any = None, training: bool | None = None) -> Float[Any, "B S D"]:
+        """input_ids, segment_ids, position_ids, task_type_ids [B,S] (positions None: 0 to S-1; tasks None: 0) ->
+        [B,S,D].
 
         Raises ValueError for a sequence longer than the position table.
         """
@@ -73,7 +80,8 @@ class Embeddings(Configured):
         """Returns LayerNorm(word + segment + position embedding), before dropout and product: [B,S,E]."""
         self._check_length(input_ids.shape[1], position_ids)
         # Rows are added in float32 under every precision policy; the tables of an export may be of bfloat16.
-        summed, *others = (ops.cast(rows, "float32") for rows in self._summands(input_ids, segment_ids, position_ids, task_type_ids))
+        summed, *others = (ops.cast(rows, "float32")
+                           for rows in self._summands(input_ids, segment_ids, position_ids, task_type_ids))
         for rows in others:
             summed = summed + rows
         return self.layer_norm(ops.cast(summed, self.compute_dtype))
@@ -99,8 +107,9 @@ class Embeddings(Configured):
         first = self.settings["first_position"]
         longest = self.settings["max_position_embeddings"] - first
         if position_ids is None and length is not None and length > longest:
-            raise ValueError(f"sequence of {length} tokens is longer than the model's {longest} positions (max_position_embeddings"
-                             f"{' - first_position' if first else ''})")
+            raise ValueError(
+                f"sequence of {length} tokens is longer than the model's {longest} positions (max_position_embeddings"
+                f"{' - first_position' if first else ''})")
 
     def _positions(self, input_ids: Any, position_ids: Any) -> Any:
         """Returns the rows [1 or B,S,E] of positions."""

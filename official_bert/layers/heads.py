@@ -1,4 +1,6 @@
-"""The heads of pre-training: masked words and next sentence (paper 3.1; 2018 `run_pretraining.py`), and words of spans (SpanBERT)."""
+"""The heads of pre-training: masked words and next sentence (paper 3.1; 2018 `run_pretraining.py`), and words of spans
+(SpanBERT).
+"""
 
 from typing import Any, ClassVar
 
@@ -13,7 +15,8 @@ from official_bert.layers.layer_norm import LayerNormalization
 from official_bert.layers.speed import fused
 from official_bert.model_config import BERT_BASE, ModelConfig
 
-LONGEST_SPAN, PLACE_SIZE = 20, 200  # SpanBERT: tokens of a span that are predicted from its sides; the width of their places' table
+# SpanBERT: tokens of a span that are predicted from its sides; the width of their places' table
+LONGEST_SPAN, PLACE_SIZE = 20, 200
 
 
 @fused.compiled_in_training(fused.add_bias)
@@ -24,11 +27,12 @@ def add_bias(logits: Float[Any, "M V"], bias: Float[Any, "V"], training: bool | 
 
 @keras.saving.register_keras_serializable("official_bert")
 class MaskedLMHead(Configured):
-    """Logits over the vocabulary, by the word embeddings and an output bias (paper 3.1, task 1; 2018 `get_masked_lm_output`).
+    """Logits over the vocabulary, by the word embeddings and an output bias (paper 3.1, task 1; 2018
+    `get_masked_lm_output`).
 
     B batch, P predictions, D hidden size, E width of the word embeddings (D unless they are factorized), V words.
-    Fields: `vocab_size`, `hidden_size`, `hidden_act`, `initializer_range`, `layer_norm_epsilon`, `embedding_size` (E, 0: D),
-    `transforms` (False: the rows come from a pooler with a layer norm, which does the work of the transform).
+    Fields: `vocab_size`, `hidden_size`, `hidden_act`, `initializer_range`, `layer_norm_epsilon`, `embedding_size` (E,
+    0: D), `transforms` (False: the rows come from a pooler with a layer norm, which does the work of the transform).
     """
 
     FIELDS: ClassVar = {"vocab_size": "vocab_size", "hidden_size": "hidden_size", "hidden_act": "masked_lm.act",
@@ -40,16 +44,18 @@ class MaskedLMHead(Configured):
         settings = self.settings
         self.activation = get_activation(settings["hidden_act"])
         if settings["transforms"]:
-            self.transform = Dense(settings["embedding_size"] or settings["hidden_size"], kernel_initializer=self.initializer(),
-                                   name="transform", dtype=self.dtype_policy)
-            self.layer_norm = LayerNormalization(epsilon=settings["layer_norm_epsilon"], name="LayerNorm", dtype=self.dtype_policy)
+            self.transform = Dense(settings["embedding_size"] or settings["hidden_size"],
+                                   kernel_initializer=self.initializer(), name="transform", dtype=self.dtype_policy)
+            self.layer_norm = LayerNormalization(epsilon=settings["layer_norm_epsilon"], name="LayerNorm",
+                                                 dtype=self.dtype_policy)
 
     def build(self, input_shape: Any, *_: Any) -> None:
         """Makes the transform and the output bias."""
         if self.settings["transforms"]:
             self.transform.build(input_shape)
             self.layer_norm.build((None, None, self.transform.units))
-        self.output_bias = self.add_weight(shape=(self.settings["vocab_size"],), initializer="zeros", name="output_bias")
+        self.output_bias = self.add_weight(shape=(self.settings["vocab_size"],), initializer="zeros",
+                                           name="output_bias")
         self.built = True
 
     def call(self, rows: Float[Any, "B P D"], word_embeddings: Float[Any, "V E"],
@@ -87,26 +93,31 @@ class SpanBoundaryHead(Configured):
         super().__init__(config, **fields)
         settings, policy = self.settings, self.dtype_policy
         self.place_embeddings_initializer = self.initializer()
-        self.first, self.second = (Dense(width, kernel_initializer=self.initializer(), name=name, dtype=policy) for name, width in (
-            ("first", settings["hidden_size"]), ("second", settings["embedding_size"] or settings["hidden_size"])))
+        self.first, self.second = (Dense(width, kernel_initializer=self.initializer(), name=name, dtype=policy)
+                                   for name, width in (("first", settings["hidden_size"]),
+                                                       ("second",
+                                                        settings["embedding_size"] or settings["hidden_size"])))
         self.first_norm, self.second_norm = (
             LayerNormalization(epsilon=settings["layer_norm_epsilon"], name=f"{name}_LayerNorm", dtype=policy)
             for name in ("first", "second"))
 
     def build(self, *_: Any) -> None:
         """Makes the table of places, the two products, and the output bias."""
-        self.place_embeddings = self.add_weight(shape=(LONGEST_SPAN, PLACE_SIZE), initializer=self.place_embeddings_initializer,
-                                                name="place_embeddings")
+        self.place_embeddings = self.add_weight(shape=(LONGEST_SPAN, PLACE_SIZE),
+                                                initializer=self.place_embeddings_initializer, name="place_embeddings")
         self.first.build((None, None, 2 * self.settings["hidden_size"] + PLACE_SIZE))
         self.second.build((None, None, self.first.units))
         self.first_norm.build((None, None, self.first.units))
         self.second_norm.build((None, None, self.second.units))
-        self.output_bias = self.add_weight(shape=(self.settings["vocab_size"],), initializer="zeros", name="output_bias")
+        self.output_bias = self.add_weight(shape=(self.settings["vocab_size"],), initializer="zeros",
+                                           name="output_bias")
         self.built = True
 
     def call(self, left: Float[Any, "B P D"], right: Float[Any, "B P D"], places: Int[Any, "B P"],
              word_embeddings: Float[Any, "V E"]) -> Float[Any, "B P V"]:
-        """left, right [B,P,D], places in their spans [B,P] (from 0, below 20), word_embeddings [V,E] -> logits [B,P,V] in float32."""
+        """left, right [B,P,D], places in their spans [B,P] (from 0, below 20), word_embeddings [V,E] -> logits [B,P,V]
+        in float32.
+        """
         table = ops.cast(self.place_embeddings, self.compute_dtype)
         rows = ops.concatenate([left, right, ops.take(table, places, axis=0)], axis=-1)   # [B,P,2D+200]
         act = get_activation(self.settings["hidden_act"])
@@ -120,7 +131,8 @@ class SpanBoundaryHead(Configured):
 
 
 def places_in_spans(positions: Int[Any, "B P"], weights: Any) -> tuple[Any, Any, Any]:
-    """Where the spans of predicted tokens begin and end, and the place of each token in its span: [B,P] each, 0 if it is not used.
+    """Where the spans of predicted tokens begin and end, and the place of each token in its span: [B,P] each, 0 if it
+    is not used.
 
     `positions` [B,P] of used predictions (weight above 0) ascend; neighbours of each other are one span.
     """
@@ -139,9 +151,12 @@ def places_in_spans(positions: Int[Any, "B P"], weights: Any) -> tuple[Any, Any,
 
 @keras.saving.register_keras_serializable("official_bert")
 class OutputLayer(keras.layers.Layer):
-    """Logits over K classes, with 2018's variables `output_weights` [K,D] (transposed in the product) and `output_bias`."""
+    """Logits over K classes, with 2018's variables `output_weights` [K,D] (transposed in the product) and
+    `output_bias`.
+    """
 
-    def __init__(self, num_classes: int = 2, initializer_range: float = BERT_BASE.initializer_range, **kwargs: Any) -> None:
+    def __init__(self, num_classes: int = 2, initializer_range: float = BERT_BASE.initializer_range,
+                 **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.settings = {"num_classes": num_classes, "initializer_range": initializer_range}
         self.output_weights_initializer = truncated_normal(initializer_range)

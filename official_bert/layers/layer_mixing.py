@@ -12,14 +12,15 @@ Features = Literal["embeddings", "last", "second_to_last", "weighted_sum", "sum"
 def chosen_layers(features: Features, count: int, num_layers: int) -> list[int]:
     """Returns the numbers of the layers to mix: 0 is the embedding output, `num_layers` the last layer.
 
-    A sum or concatenation has the last `count` layers, or all (without the embeddings) if `count` is 0. Raises ValueError
-    if the encoder has too few.
+    A sum or concatenation has the last `count` layers, or all (without the embeddings) if `count` is 0. Raises
+    ValueError if the encoder has too few.
     """
     if features in ("embeddings", "last", "second_to_last"):
         layer = {"embeddings": 0, "last": num_layers, "second_to_last": num_layers - 1}[features]
         return [layer]
     if not 0 <= count <= num_layers:
-        raise ValueError(f"config.options.feature_layers: expected 0 (all) to {num_layers}, the encoder's layers, got {count}")
+        raise ValueError(
+            f"config.options.feature_layers: expected 0 (all) to {num_layers}, the encoder's layers, got {count}")
     return list(range(num_layers - (count or num_layers) + 1, num_layers + 1))
 
 

@@ -11,15 +11,17 @@ from keras import ops
 class LayerNormalization(keras.layers.LayerNormalization):
     """Keras' layer, its weights and settings, over the last axis alone.
 
-    Keras writes it as x * scale + (beta - mean * scale), with scale = gamma / std for every number; without a compiler that is one
-    more pass over memory, and two of its passes read the scale beside x. Here x - mean is computed once, for the variance and the result.
+    Keras writes it as x * scale + (beta - mean * scale), with scale = gamma / std for every number; without a compiler
+    that is one more pass over memory, and two of its passes read the scale beside x. Here x - mean is computed once,
+    for the variance and the result.
     """
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         # A built layer of Keras has its axis as a list, in its configuration too.
         if self.axis not in (-1, [-1]) or self.rms_scaling or not self.scale:
-            raise ValueError("expected axis=-1, scale=True and rms_scaling=False; keras.layers.LayerNormalization has others")
+            raise ValueError(
+                "expected axis=-1, scale=True and rms_scaling=False; keras.layers.LayerNormalization has others")
 
     def call(self, inputs: Float[Any, "*M D"]) -> Float[Any, "*M D"]:
         """[...,D] -> [...,D] of the layer's compute dtype; computed in float32 or better."""

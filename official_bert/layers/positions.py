@@ -13,8 +13,11 @@ class Positions:
 
     learned: tuple = ()  # tensors with gradients: a function that is recomputed takes them as arguments
 
-    def rotate(self, q: Float[Any, "B Q N H"], k: Float[Any, "B S N H"], query_positions: Int[Any, "B Q"] | None) -> tuple[Any, Any]:
-        """Returns queries and keys, turned by their positions; `query_positions` None: queries stand at all S positions."""
+    def rotate(self, q: Float[Any, "B Q N H"], k: Float[Any, "B S N H"],
+               query_positions: Int[Any, "B Q"] | None) -> tuple[Any, Any]:
+        """Returns queries and keys, turned by their positions; `query_positions` None: queries stand at all S
+        positions.
+        """
         return q, k
 
     def bias(self, attention: Any, q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"]) -> Float[Any, "#B N Q S"] | None:

@@ -25,7 +25,8 @@ class TokenLayout:
     """
 
     mask: Bool[Any, "#B 1 #Q S"] | None      # true = visible; None: made for some queries at a time (`LongLayout`)
-    inputs: Any = None                       # a `TokenInputs`, for masks that are made for some queries; None: a plain mask
+    # a `TokenInputs`, for masks that are made for some queries; None: a plain mask
+    inputs: Any = None
     tokens: AllTokens = ALL                  # rows with their padding, or real tokens alone
     positions: Positions = EMBEDDED
     query_positions: Any = None                       # [B,Q] of the queries; None: every token is a query
@@ -43,8 +44,9 @@ class TokenLayout:
         mask = self.mask
         if mask is not None and mask.shape[2] != 1:
             mask = ops.take_along_axis(mask, ops.expand_dims(query_positions, (1, 3)), axis=2)         # [B,1,Q,S]
-        return dataclasses.replace(self, mask=mask, query_positions=query_positions, positions=self.positions.at(query_positions),
-                                   windowed=self.windowed and self.windowed.at(query_positions))
+        return dataclasses.replace(self, mask=mask, query_positions=query_positions,
+                                   positions=self.positions.at(query_positions), windowed=self.windowed
+                                   and self.windowed.at(query_positions))
 
     def pad(self, x: Float[Any, "..."]) -> Float[Any, "..."]:
         """Returns rows with their padding: [1,T,...] -> [B,S,...], or x as it is if it has them."""
@@ -59,7 +61,9 @@ class TokenLayout:
         return x if queries is None else queries
 
     def split_heads(self, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
-        """[B,Q,N,H], [B,S,N,H] twice (or [1,T,N,H]) -> [B,N,Q,H], [B,N,S,H] twice, queries and keys turned by their positions."""
+        """[B,Q,N,H], [B,S,N,H] twice (or [1,T,N,H]) -> [B,N,Q,H], [B,N,S,H] twice, queries and keys turned by their
+        positions.
+        """
         q = self.pad(q) if self.query_positions is None else q
         q, k = self.positions.rotate(q, self.pad(k), self.query_positions)
         return swap_heads(q), swap_heads(k), swap_heads(self.pad(v))

@@ -1,4 +1,6 @@
-"""One encoder layer: self-attention and a feed-forward network, each with residual and layer norm (paper 3; Vaswani et al. 2017, 3.1)."""
+"""One encoder layer: self-attention and a feed-forward network, each with residual and layer norm (paper 3; Vaswani et
+al. 2017, 3.1).
+"""
 
 from typing import Any, ClassVar
 
@@ -17,34 +19,39 @@ from official_bert.model_config import BERT_BASE, ModelConfig
 
 
 @fused.compiled_in_training(fused.normalized_sum)
-def normalized_sum(x: Float[Any, "*M D"], residual: Float[Any, "*M D"], dropout: fused.Dropout, layer_norm: LayerNormalization,
-                   training: bool | None = None) -> Float[Any, "*M D"]:
+def normalized_sum(x: Float[Any, "*M D"], residual: Float[Any, "*M D"], dropout: fused.Dropout,
+                   layer_norm: LayerNormalization, training: bool | None = None) -> Float[Any, "*M D"]:
     """Returns LayerNorm(residual + Dropout(x)): the residual connection around a sublayer x, and its norm."""
     return layer_norm(residual + dropout(x, training=training))
 
 
 @keras.saving.register_keras_serializable("official_bert")
 class TransformerLayer(Configured):
-    """A layer of the encoder (paper 3; 2018 `transformer_model`). B batch, S sequence, Q query rows, R rows, D hidden size.
+    """A layer of the encoder (paper 3; 2018 `transformer_model`). B batch, S sequence, Q query rows, R rows, D hidden
+    size.
 
-    Fields: `num_heads`, `hidden_size`, `intermediate_size`, `hidden_act`, `dropout` (of both sublayers), `attention_dropout` (of the
-    weights of attention), `initializer_range`, `layer_norm_epsilon`, `biases`, `feed_forward` (`dense`; `gated`: a gated unit, Shazeer
-    2020). `attention` is the attention layer, by default a `SelfAttention` of these fields.
+    Fields: `num_heads`, `hidden_size`, `intermediate_size`, `hidden_act`, `dropout` (of both sublayers),
+    `attention_dropout` (of the weights of attention), `initializer_range`, `layer_norm_epsilon`, `biases`,
+    `feed_forward` (`dense`; `gated`: a gated unit, Shazeer 2020). `attention` is the attention layer, by default a
+    `SelfAttention` of these fields.
     """
 
     FIELDS: ClassVar = {
         "num_heads": "num_attention_heads", "hidden_size": "hidden_size", "intermediate_size": "intermediate_size",
-        "hidden_act": "hidden_act", "dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob",
-        "initializer_range": "initializer_range", "layer_norm_epsilon": "layer_norm_epsilon", "biases": "biases",
-        "feed_forward": "feed_forward"}
+        "hidden_act": "hidden_act", "dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob", "initializer_range": "initializer_range",
+        "layer_norm_epsilon": "layer_norm_epsilon", "biases": "biases", "feed_forward": "feed_forward"
+    }
 
-    def __init__(self, config: ModelConfig = BERT_BASE, attention: keras.layers.Layer | None = None, **fields: Any) -> None:
+    def __init__(self, config: ModelConfig = BERT_BASE, attention: keras.layers.Layer | None = None,
+                 **fields: Any) -> None:
         super().__init__(config, **fields)
         settings = self.settings
         self.activation = (Gated if settings["feed_forward"] == "gated" else Activated)(settings["hidden_act"])
         self.attention = attention or SelfAttention(
             num_heads=settings["num_heads"], hidden_size=settings["hidden_size"], dropout=settings["attention_dropout"],
-            initializer_range=settings["initializer_range"], biases=settings["biases"], name="attention", dtype=self.dtype_policy)
+            initializer_range=settings["initializer_range"], biases=settings["biases"], name="attention",
+            dtype=self.dtype_policy)
         self.attention_dropout = fused.Dropout(settings["dropout"], dtype=self.dtype_policy)
         self.attention_layer_norm = self.layer_norm("attention_LayerNorm")
         self.intermediate = self.dense(settings["intermediate_size"] * self.activation.factor, "intermediate")
@@ -54,12 +61,13 @@ class TransformerLayer(Configured):
 
     def dense(self, units: int, name: str) -> Dense:
         """Makes one of the two products of the feed-forward network."""
-        return Dense(units, use_bias=self.settings["biases"], kernel_initializer=self.initializer(), name=name, dtype=self.dtype_policy)
+        return Dense(units, use_bias=self.settings["biases"], kernel_initializer=self.initializer(), name=name,
+                     dtype=self.dtype_policy)
 
     def layer_norm(self, name: str) -> LayerNormalization:
         """Makes one of the two layer norms."""
-        return LayerNormalization(epsilon=self.settings["layer_norm_epsilon"], center=self.settings["biases"], name=name,
-                                  dtype=self.dtype_policy)
+        return LayerNormalization(epsilon=self.settings["layer_norm_epsilon"], center=self.settings["biases"],
+                                  name=name, dtype=self.dtype_policy)
 
     def build(self, input_shape: Any, *_: Any) -> None:
         """Makes the weights of every part."""
@@ -71,11 +79,14 @@ class TransformerLayer(Configured):
         self.output_dense.build((None, None, self.settings["intermediate_size"]))
         self.built = True
 
-    def call(self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None, training: bool | None = None) -> Float[Any, "_ _ D"]:
-        """x [B,S,D], attention_mask a `TokenLayout` or [B,1,1 or Q,S], queries [B,Q,D] (some rows of x) or None for x -> [B,Q,D]."""
+    def call(self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None,
+             training: bool | None = None) -> Float[Any, "_ _ D"]:
+        """x [B,S,D], attention_mask a `TokenLayout` or [B,1,1 or Q,S], queries [B,Q,D] (some rows of x) or None for x
+        -> [B,Q,D].
+        """
         attended = self.attention(x, attention_mask=attention_mask, queries=queries, training=training)
-        x = normalized_sum(attended, x if queries is None else queries, self.attention_dropout, self.attention_layer_norm,
-                           training=training)                                         # [B,Q,D]
+        x = normalized_sum(attended, x if queries is None else queries, self.attention_dropout,
+                           self.attention_layer_norm, training=training)  # [B,Q,D]
         transformed = self.feed_forward_of(x, training)
         return normalized_sum(transformed, x, self.output_dropout, self.output_layer_norm, training=training)
 
@@ -97,9 +108,14 @@ class TransformerLayer(Configured):
         return x
 
     def queries_keys_values(self, x: Float[Any, "B S D"]) -> list[Any]:
-        """Returns the queries, keys and values that attention makes of x [B,S,D], each [B,S,D], all heads beside each other."""
+        """Returns the queries, keys and values that attention makes of x [B,S,D], each [B,S,D], all heads beside each
+        other.
+        """
         rows = self.attention_input(x)
-        return [ops.reshape(product(rows), ops.shape(rows)) for product in (self.attention.query, self.attention.key, self.attention.value)]
+        return [
+            ops.reshape(product(rows), ops.shape(rows))
+            for product in (self.attention.query, self.attention.key, self.attention.value)
+        ]
 
     def compute_output_shape(self, x_shape: Any, attention_mask_shape: Any = None, queries_shape: Any = None) -> Any:
         """[B,Q,D]."""
@@ -107,7 +123,8 @@ class TransformerLayer(Configured):
 
     def get_config(self) -> dict[str, Any]:
         attention = keras.saving.serialize_keras_object(self.attention)
-        attention.pop("build_config", None)  # this layer builds it, so that its weights have this layer's name in their paths
+        # this layer builds it, so that its weights have this layer's name in their paths
+        attention.pop("build_config", None)
         return super().get_config() | {"attention": attention}
 
     @classmethod

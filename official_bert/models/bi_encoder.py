@@ -1,5 +1,5 @@
-"""The models of embeddings: one encoder gives each text a vector by itself (Reimers and Gurevych 2019), or a weight for each word of the
-vocabulary (SPLADE, Formal et al. 2021).
+"""The models of embeddings: one encoder gives each text a vector by itself (Reimers and Gurevych 2019), or a weight for
+each word of the vocabulary (SPLADE, Formal et al. 2021).
 
 B batch, T texts of an example, R texts in all, S sequence, D hidden size, V words.
 """
@@ -28,7 +28,8 @@ TEXTS_AT_ONCE = 2  # whose logits for words are held together
 
 
 def cut_to_longest(rows: Any) -> Any:
-    """Returns rows [R,S] of the encoder's inputs without columns in which no row has a token; their number stays a multiple of 8.
+    """Returns rows [R,S] of the encoder's inputs without columns in which no row has a token; their number stays a
+    multiple of 8.
 
     Only if S changes from batch to batch: otherwise shapes are fixed, as compilers want them.
     """
@@ -43,10 +44,10 @@ def cut_to_longest(rows: Any) -> Any:
 class BiEncoder(EncoderWithHeads):
     """An encoder for T texts of an example, each a row of its own.
 
-    Inputs: `input_ids`, `input_mask`, `segment_ids` [B,T,S], perhaps `prompt_tokens` [B,T,1]. Outputs: `embedding` [B,T,W], float32, of
-    length 1. `layers` follow the pooling; of their result, the first `dimensions` numbers count (0: all).
-    With `texts_at_once`, training encodes so many texts at a time and keeps no activations: groups may be as large as one likes.
-    With `cuts`, first texts are encoded apart from the others, each as long as the longest of them.
+    Inputs: `input_ids`, `input_mask`, `segment_ids` [B,T,S], perhaps `prompt_tokens` [B,T,1]. Outputs: `embedding`
+    [B,T,W], float32, of length 1. `layers` follow the pooling; of their result, the first `dimensions` numbers count
+    (0: all). With `texts_at_once`, training encodes so many texts at a time and keeps no activations: groups may be as
+    large as one likes. With `cuts`, first texts are encoded apart from the others, each as long as the longest of them.
     """
 
     def __init__(self, encoder: BertEncoder, pooling: Poolings = "mean", texts_at_once: int = 0, cuts: bool = False,
@@ -62,17 +63,22 @@ class BiEncoder(EncoderWithHeads):
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         texts = inputs["input_ids"].shape[1]
         sides = [(0, 1), (1, texts)] if self.settings["cuts"] and texts > 1 else [(0, texts)]
-        vectors = ops.concatenate([self._encode(inputs, first, last, training) for first, last in sides], axis=1)  # [B,T,D]
+        # [B,T,D]
+        vectors = ops.concatenate([self._encode(inputs, first, last, training) for first, last in sides], axis=1)
         return {"embedding": ops.normalize(vectors, axis=-1, order=2, epsilon=1e-12)}
 
     def _encode(self, inputs: Mapping[str, Any], first: Any, last: Any, training: bool | None) -> Any:
         """Returns the vectors of some texts of each example, [B,last-first,D]."""
-        rows = {name: ops.reshape(inputs[name][:, first:last], (-1, ops.shape(inputs[name])[2])) for name in self._names(inputs)}
+        rows = {
+            name: ops.reshape(inputs[name][:, first:last], (-1, ops.shape(inputs[name])[2]))
+            for name in self._names(inputs)
+        }
         rows = cut_to_longest(rows) if self.settings["cuts"] else rows
         width, size = self.settings["dimensions"] or self.width, self.settings["texts_at_once"]
         if size and training:
             sites = [variable for variable in self.encoder.variables if variable.name == "seed_generator_state"]
-            vectors = recomputed_in_chunks(lambda part: self._vectors(part, training=True), self.weights, sites, rows, size, width)
+            vectors = recomputed_in_chunks(lambda part: self._vectors(part, training=True), self.weights, sites, rows,
+                                           size, width)
         else:
             vectors = self._vectors(rows, training)
         return ops.reshape(vectors, (-1, last - first, width))
@@ -91,8 +97,8 @@ class BiEncoder(EncoderWithHeads):
 class SparseEncoder(EncoderWithHeads):
     """An encoder with the head for words: a word weighs log(1 + ReLU(its largest logit over the tokens of a text)).
 
-    Inputs: `input_ids`, `input_mask`, `segment_ids` [B,T,S]. Outputs: `weights` [B,T,V], float32. The logits [R,S,V] never exist whole:
-    they are computed for the positions of a few texts at a time, and again in the backward pass.
+    Inputs: `input_ids`, `input_mask`, `segment_ids` [B,T,S]. Outputs: `weights` [B,T,V], float32. The logits [R,S,V]
+    never exist whole: they are computed for the positions of a few texts at a time, and again in the backward pass.
     """
 
     heads = ("masked_lm",)
@@ -109,7 +115,9 @@ class SparseEncoder(EncoderWithHeads):
         return {"weights": ops.reshape(weights, (-1, texts, self.encoder.settings["vocab_size"]))}
 
     def word_weights(self, rows: Any, training: bool | None = None, in_parts: bool = True) -> Any:
-        """Returns the weights [R,V] of rows [R,S] of the encoder's inputs; with `in_parts=False` from all logits [R,S,V] at once."""
+        """Returns the weights [R,V] of rows [R,S] of the encoder's inputs; with `in_parts=False` from all logits
+        [R,S,V] at once.
+        """
         hidden = self.encoder.read_rows(self.encoder(rows, training=training)["sequence_output"])  # [R,S,D]
         table = self.encoder.embeddings.word_embeddings
 

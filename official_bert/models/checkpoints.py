@@ -18,7 +18,9 @@ from official_bert.models.interchange.projects.ours import named_weights
 from official_bert.models.interchange.stored_models import StoredModel, require_config
 from official_bert.models.run_folder import WITHOUT_WEIGHTS, RunFolder, not_a_run
 
-__all__ = ["Initialization", "checkpoint_at", "initialize_from", "named_weights", "trained_weights", "weights_checkpoint"]
+__all__ = [
+    "Initialization", "checkpoint_at", "initialize_from", "named_weights", "trained_weights", "weights_checkpoint"
+]
 # Heads with a row for each class of a task: one of another size is re-initialised.
 TASK_HEADS = ("classifier/", "tagger/", "span/")
 
@@ -44,7 +46,9 @@ class Initialization:
 
 
 def trained_weights(run: RunFolder, init_checkpoint: str = "", best: bool = False) -> str:
-    """Returns the path of the weights for evaluation and prediction: a checkpoint of the run, or else `init_checkpoint`."""
+    """Returns the path of the weights for evaluation and prediction: a checkpoint of the run, or else
+    `init_checkpoint`.
+    """
     if run.has_weights(best):
         return str(newest_whole(local_checkpoint(run.answering_folder(best))))
     if not init_checkpoint:
@@ -57,11 +61,14 @@ def weights_checkpoint(model: keras.Model) -> tf.train.Checkpoint:
     return tf.train.Checkpoint(weights=named_weights(model))
 
 
-def initialize_from(model: keras.Model, path: str, task: Classes | None = None, layers: Sequence[int] = ()) -> Initialization:
-    """Takes weights, and only weights, from a checkpoint of any format; its classes are put into the order of the `task`'s.
+def initialize_from(model: keras.Model, path: str, task: Classes | None = None,
+                    layers: Sequence[int] = ()) -> Initialization:
+    """Takes weights, and only weights, from a checkpoint of any format; its classes are put into the order of the
+    `task`'s.
 
-    A head of other classes is re-initialised. With `layers`, the model has these of the checkpoint's, in this order. Raises ValueError if
-    there is no checkpoint, and, naming the first weights that do not fit, if it holds a model of another size.
+    A head of other classes is re-initialised. With `layers`, the model has these of the checkpoint's, in this order.
+    Raises ValueError if there is no checkpoint, and, naming the first weights that do not fit, if it holds a model of
+    another size.
     """
     try:
         stored = formats.read(path)
@@ -80,25 +87,34 @@ def initialize_from(model: keras.Model, path: str, task: Classes | None = None, 
     _check_size(model, stored, weights, [misfit for misfit in wrong if misfit.name not in other_heads])
     for name, weight in weights.items():
         variables[name].assign(weight.reshape(variables[name].shape))
-    return Initialization(
-        origin=stored.origin, taken=len(weights), new=tuple(sorted(set(variables) - set(weights))),
-        unused=(*sorted(set(stored.weights) - set(weights)), *stored.unknown), notes=(*stored.notes, *stored.warnings, *remarks),
-        differences=_differences(model, stored))
+    return Initialization(origin=stored.origin, taken=len(weights), new=tuple(sorted(set(variables) - set(weights))),
+                          unused=(*sorted(set(stored.weights) - set(weights)), *stored.unknown),
+                          notes=(*stored.notes, *stored.warnings, *remarks), differences=_differences(model, stored))
 
 
 def with_layers(stored: StoredModel, layers: Sequence[int]) -> StoredModel:
-    """Returns a model of some of its layers, in a given order. Raises ValueError for layers that it lacks, and for shared ones."""
+    """Returns a model of some of its layers, in a given order. Raises ValueError for layers that it lacks, and for
+    shared ones.
+    """
     model = require_config(stored)
     if wrong := [layer for layer in layers if layer >= model.num_hidden_layers]:
-        raise ValueError(f"--init_checkpoint={stored.origin}: expected layers from 0 to {model.num_hidden_layers - 1}, got {wrong[0]}")
+        raise ValueError(
+            f"--init_checkpoint={stored.origin}: expected layers from 0 to {model.num_hidden_layers - 1}, got "
+            f"{wrong[0]}"
+        )
     if model.layer_groups:
-        raise ValueError(f"--init_checkpoint={stored.origin}: expected a model whose layers have weights of their own, got shared ones "
-                         f"(model.layer_groups {model.layer_groups})")
+        raise ValueError(
+            f"--init_checkpoint={stored.origin}: expected a model whose layers have weights of their own, got shared "
+            f"ones "
+            f"(model.layer_groups {model.layer_groups})")
     weights = {name: weight for name, weight in stored.weights.items() if not name.startswith("layer_")}
     for number, layer in enumerate(layers):
-        weights |= {name.replace(f"layer_{layer}/", f"layer_{number}/", 1): weight for name, weight in stored.weights.items()
-                    if name.startswith(f"layer_{layer}/")}
-    return dataclasses.replace(stored, weights=weights, config=dataclasses.replace(model, num_hidden_layers=len(layers)),
+        weights |= {
+            name.replace(f"layer_{layer}/", f"layer_{number}/", 1): weight
+            for name, weight in stored.weights.items() if name.startswith(f"layer_{layer}/")
+        }
+    return dataclasses.replace(stored, weights=weights, config=dataclasses.replace(model,
+                                                                                   num_hidden_layers=len(layers)),
                                notes=[*stored.notes, f"of its layers {', '.join(map(str, layers))}"])
 
 
@@ -110,8 +126,9 @@ def _check_size(model: keras.Model, stored: StoredModel, weights: Mapping, wrong
     if not weights:
         raise ValueError(f"{where}: holds no variable of this model; it has {sorted(stored.weights)[:5]}")
     if wrong and stored.config is None:
-        raise ValueError(f"{where}: no configuration beside it says its size, and it is not that of the model, which comes from "
-                         f"--bert_config_file, --config or is BERT-base: {'; '.join(misfit.describe() for misfit in wrong[:3])}")
+        raise ValueError(
+            f"{where}: no configuration beside it says its size, and it is not that of the model, which comes from "
+            f"--bert_config_file, --config or is BERT-base: {'; '.join(misfit.describe() for misfit in wrong[:3])}")
     missing = [stored.table.theirs(name) or name for name in inside if name not in weights]
     layers = [name for name in stored.weights if name.startswith("layer_") and name not in weights]
     heads, expected_heads = stored.config and stored.config.num_attention_heads, encoder.settings["num_attention_heads"]

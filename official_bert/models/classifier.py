@@ -1,8 +1,8 @@
-"""Models with one linear layer on an encoder: classes of whole texts (`Classifier`, `ChoiceClassifier`), of tokens (`Tagger`), and the
-ends of an answer (`SpanPredictor`).
+"""Models with one linear layer on an encoder: classes of whole texts (`Classifier`, `ChoiceClassifier`), of tokens
+(`Tagger`), and the ends of an answer (`SpanPredictor`).
 
-B batch, S sequence, D hidden size, K classes, C choices. Those of whole texts read the pooled output of [CLS] only, so the last layer
-computes no other row.
+B batch, S sequence, D hidden size, K classes, C choices. Those of whole texts read the pooled output of [CLS] only, so
+the last layer computes no other row.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ from official_bert.models.encoder import INPUTS, BertEncoder, EncoderWithHeads
 class Classifier(EncoderWithHeads):
     """An encoder with a linear layer on its pooled output (paper 4.1; 2018 `run_classifier.py`).
 
-    Inputs: the encoder's, [B,S] each. Outputs: `logits` [B,K], float32: of K exclusive labels, of K independent labels, or a
-    score with K = 1. `dropout` applies between pooler and classifier: 0.1 in 2018, whatever the encoder's rate.
+    Inputs: the encoder's, [B,S] each. Outputs: `logits` [B,K], float32: of K exclusive labels, of K independent labels,
+    or a score with K = 1. `dropout` applies between pooler and classifier: 0.1 in 2018, whatever the encoder's rate.
     """
 
     heads = ("classifier",)
@@ -29,7 +29,8 @@ class Classifier(EncoderWithHeads):
         super().__init__(encoder, **kwargs)
         self.settings = {"num_classes": num_classes, "dropout": dropout}
         self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
-        self.classifier = OutputLayer(num_classes, encoder.settings["initializer_range"], name="classifier", dtype=self.dtype_policy)
+        self.classifier = OutputLayer(num_classes, encoder.settings["initializer_range"], name="classifier",
+                                      dtype=self.dtype_policy)
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         nothing = inputs["input_ids"][:, :0]  # no row but that of [CLS], which the pooler needs
@@ -42,7 +43,8 @@ class ChoiceClassifier(Classifier):
     """One vector that scores each of C choices by itself; a softmax over them is left to the loss (paper 4.4, SWAG).
 
     Inputs: `input_ids`, `input_mask`, `segment_ids` [B,C,S]. Outputs: `logits` [B,C], float32. A choice without
-    any token (`input_mask` 0) is none, so that texts with different numbers of choices share a batch: its logit is -1e9.
+    any token (`input_mask` 0) is none, so that texts with different numbers of choices share a batch: its logit is
+    -1e9.
     """
 
     def __init__(self, encoder: BertEncoder, dropout: float = 0.1, **kwargs: Any) -> None:
@@ -70,7 +72,8 @@ class Tagger(EncoderWithHeads):
         super().__init__(encoder, **kwargs)
         self.settings = {"num_tags": num_tags, "dropout": dropout}
         self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
-        self.tagger = OutputLayer(num_tags, encoder.settings["initializer_range"], name="tagger", dtype=self.dtype_policy)
+        self.tagger = OutputLayer(num_tags, encoder.settings["initializer_range"], name="tagger",
+                                  dtype=self.dtype_policy)
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         rows = self.encoder.read_rows(self.encoder(inputs, training=training)["sequence_output"])  # [B,S or P,D]

@@ -12,30 +12,35 @@ from official_bert.model_config import ModelConfig
 from official_bert.models import encoder_parts
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
-ENCODER_PREFIXES = ("embeddings/", "layer_", "bilstm_", "pooler/", "relative_positions/", "final_LayerNorm/", "convolution/")
+ENCODER_PREFIXES = ("embeddings/", "layer_", "bilstm_", "pooler/", "relative_positions/", "final_LayerNorm/",
+                    "convolution/")
 
 
 @keras.saving.register_keras_serializable("official_bert")
 class BertEncoder(keras.Model):
     """The encoder of BERT and its relatives. B batch, S sequence, P output rows, D hidden size, L layers.
 
-    `settings` are the fields of `ModelConfig`, which say what is computed (`encoder_parts`); `embeddings` replace those that they say.
+    `settings` are the fields of `ModelConfig`, which say what is computed (`encoder_parts`); `embeddings` replace those
+    that they say.
 
-    Inputs, a dict: `input_ids`, `input_mask`, `segment_ids` [B,S]; optionally `position_ids` [B,S] (from 0), `task_type_ids` [B,S],
-    `instance_ids` [B,S] (packed rows: tokens attend within their instance only), `cls_positions` [B,K] (the rows to pool: of packed
-    instances) and `output_positions` [B,P] (only these rows are returned; the last layer computes only them and the pooled ones).
-    Outputs, a dict: `sequence_output` [B,S or P,D], `pooled_output` [B,D], or [B,K,D] for `cls_positions`, `embedding_output` [B,S,D]
-    and, with `return_layers`, `layer_outputs`: L times [B,S,D]; the last is `sequence_output`.
+    Inputs, a dict: `input_ids`, `input_mask`, `segment_ids` [B,S]; optionally `position_ids` [B,S] (from 0),
+    `task_type_ids` [B,S], `instance_ids` [B,S] (packed rows: tokens attend within their instance only), `cls_positions`
+    [B,K] (the rows to pool: of packed instances) and `output_positions` [B,P] (only these rows are returned; the last
+    layer computes only them and the pooled ones).
+    Outputs, a dict: `sequence_output` [B,S or P,D], `pooled_output` [B,D], or [B,K,D] for `cls_positions`,
+    `embedding_output` [B,S,D] and, with `return_layers`, `layer_outputs`: L times [B,S,D]; the last is
+    `sequence_output`.
 
-    Without `cls_positions`, the pooler reads row 0, [CLS]; with `attention="left_to_right"` the last real row, which alone has seen the
-    others; with `pooling="mean"` the mean of the text's rows. With `bilstm_layers`, `sequence_output` is that of the last BiLSTM,
-    `layer_outputs` are those of the transformer, and the pooler reads the last state of each direction.
+    Without `cls_positions`, the pooler reads row 0, [CLS]; with `attention="left_to_right"` the last real row, which
+    alone has seen the others; with `pooling="mean"` the mean of the text's rows. With `bilstm_layers`,
+    `sequence_output` is that of the last BiLSTM, `layer_outputs` are those of the transformer, and the pooler reads the
+    last state of each direction.
 
     Raises ValueError for a sequence longer than the position table or `row_limit`, and for packed rows under a BiLSTM.
     """
 
-    def __init__(self, return_layers: bool = False, recompute: bool | str = False, embeddings: keras.layers.Layer | None = None,
-                 **settings: Any) -> None:
+    def __init__(self, return_layers: bool = False, recompute: bool | str = False,
+                 embeddings: keras.layers.Layer | None = None, **settings: Any) -> None:
         fields = ModelConfig.__dataclass_fields__
         super().__init__(**{key: value for key, value in settings.items() if key not in fields})
         self.config = config = ModelConfig(**{key: value for key, value in settings.items() if key in fields})
@@ -70,7 +75,8 @@ class BertEncoder(keras.Model):
         self.check(inputs)
         embedded = self.embeddings(inputs["input_ids"], inputs["segment_ids"], inputs.get("position_ids"),
                                    inputs.get("task_type_ids"), training=training)    # [B,S,D]
-        layout, positions = encoder_parts.make_layout(self, inputs, embedded, training), self.reader.computed_positions(inputs)
+        layout, positions = encoder_parts.make_layout(self, inputs, embedded,
+                                                      training), self.reader.computed_positions(inputs)
         x, layer_outputs = layout.unpad(embedded), []
         for layer in self.stack.steps[:-1]:                                           # paper 3: L layers
             x = layer(x, attention_mask=layout, training=training)
@@ -94,7 +100,9 @@ class BertEncoder(keras.Model):
         self.reader.check(inputs)
 
     def read_rows(self, rows: Float[Any, "*M D"]) -> Float[Any, "*M D"]:
-        """Returns what heads for words, tags and answers read of rows [...,D]: with `pooler_norm`, the pooler's product of each."""
+        """Returns what heads for words, tags and answers read of rows [...,D]: with `pooler_norm`, the pooler's product
+        of each.
+        """
         return self.pooler(rows) if self.config.pooler_norm else rows
 
     def get_config(self) -> dict[str, Any]:
@@ -102,7 +110,8 @@ class BertEncoder(keras.Model):
 
 
 class EncoderWithHeads(keras.Model):
-    """The base of models of an encoder and heads: a subclass makes its heads in `__init__` and names them in `heads`."""
+    """The base of models of an encoder and heads: a subclass makes its heads in `__init__` and names them in `heads`.
+    """
 
     heads: tuple[str, ...] = ()  # attributes: layers on rows [..., hidden size]
     encoder_options: ClassVar[dict] = {}  # of encoders that `make` builds
@@ -114,7 +123,9 @@ class EncoderWithHeads(keras.Model):
 
     @classmethod
     def make(cls, config: ModelConfig, settings: Mapping[str, Any] | None = None, **options: Any) -> Self:
-        """Makes the model of a configuration with all its weights; `settings` are the class's own, `options` the encoder's."""
+        """Makes the model of a configuration with all its weights; `settings` are the class's own, `options` the
+        encoder's.
+        """
         model = cls(make_encoder(config, **cls.encoder_options, **options), **(settings or {}))
         model.build()
         return model

@@ -47,8 +47,10 @@ def make_layers(config: ModelConfig, recompute: bool | str, dtype: Any) -> list[
     attention = DisentangledAttention if config.positions.position_buckets else SelfAttention
     layers = []
     for index in range(config.sharing.own_layers):
-        options: dict[str, Any] = {"name": f"layer_{index}", "dtype": dtype,
-                                   "attention": attention(config, recompute == "attention", name="attention", dtype=dtype)}
+        options: dict[str, Any] = {
+            "name": f"layer_{index}", "dtype": dtype, "attention": attention(config, recompute == "attention",
+                                                                             name="attention", dtype=dtype)
+        }
         if config.norm == "pre":
             layers.append(PreNormLayer(config, first=index == 0 and not config.sharing.groups, **options))
         else:
@@ -60,7 +62,8 @@ def make_final_norm(config: ModelConfig, dtype: Any) -> LayerNormalization | Non
     """Makes the layer norm after all layers, if norms stand before their sublayers."""
     if config.norm != "pre":
         return None
-    return LayerNormalization(epsilon=config.layer_norm_epsilon, center=config.biases, name="final_LayerNorm", dtype=dtype)
+    return LayerNormalization(epsilon=config.layer_norm_epsilon, center=config.biases, name="final_LayerNorm",
+                              dtype=dtype)
 
 
 def make_convolution(config: ModelConfig, dtype: Any) -> Convolution | None:
@@ -109,7 +112,8 @@ def make_reader(config: ModelConfig, bilstms: Sequence[keras.layers.Layer]) -> R
 def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training: bool | None) -> TokenLayout:
     """Makes the layout of an encoder's `inputs`; `embedded` [B,S,D] is the output of the embeddings."""
     config: ModelConfig = encoder.config
-    tokens = TokenInputs(ops.cast(inputs["input_mask"], "bool"), inputs.get("instance_ids"), config.attention == "left_to_right", embedded)
+    tokens = TokenInputs(ops.cast(inputs["input_mask"], "bool"), inputs.get("instance_ids"),
+                         config.attention == "left_to_right", embedded)
     length = inputs["input_mask"].shape[1]
     padding = tokens_of(inputs["input_mask"], training)
     positions = make_positions(config, encoder.relative_positions, inputs)
@@ -118,7 +122,8 @@ def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training
     else:
         mask = make_attention_mask(tokens.input_mask, tokens.instance_ids, tokens.left_to_right)
         layout = TokenLayout(mask, tokens, padding, positions)
-    return dataclasses.replace(layout, windowed=in_windows(layout, config.windows.size)) if config.windows.size else layout
+    return dataclasses.replace(layout, windowed=in_windows(layout,
+                                                           config.windows.size)) if config.windows.size else layout
 
 
 def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping[str, Any]) -> Positions:
@@ -130,5 +135,10 @@ def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping
         return relative_positions.positions(length)
     position_ids = inputs.get("position_ids")
     position_ids = ops.expand_dims(ops.arange(length, dtype="int32"), 0) if position_ids is None else position_ids
-    size, base, window_base = config.hidden_size // config.num_attention_heads, config.positions.rotary, config.positions.window_rotary
-    return Rotary(position_ids, base, size, windows=None if window_base == base else Rotary(position_ids, window_base, size))
+    size, base, window_base = (
+        config.hidden_size // config.num_attention_heads,
+        config.positions.rotary,
+        config.positions.window_rotary,
+    )
+    return Rotary(position_ids, base, size,
+                  windows=None if window_base == base else Rotary(position_ids, window_base, size))

@@ -1,7 +1,7 @@
 """First values of a model's weights: each variable's is a function of the seed and of its name alone.
 
-Keras gives every initializer one seed, so that tables which share an initializer begin with the same rows, and a layer more or less
-changes the values of all layers made after it.
+Keras gives every initializer one seed, so that tables which share an initializer begin with the same rows, and a layer
+more or less changes the values of all layers made after it.
 """
 
 import zlib
@@ -14,14 +14,17 @@ from official_bert.model_config import BERT_BASE, OF_RELATIVES
 from official_bert.models.encoder import BertEncoder, weights_by_name
 
 NEIGHBOURS = (1, -1, 2, -2)  # where the heads of a first layer look, in tokens
-OF_ANY_SHAPE = ("embedding_size", "layer_groups", "layers_in_group")  # what does not change how a first layer sees positions
+# what does not change how a first layer sees positions
+OF_ANY_SHAPE = ("embedding_size", "layer_groups", "layers_in_group")
 MATCH = 6.0  # the score of that token before the softmax; the others' are near 0
 
 
 def draw_first_weights(model: keras.Model, seed: int) -> None:
-    """Draws every random weight of a built model anew, by its own initializer with a seed of (`seed`, the variable's name).
+    """Draws every random weight of a built model anew, by its own initializer with a seed of (`seed`, the variable's
+    name).
 
-    The same values under every strategy. Weights that begin as constants (biases, layer norms, a CRF's scores) stay as they are.
+    The same values under every strategy. Weights that begin as constants (biases, layer norms, a CRF's scores) stay as
+    they are.
     """
     names = {id(variable): name for name, variable in weights_by_name(model).items()}
     for layer in model._flatten_layers():
@@ -36,13 +39,14 @@ def draw_first_weights(model: keras.Model, seed: int) -> None:
 
 
 def begin_with_neighbours(model: keras.Model, seed: int) -> None:
-    """Lets up to four heads of a pre-trainer's first layer begin by looking at the next token, the one before, and those behind these.
+    """Lets up to four heads of a pre-trainer's first layer begin by looking at the next token, the one before, and
+    those behind these.
 
-    From random weights a small model takes a thousand steps and more to find out that they matter. Left to right, heads begin with the
-    tokens before. Positions get embeddings that are orthogonal (nearly, if there are more of them than the width), as long as they
-    were; the head of masked words begins by answering with the word that it is given. All else stays. A model that tells replaced
-    tokens and its generator both begin so; where layers share weights, all that have the first one's do. Raises ValueError for an
-    encoder of other parts than BERT's.
+    From random weights a small model takes a thousand steps and more to find out that they matter. Left to right, heads
+    begin with the tokens before. Positions get embeddings that are orthogonal (nearly, if there are more of them than
+    the width), as long as they were; the head of masked words begins by answering with the word that it is given. All
+    else stays. A model that tells replaced tokens and its generator both begin so; where layers share weights, all that
+    have the first one's do. Raises ValueError for an encoder of other parts than BERT's.
     """
     _look_at_neighbours(model.encoder, seed)
     guesser = getattr(model, "generator", model)
@@ -54,20 +58,27 @@ def begin_with_neighbours(model: keras.Model, seed: int) -> None:
 
 
 def _look_at_neighbours(encoder: BertEncoder, seed: int) -> None:
-    """Lets heads of an encoder's first layer look at the tokens beside; its positions, and the product behind them, fit."""
+    """Lets heads of an encoder's first layer look at the tokens beside; its positions, and the product behind them,
+    fit.
+    """
     config, settings = encoder.config, encoder.settings
-    if differing := [key for key in OF_RELATIVES if key not in OF_ANY_SHAPE and getattr(config, key) != getattr(BERT_BASE, key)]:
-        raise ValueError(f"a first layer that looks at neighbours: expected an encoder of BERT's parts, got model.{differing[0]} "
-                         f"{getattr(config, differing[0])!r}")
+    if differing := [
+            key for key in OF_RELATIVES if key not in OF_ANY_SHAPE and getattr(config, key) != getattr(BERT_BASE, key)
+    ]:
+        raise ValueError(
+            f"a first layer that looks at neighbours: expected an encoder of BERT's parts, got model.{differing[0]} "
+            f"{getattr(config, differing[0])!r}")
     attention, embeddings = encoder.transformer_layers[0].attention, encoder.embeddings
     positions, width = settings["max_position_embeddings"], config.table_width
     query, key = (np.array(layer.kernel) for layer in (attention.query, attention.key))   # [D,N,H]
     heads, head_size = query.shape[1:]
     rows = _unit_rows(positions, width, _own_seed(seed, "neighbours/positions"))          # [P,E]
-    marks = _unit_rows(positions, head_size, _own_seed(seed, "neighbours/marks"))         # [P,H]: what stands for a position in a head
+    # [P,H]: what stands for a position in a head
+    marks = _unit_rows(positions, head_size, _own_seed(seed, "neighbours/marks"))
     if type(embeddings) is Embeddings:  # a table of its own: others are lent, or add differences that begin at 0
         embeddings.position_embeddings.assign(rows * settings["initializer_range"] * width ** 0.5)
-    # Normalized, a row of the embeddings has length sqrt(E); words, segments and positions have a third of its square each.
+    # Normalized, a row of the embeddings has length sqrt(E); words, segments and positions have a third of its square
+    # each.
     length = (width / 3) ** 0.5
     if embeddings.projection is not None:
         kernel = _projection(rows, settings["hidden_size"], _own_seed(seed, "neighbours/projection"))
@@ -88,9 +99,12 @@ def _look_at_neighbours(encoder: BertEncoder, seed: int) -> None:
 
 
 def _projection(rows: np.ndarray, width: int, seed: int) -> np.ndarray:
-    """Returns a product [E,D] that keeps lengths as far as it can, first of all those of `rows` [P,E], and the angles between them."""
+    """Returns a product [E,D] that keeps lengths as far as it can, first of all those of `rows` [P,E], and the angles
+    between them.
+    """
     positions, table_width = rows.shape
-    basis, _ = np.linalg.qr(np.concatenate([rows.T, np.eye(table_width)], axis=1))        # [E,E]: the directions of the rows first
+    # [E,E]: the directions of the rows first
+    basis, _ = np.linalg.qr(np.concatenate([rows.T, np.eye(table_width)], axis=1))
     kept = basis[:, :max(positions, width)]
     turn = np.array(keras.initializers.Orthogonal(seed=seed)((kept.shape[1], width), "float32"))
     return kept @ turn

@@ -1,4 +1,6 @@
-"""The parts of a model by depth: embeddings, layers, pooler, heads. Parts may be frozen, made anew, or learn at rates of their own."""
+"""The parts of a model by depth: embeddings, layers, pooler, heads. Parts may be frozen, made anew, or learn at rates
+of their own.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -27,21 +29,25 @@ def part_of(name: str) -> str:
 
 
 def layers_of(model: keras.Model) -> int:
-    """The number of layers with weights of their own in a model's encoder. Raises ValueError for a model without one."""
+    """The number of layers with weights of their own in a model's encoder. Raises ValueError for a model without one.
+    """
     config = getattr(encoder_within(model), "config", None)
     if config is None:
-        raise ValueError(f"expected a model with a BertEncoder as its encoder, whose parts have names, got {type(model).__name__}")
+        raise ValueError(
+            f"expected a model with a BertEncoder as its encoder, whose parts have names, got {type(model).__name__}")
     return config.sharing.own_layers
 
 
 def frozen_parts(freeze: str | Sequence[str], layers: int) -> set[str]:
-    """Returns the parts that `freeze` names, in a list or between commas: `embeddings`, `layers 0-5`, `layer 3`, `pooler`, `encoder`.
+    """Returns the parts that `freeze` names, in a list or between commas: `embeddings`, `layers 0-5`, `layer 3`,
+    `pooler`, `encoder`.
 
     Raises ValueError for another name, and for a layer that a model of so many layers lacks.
     """
     frozen: set[str] = set()
     every = [f"layer_{number}" for number in range(layers)]
-    for name in filter(None, (part.strip() for text in ([freeze] if isinstance(freeze, str) else freeze) for part in text.split(","))):
+    for name in filter(None, (part.strip() for text in ([freeze] if isinstance(freeze, str) else freeze)
+                              for part in text.split(","))):
         if name == "encoder":
             frozen |= {"embeddings", *every, "pooler"}
         elif name in PARTS:
@@ -49,10 +55,12 @@ def frozen_parts(freeze: str | Sequence[str], layers: int) -> set[str]:
         elif match := LAYERS.fullmatch(name):
             first, last = int(match[1]), int(match[2] or match[1])
             if not first <= last < layers:
-                raise ValueError(f"{WHERE}: {name}: expected layers from 0 to {layers - 1}, the last one not before the first")
+                raise ValueError(
+                    f"{WHERE}: {name}: expected layers from 0 to {layers - 1}, the last one not before the first")
             frozen |= set(every[first:last + 1])
         else:
-            raise ValueError(f"{WHERE}: expected embeddings, layers 0-{layers - 1} (or any of them), pooler, encoder, got {name!r}")
+            raise ValueError(
+                f"{WHERE}: expected embeddings, layers 0-{layers - 1} (or any of them), pooler, encoder, got {name!r}")
     return frozen
 
 
@@ -78,8 +86,8 @@ def freeze(model: keras.Model, parts: str | Sequence[str]) -> tuple[str, ...]:
 def check_parts(freeze: str | Sequence[str], count: int, layer_decay: float, layers: int) -> None:
     """Refuses parts that a model of so many layers cannot freeze, make anew, or train at rates of their own.
 
-    Raises ValueError as `frozen_parts` does, for more layers to make anew than there are, for frozen ones among them, and
-    for a decay if all layers below the last are frozen.
+    Raises ValueError as `frozen_parts` does, for more layers to make anew than there are, for frozen ones among them,
+    and for a decay if all layers below the last are frozen.
     """
     frozen = frozen_parts(freeze, layers)
     if count > layers:
@@ -112,8 +120,8 @@ def put_back(model: keras.Model, values: Mapping[str, np.ndarray]) -> None:
 def rate_factors(model: keras.Model, layer_decay: float, head_rate: float) -> list[float]:
     """Returns what the learning rate is multiplied by for each trained weight, in their order.
 
-    Layer l of L learns at layer_decay ** (L - 1 - l) of the rate, the embeddings at layer_decay ** L, the pooler at the whole rate, heads
-    at `head_rate` times it. Raises ValueError for a rate of heads of a model without one.
+    Layer l of L learns at layer_decay ** (L - 1 - l) of the rate, the embeddings at layer_decay ** L, the pooler at the
+    whole rate, heads at `head_rate` times it. Raises ValueError for a rate of heads of a model without one.
     """
     if layer_decay == head_rate == 1.0:
         return [1.0] * len(model.trainable_variables)

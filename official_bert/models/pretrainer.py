@@ -1,5 +1,5 @@
-"""The model of pre-training: encoder, masked-LM head and, for most objectives, next-sentence head; and one that also shows its last layer,
-which a student and its teacher are compared by.
+"""The model of pre-training: encoder, masked-LM head and, for most objectives, next-sentence head; and one that also
+shows its last layer, which a student and its teacher are compared by.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,11 @@ OF_RELATIONS = ("queries", "keys", "values")
 class Pretrainer(EncoderWithHeads):
     """An encoder with both pre-training heads (2018 `run_pretraining.py`), or without the one for sentences.
 
-    Inputs: the encoder's and `masked_lm_positions` [B,P]. Outputs: `mlm_logits` [B,P,V] and, unless `next_sentence` is False,
-    `nsp_logits` [B,2], or [B,K,2] for packed rows with `cls_positions` [B,K], float32. They tell a next from a random sentence, or an
-    order from the other: as it was trained. With `boundary`, and if the inputs have `masked_lm_weights` [B,P], also `boundary_logits`
-    [B,P,V], of the same words from the rows beside their spans.
+    Inputs: the encoder's and `masked_lm_positions` [B,P]. Outputs: `mlm_logits` [B,P,V] and, unless `next_sentence` is
+    False, `nsp_logits` [B,2], or [B,K,2] for packed rows with `cls_positions` [B,K], float32. They tell a next from a
+    random sentence, or an
+    order from the other: as it was trained. With `boundary`, and if the inputs have `masked_lm_weights` [B,P], also
+    `boundary_logits` [B,P,V], of the same words from the rows beside their spans.
     """
 
     def __init__(self, encoder: BertEncoder, next_sentence: bool = True, boundary: bool = False, **kwargs: Any) -> None:
@@ -30,7 +31,8 @@ class Pretrainer(EncoderWithHeads):
         self.heads = ("masked_lm", *(("next_sentence",) if next_sentence else ()), *(("boundary",) if boundary else ()))
         config, policy = encoder.config, self.dtype_policy
         self.masked_lm = MaskedLMHead(config, name="masked_lm", dtype=policy)
-        self.next_sentence = OutputLayer(2, config.initializer_range, name="next_sentence", dtype=policy) if next_sentence else None
+        self.next_sentence = OutputLayer(2, config.initializer_range, name="next_sentence",
+                                         dtype=policy) if next_sentence else None
         self.boundary: Any = SpanBoundaryHead(config, name="boundary", dtype=policy) if boundary else None
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
@@ -53,8 +55,8 @@ class Pretrainer(EncoderWithHeads):
 
 @keras.saving.register_keras_serializable("official_bert")
 class ObservedPretrainer(Pretrainer):
-    """A `Pretrainer` that in training gives more outputs: `states` [B,S,D], the last layer's of all tokens, and its `queries`, `keys`
-    and `values` [B,S,D], all heads beside each other, before positions turn them.
+    """A `Pretrainer` that in training gives more outputs: `states` [B,S,D], the last layer's of all tokens, and its
+    `queries`, `keys` and `values` [B,S,D], all heads beside each other, before positions turn them.
 
     Then the last layer is computed for all tokens, not for those alone that heads read.
     """
@@ -69,7 +71,9 @@ class ObservedPretrainer(Pretrainer):
         encoder = self.encoder
         encoded = encoder(inputs, training=training)
         rows = encoder.read_rows(encoder.reader.gather_rows(encoded["sequence_output"], inputs["masked_lm_positions"]))
-        outputs = {"mlm_logits": self.masked_lm(rows, encoder.embeddings.word_embeddings), "states": encoded["sequence_output"]}
+        outputs = {
+            "mlm_logits": self.masked_lm(rows, encoder.embeddings.word_embeddings), "states": encoded["sequence_output"]
+        }
         if self.next_sentence is not None:
             outputs["nsp_logits"] = self.next_sentence(encoded["pooled_output"])
         last = encoder.config.num_hidden_layers - 1

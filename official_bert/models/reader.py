@@ -25,7 +25,9 @@ class Reader:
         return ops.zeros_like(input_mask[:, :1], dtype="int32")
 
     def computed_positions(self, inputs: Inputs) -> Int[Any, "B Q"] | None:
-        """Returns the only positions that the last layer must compute: of the pooled rows, then the output positions; None: all."""
+        """Returns the only positions that the last layer must compute: of the pooled rows, then the output positions;
+        None: all.
+        """
         if "output_positions" not in inputs:
             return None
         return ops.concatenate([self._pooled(inputs), ops.cast(inputs["output_positions"], "int32")], axis=1)
@@ -95,7 +97,9 @@ class MeanReader(Reader):
 
 
 class BiLSTMReader(Reader):
-    """BiLSTMs read the rows; the pooler reads the last state of each direction (paper 5.1, left to right with a BiLSTM)."""
+    """BiLSTMs read the rows; the pooler reads the last state of each direction (paper 5.1, left to right with a
+    BiLSTM).
+    """
 
     def __init__(self, texts: Reader, bilstms: Sequence[keras.layers.Layer]) -> None:
         self.texts, self.bilstms = texts, bilstms
@@ -114,7 +118,8 @@ class BiLSTMReader(Reader):
 
     def check(self, inputs: Inputs) -> None:
         if "instance_ids" in inputs or "cls_positions" in inputs:
-            raise ValueError("instance_ids: expected none, because a BiLSTM (model.bilstm_layers) reads across packed instances")
+            raise ValueError(
+                "instance_ids: expected none, because a BiLSTM (model.bilstm_layers) reads across packed instances")
 
 
 def last_positions(input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:

@@ -25,10 +25,11 @@ EmbeddingSharing = Literal["shared", "disentangled", "separate"]
 
 @keras.saving.register_keras_serializable("official_bert")
 class ReplacedTokenDetector(EncoderWithHeads):
-    """An encoder with a number for each token: above 0 if a generator seems to have replaced it. B batch, S sequence, P output rows.
+    """An encoder with a number for each token: above 0 if a generator seems to have replaced it. B batch, S sequence, P
+    output rows.
 
-    With `adds_first`, the row of [CLS] is added to each, and the sum normalized (DeBERTa v3). Inputs: the encoder's. Outputs: `logits`
-    [B,S or P], float32.
+    With `adds_first`, the row of [CLS] is added to each, and the sum normalized (DeBERTa v3). Inputs: the encoder's.
+    Outputs: `logits` [B,S or P], float32.
     """
 
     heads: tuple[str, ...] = ("replaced_transform", "replaced")
@@ -41,9 +42,9 @@ class ReplacedTokenDetector(EncoderWithHeads):
             self.heads = ("replaced_layer_norm", *self.heads)
             self.replaced_layer_norm = LayerNormalization(epsilon=config.layer_norm_epsilon, name="replaced_LayerNorm",
                                                           dtype=self.dtype_policy)
-        self.replaced_transform = Dense(
-            config.hidden_size, activation=get_activation(config.hidden_act),
-            kernel_initializer=truncated_normal(config.initializer_range), name="replaced_transform", dtype=self.dtype_policy)
+        self.replaced_transform = Dense(config.hidden_size, activation=get_activation(config.hidden_act),
+                                        kernel_initializer=truncated_normal(config.initializer_range),
+                                        name="replaced_transform", dtype=self.dtype_policy)
         self.replaced = OutputLayer(1, config.initializer_range, name="replaced", dtype=self.dtype_policy)
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
@@ -59,39 +60,47 @@ class ReplacedTokenDetector(EncoderWithHeads):
 
 @keras.saving.register_keras_serializable("official_bert")
 class ReplacedTokenPretrainer(ReplacedTokenDetector):
-    """A discriminator and its generator, a smaller model for masked words whose guesses it must tell from the words of the text.
+    """A discriminator and its generator, a smaller model for masked words whose guesses it must tell from the words of
+    the text.
 
-    `discriminator` and `generator` are the fields of their `ModelConfig`. Tables and layer norm of the embeddings are `shared` (ELECTRA),
-    or the discriminator adds differences of its own to the generator's tables (`disentangled`: DeBERTa v3), or both have their own
-    (`separate`). B batch, S sequence, P predictions, V words.
+    `discriminator` and `generator` are the fields of their `ModelConfig`. Tables and layer norm of the embeddings are
+    `shared` (ELECTRA), or the discriminator adds differences of its own to the generator's tables (`disentangled`:
+    DeBERTa v3), or both have their own (`separate`). B batch, S sequence, P predictions, V words.
 
-    Inputs: those of masked LM, with `masked_lm_ids` and `masked_lm_weights`, and `sample_keys` [B,2], of which the guesses of a row are
-    a function. Outputs: `mlm_logits` [B,P,V] of the generator, `replaced_logits` [B,S] of the discriminator, float32, and `replaced`
+    Inputs: those of masked LM, with `masked_lm_ids` and `masked_lm_weights`, and `sample_keys` [B,2], of which the
+        guesses of a row are
+    a function. Outputs: `mlm_logits` [B,P,V] of the generator, `replaced_logits` [B,S] of the discriminator, float32,
+        and `replaced`
     [B,S]: 1 for each token that is another than in the text.
     """
 
     next_sentence = None  # no head reads the pooler
 
-    def __init__(self, discriminator: Mapping[str, Any], generator: Mapping[str, Any], embedding_sharing: EmbeddingSharing = "shared",
-                 adds_first: bool = False, recompute: Any = False, **kwargs: Any) -> None:
+    def __init__(self, discriminator: Mapping[str, Any], generator: Mapping[str, Any],
+                 embedding_sharing: EmbeddingSharing = "shared", adds_first: bool = False, recompute: Any = False,
+                 **kwargs: Any) -> None:
         options = {"recompute": recompute}
         make_generator = functools.partial(BertEncoder, name="encoder", **generator, **options)
         if embedding_sharing == "shared":
             encoder = BertEncoder(name="bert", **discriminator, **options)
-            guesser = make_generator(embeddings=SharedEmbeddings(encoder.embeddings, generator["hidden_size"], name="embeddings"))
+            guesser = make_generator(
+                embeddings=SharedEmbeddings(encoder.embeddings, generator["hidden_size"], name="embeddings"))
         else:
             guesser = make_generator()
             embeddings = None if embedding_sharing == "separate" else DisentangledEmbeddings(
                 guesser.embeddings, ModelConfig(**discriminator), name="embeddings")
             encoder = BertEncoder(name="bert", embeddings=embeddings, **discriminator, **options)
         super().__init__(encoder, adds_first, **kwargs)
-        self.settings |= {"discriminator": dict(discriminator), "generator": dict(generator), "embedding_sharing": embedding_sharing,
-                          "recompute": recompute}
+        self.settings |= {
+            "discriminator": dict(discriminator), "generator": dict(generator), "embedding_sharing": embedding_sharing,
+            "recompute": recompute
+        }
         self.generator = Pretrainer(guesser, next_sentence=False, name=GENERATOR)
 
     @classmethod
     def make(cls, config: ModelConfig, settings: Mapping[str, Any] | None = None, **options: Any) -> Self:
-        """Makes the model of a discriminator's configuration with all its weights; `settings` are the other arguments."""
+        """Makes the model of a discriminator's configuration with all its weights; `settings` are the other arguments.
+        """
         model = cls(encoder_settings(config), **(settings or {}), **options)
         model.build_parts()  # here, so that no weight has the whole model's name in its path
         model.build()
@@ -124,14 +133,16 @@ class ReplacedTokenPretrainer(ReplacedTokenDetector):
 
 
 def replace_tokens(batch: Mapping[str, Any], guesses: Any) -> Any:
-    """Returns the tokens of a masked batch with `guesses` [B,P] at the predicted places, and 1 where they are not the text's: both [B,S].
+    """Returns the tokens of a masked batch with `guesses` [B,P] at the predicted places, and 1 where they are not the
+    text's: both [B,S].
 
-    A place that is predicted twice gets the mean of its guesses, rounded down, as in the authors' code (`scatter_update`). A
-    guess that is right is a token of the text like any other (paper 2).
+    A place that is predicted twice gets the mean of its guesses, rounded down, as in the authors' code
+    (`scatter_update`). A guess that is right is a token of the text like any other (paper 2).
     """
     rows, length = ops.shape(batch["input_ids"])
     used = ops.cast(batch["masked_lm_weights"] > 0, "int32")                          # [B,P]
-    places = ops.cast(batch["masked_lm_positions"], "int32") + length * ops.expand_dims(ops.arange(rows, dtype="int32"), 1)
+    places = ops.cast(batch["masked_lm_positions"],
+                      "int32") + length * ops.expand_dims(ops.arange(rows, dtype="int32"), 1)
     places = ops.reshape(places, (-1, 1))
 
     def by_place(values: Any) -> Any:
@@ -145,15 +156,16 @@ def replace_tokens(batch: Mapping[str, Any], guesses: Any) -> Any:
 
 
 def generator_config(config: ModelConfig, width: float, layers: float) -> ModelConfig:
-    """Returns the configuration of the generator of a discriminator: shares of its width (heads, feed-forward network) and of its layers.
+    """Returns the configuration of the generator of a discriminator: shares of its width (heads, feed-forward network)
+    and of its layers.
 
-    Heads are as wide as the discriminator's, or one is as wide as the generator. The tables are as wide as the discriminator's. Raises
-    ValueError for a model that there cannot be.
+    Heads are as wide as the discriminator's, or one is as wide as the generator. The tables are as wide as the
+    discriminator's. Raises ValueError for a model that there cannot be.
     """
     hidden = max(1, round(config.hidden_size * width))
     most = max(1, hidden // (config.hidden_size // config.num_attention_heads))
     heads = next(count for count in range(most, 0, -1) if hidden % count == 0)
-    return dataclasses.replace(
-        config, hidden_size=hidden, num_attention_heads=heads, intermediate_size=max(1, round(config.intermediate_size * width)),
-        num_hidden_layers=max(1, round(config.num_hidden_layers * layers)),
-        embedding_size=0 if config.table_width == hidden else config.table_width)
+    return dataclasses.replace(config, hidden_size=hidden, num_attention_heads=heads,
+                               intermediate_size=max(1, round(config.intermediate_size * width)),
+                               num_hidden_layers=max(1, round(config.num_hidden_layers * layers)),
+                               embedding_size=0 if config.table_width == hidden else config.table_width)

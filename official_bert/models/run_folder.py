@@ -1,7 +1,8 @@
-"""The folder of a training run, here or on any store: its configuration, checkpoints, log, results, and whose run it is.
+"""The folder of a training run, here or on any store: its configuration, checkpoints, log, results, and whose run it
+is.
 
-The names of its files are written here alone. Paths, JSON and YAML only: what needs weights or data is computed elsewhere, from the
-values that this module gives.
+The names of its files are written here alone. Paths, JSON and YAML only: what needs weights or data is computed
+elsewhere, from the values that this module gives.
 """
 
 import contextlib
@@ -63,8 +64,9 @@ def step_of(prefix: str) -> int:
 def prefixes_in(folder: str) -> list[str]:
     """Returns the prefixes of the checkpoints of one name in a folder, such as `ckpt-20` and `ckpt-10`, newest first.
 
-    If there are several names, the name in the state file or else `ckpt` is taken; the result is empty if neither is among them.
-    TensorFlow's state file may be missing, empty or old after a power failure: the files in the folder decide.
+    If there are several names, the name in the state file or else `ckpt` is taken; the result is empty if neither is
+    among them. TensorFlow's state file may be missing, empty or old after a power failure: the files in the folder
+    decide.
     """
     prefixes: dict[str, list[str]] = {}
     for file in list_names(folder):
@@ -75,19 +77,23 @@ def prefixes_in(folder: str) -> list[str]:
     if not prefixes:
         return [newest] if newest else []
     named = STEP.sub("", os.path.basename(newest))
-    chosen = next((known for known in (named, *(prefixes if len(prefixes) == 1 else ()), CHECKPOINT) if known in prefixes), None)
+    chosen = next(
+        (known for known in (named, *(prefixes if len(prefixes) == 1 else ()), CHECKPOINT) if known in prefixes), None)
     return sorted(prefixes[chosen], key=step_of, reverse=True) if chosen else []
 
 
 def _named_by_state_file(folder: str) -> str:
-    """Returns the newest checkpoint according to the state file, as `tf.train.latest_checkpoint` does; "" if its files are gone."""
+    """Returns the newest checkpoint according to the state file, as `tf.train.latest_checkpoint` does; "" if its files
+    are gone.
+    """
     try:
         written = NAMED_NEWEST.search(read_text(os.path.join(folder, STATE_FILE)))
     except (ValueError, OSError):
         return ""
     if written is None:
         return ""
-    name = written[1].encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")  # its other letters are escaped bytes
+    # its other letters are escaped bytes
+    name = written[1].encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
     prefix = name if is_remote(name) else os.path.join(folder, name)
     return prefix if exists(f"{prefix}.index") or exists(prefix) else ""
 
@@ -98,7 +104,9 @@ def not_a_run(path: str, content: str, alternative: str = "") -> ValueError:
 
 
 def tuned_for(prefix: str | None) -> dict[str, Any]:
-    """Reads the options that an evaluation tuned for a checkpoint: that of its step, or the last one before it; {} if there is none."""
+    """Reads the options that an evaluation tuned for a checkpoint: that of its step, or the last one before it; {} if
+    there is none.
+    """
     if not prefix:
         return {}
     stored = RunFolder(folder_of(prefix) or ".")._read(TUNED_FILE).get("steps", {})
@@ -107,7 +115,8 @@ def tuned_for(prefix: str | None) -> dict[str, Any]:
 
 
 def write_tuned(tuned: Mapping[str, Any], prefix: str) -> None:
-    """Writes the options that an evaluation tuned for the weights of a checkpoint beside them; nothing if there are none.
+    """Writes the options that an evaluation tuned for the weights of a checkpoint beside them; nothing if there are
+    none.
 
     Those of other steps stay as long as their checkpoints do.
     """
@@ -115,7 +124,9 @@ def write_tuned(tuned: Mapping[str, Any], prefix: str) -> None:
         return
     run, name = RunFolder(folder_of(prefix) or "."), os.path.basename(prefix).rpartition("-")[0]
     names, stored = set(list_names(run.path)), run._read(TUNED_FILE).get("steps", {})
-    steps = {step: value for step, value in stored.items() if f"{name}-{step}.index" in names} | {str(step_of(prefix)): dict(tuned)}
+    steps = {step: value
+             for step, value in stored.items()
+             if f"{name}-{step}.index" in names} | {str(step_of(prefix)): dict(tuned)}
     run._write(TUNED_FILE, {"steps": steps})
 
 
@@ -127,7 +138,9 @@ class RunFolder:
 
     @classmethod
     def around(cls, path: str) -> "RunFolder":
-        """Returns the folder with the files of the run of a path: the folder itself, its `best/`, or a checkpoint in one of both."""
+        """Returns the folder with the files of the run of a path: the folder itself, its `best/`, or a checkpoint in
+        one of both.
+        """
         folder = normal(path if is_folder(path) else folder_of(path))
         if os.path.basename(folder) == BEST_FOLDER and not cls(folder).has_begun:
             return cls(folder_of(folder))
@@ -197,7 +210,9 @@ class RunFolder:
         return bool(self.path) and exists(self.file(CONFIG_FILE))
 
     def recorded_config(self) -> Config:
-        """Returns the configuration as the run wrote it. Raises ValueError, naming the file, if it is of a newer version."""
+        """Returns the configuration as the run wrote it. Raises ValueError, naming the file, if it is of a newer
+        version.
+        """
         path = self.file(CONFIG_FILE)
         try:
             return load_config(path)
@@ -206,7 +221,8 @@ class RunFolder:
             raise ValueError(f"{error}" if str(error).startswith(path) else f"{path}: {error}{newer}") from None
 
     def config(self, overrides: Iterable[str] = (), flags: Mapping[str, Any] | None = None) -> Config | None:
-        """Returns the configuration for use without training, with the vocabulary that lies beside it; None if no run has begun.
+        """Returns the configuration for use without training, with the vocabulary that lies beside it; None if no run
+        has begun.
 
         `flags` are those of 2018 on the command line, by dotted key.
         """
@@ -229,12 +245,16 @@ class RunFolder:
 
     @property
     def casing_is_chosen(self) -> bool:
-        """Whether somebody has chosen the casing of a run that has begun: without a vocabulary, lower-casing is only the default."""
+        """Whether somebody has chosen the casing of a run that has begun: without a vocabulary, lower-casing is only
+        the default.
+        """
         begun = self.config()
         return begun is not None and (bool(begun.tokenizer.vocab_file) or not begun.tokenizer.do_lower_case)
 
     def write_config(self, config: Config) -> None:
-        """Writes the resolved configuration and the vocabulary, which prediction and export need, beside the checkpoints."""
+        """Writes the resolved configuration and the vocabulary, which prediction and export need, beside the
+        checkpoints.
+        """
         vocab_file = config.tokenizer.vocab_file
         if vocab_file and absolute(vocab_file) != absolute(own := self.file(loading.stored_name(vocab_file))):
             with written_beside(own) as temporary, open(temporary, "wb") as file:
@@ -271,7 +291,8 @@ class RunFolder:
         self.best._write(METRIC_FILE, record)
 
     def answering_folder(self, best: bool | None = None) -> str:
-        """Returns the folder of the weights that answer: `best/`, if they have been measured and are asked for, or the run's own.
+        """Returns the folder of the weights that answer: `best/`, if they have been measured and are asked for, or the
+        run's own.
 
         By default `training.answer_with` of the run asks for them.
         """
@@ -290,7 +311,8 @@ class RunFolder:
                 remove(self.file(name))
 
     def forget_tuned(self, report: Callable[[str], None]) -> None:
-        """Removes the options that were tuned for earlier weights of a run which has trained on without an evaluation."""
+        """Removes the options that were tuned for earlier weights of a run which has trained on without an evaluation.
+        """
         if exists(path := self.file(TUNED_FILE)):
             report(f"trained on without an evaluation: what was tuned for earlier weights is forgotten ({TUNED_FILE})")
             remove(path)
@@ -308,7 +330,9 @@ class RunFolder:
         return steps
 
     def last_followed(self) -> dict[str, float]:
-        """Reads the step and the metrics that an evaluation beside the run wrote last; {} if there are none, or the line is broken."""
+        """Reads the step and the metrics that an evaluation beside the run wrote last; {} if there are none, or the
+        line is broken.
+        """
         path = self.file(EVAL_LOG_FILE)
         if not exists(path):
             return {}
@@ -317,13 +341,21 @@ class RunFolder:
             # JSON has no NaN: a number that was not finite is null there.
             return {name.removeprefix("eval/"): math.nan if value is None else float(value)
                     for name, value in row.items() if name != "time"}
-        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):  # no line of a run
+        except (
+            LookupError,
+            ValueError,
+            TypeError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ):  # no line of a run
             logging.warning("%s: its last line is broken; every checkpoint is evaluated again", path)
             return {}
 
     def name_of_evaluation(self, data_file: str, digest: str) -> str:
-        """Returns the part of the names of an evaluation's results that tells it from that of the run's own data, "" for that one: the
-        stem of the evaluated file. `digest` is that of its content, "" for a part of the training file.
+        """Returns the part of the names of an evaluation's results that tells it from that of the run's own data, ""
+        for that one: the stem of the evaluated file. `digest` is that of its content, "" for a part of the training
+        file.
 
         Raises ValueError if results of another file with this stem are there.
         """
@@ -341,7 +373,9 @@ class RunFolder:
 
     @property
     def results(self) -> dict[str, float]:
-        """Reads the metrics in `eval_results.txt`; {} if there is none. Raises ValueError, naming the line, for anything else there."""
+        """Reads the metrics in `eval_results.txt`; {} if there is none. Raises ValueError, naming the line, for
+        anything else there.
+        """
         path, metrics = self.file(RESULTS_FILE), {}
         for number, line in enumerate(read_text(path).splitlines() if exists(path) else (), 1):
             name, _, value = line.partition(" = ")
@@ -359,13 +393,15 @@ class RunFolder:
         if digest:
             self._write(EVALUATIONS_FILE, self._read(EVALUATIONS_FILE) | {evaluation: digest})
         with written_whole(self.file(_named(RESULTS_FILE, evaluation))) as file:
-            file.writelines(f"{name} = {'undefined' if math.isnan(value) else value}\n" for name, value in sorted(metrics.items()))
+            file.writelines(f"{name} = {'undefined' if math.isnan(value) else value}\n"
+                            for name, value in sorted(metrics.items()))
 
     @property
     def origin(self) -> dict[str, Any]:
         """What the run is made of, as `training.origins` has recorded it; {} if nothing is recorded."""
         recorded = self._read(ORIGIN_FILE)
-        return recorded if isinstance(recorded, dict) else {}  # beside a checkpoint, somebody else's file may have this name
+        # beside a checkpoint, somebody else's file may have this name
+        return recorded if isinstance(recorded, dict) else {}
 
     def write_origin(self, origin: Mapping[str, Any]) -> None:
         """Records what the run is made of."""

@@ -1,7 +1,9 @@
-"""The layers of an encoder in the order in which they are computed, each a step `(x, attention_mask, queries, training) -> x`.
+"""The layers of an encoder in the order in which they are computed, each a step `(x, attention_mask, queries, training)
+-> x`.
 
-BERT's steps are its layers. Relatives wrap them: a window, a convolution after the first layer, a norm after the last; a training step
-wraps them in recomputation. ALBERT has one layer several times. B batch, S sequence, Q query rows, D hidden size.
+BERT's steps are its layers. Relatives wrap them: a window, a convolution after the first layer, a norm after the last;
+a training step wraps them in recomputation. ALBERT has one layer several times. B batch, S sequence, Q query rows, D
+hidden size.
 """
 
 import dataclasses
@@ -19,7 +21,9 @@ Step = Callable[..., Any]  # a `TransformerLayer`, or one of the classes below
 
 
 class Stack:
-    """The steps of an encoder; not a layer, so that the names of its weights do not depend on how the steps are wrapped."""
+    """The steps of an encoder; not a layer, so that the names of its weights do not depend on how the steps are
+    wrapped.
+    """
 
     def __init__(self, steps: list[Step]) -> None:
         self.steps = steps
@@ -66,7 +70,8 @@ class WithConvolution:
                  training: bool | None = None) -> Float[Any, "_ _ D"]:
         layout, inputs = attention_mask, attention_mask.inputs
         x = layout.pad(self.step(x, attention_mask=layout, queries=queries, training=training))
-        return layout.unpad(self.convolution(x, inputs.embedded, inputs.input_mask, inputs.instance_ids, training=training))
+        return layout.unpad(
+            self.convolution(x, inputs.embedded, inputs.input_mask, inputs.instance_ids, training=training))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""The vector of a text: the rows of an encoder are pooled, then layers follow, as in the modules of sentence-transformers.
+"""The vector of a text: the rows of an encoder are pooled, then layers follow, as in the modules of
+sentence-transformers.
 
 `text_vectors` is the one function behind training, evaluation, answers, exports and servers.
 
@@ -32,7 +33,8 @@ class VectorLayer:
 
     def __post_init__(self) -> None:
         if (self.kind == "dense") != (self.units > 0):
-            raise ValueError(f"config.options.vector_layers: {self.kind}: expected units above 0 for dense alone, got {self.units}")
+            raise ValueError(
+                f"config.options.vector_layers: {self.kind}: expected units above 0 for dense alone, got {self.units}")
 
 
 def poolings_of(pooling: Poolings) -> tuple[Pooling, ...]:
@@ -46,12 +48,15 @@ def vector_width(hidden_size: int, pooling: Poolings, layers: Sequence[VectorLay
 
 
 def make_vector_layers(layers: Sequence[VectorLayer], width: int) -> list[keras.layers.Layer]:
-    """Makes the layers behind a pooling to `width` numbers, with their weights, as PyTorch computes them, in float32."""
+    """Makes the layers behind a pooling to `width` numbers, with their weights, as PyTorch computes them, in float32.
+    """
     made: list[keras.layers.Layer] = []
     for number, layer in enumerate(layers):
         name = f"{LAYER_PREFIX}{number}"
         if layer.kind == "dense":
-            made.append(keras.layers.Dense(layer.units, activation=layer.activation, use_bias=layer.use_bias, name=name, dtype="float32"))
+            made.append(
+                keras.layers.Dense(layer.units, activation=layer.activation, use_bias=layer.use_bias, name=name,
+                                   dtype="float32"))
         elif layer.kind == "layer_norm":
             made.append(keras.layers.LayerNormalization(epsilon=1e-5, name=name, dtype="float32"))
         else:
@@ -65,14 +70,15 @@ def text_vectors(encoder: BertEncoder, inputs: Mapping[str, Any], pooling: Pooli
                  layers: Sequence[keras.layers.Layer] = (), training: bool | None = None) -> Any:
     """Returns a vector for each text, float32 [B,W]: the results of the poolings one after the other, then the layers.
 
-    Inputs are the encoder's, and perhaps `prompt_tokens`. `cls` is the row of [CLS] (left to right, of the last token), or the first one
-    behind the prompt; the others see the rows of real tokens behind it. `mean_sqrt_len_tokens` divides their sum by the root of
-    their number, `weightedmean` weighs each row by its place from 1.
+    Inputs are the encoder's, and perhaps `prompt_tokens`. `cls` is the row of [CLS] (left to right, of the last token),
+    or the first one behind the prompt; the others see the rows of real tokens behind it. `mean_sqrt_len_tokens` divides
+    their sum by the root of their number, `weightedmean` weighs each row by its place from 1.
     """
     rows_of = {name: value for name, value in inputs.items() if name != PROMPT_TOKENS}
     if poolings_of(pooling) == ("cls",) and PROMPT_TOKENS not in inputs:
         place = encoder.reader.pooled_positions(inputs["input_mask"])
-        vectors = ops.cast(encoder({**rows_of, "output_positions": place}, training=training)["sequence_output"][:, 0], "float32")
+        vectors = ops.cast(
+            encoder({**rows_of, "output_positions": place}, training=training)["sequence_output"][:, 0], "float32")
     else:
         rows = ops.cast(encoder(rows_of, training=training)["sequence_output"], "float32")  # [B,S,D]
         vectors = [_pooled(rows, mode, inputs, encoder) for mode in poolings_of(pooling)]
@@ -94,7 +100,8 @@ def _pooled(rows: Any, mode: Pooling, inputs: Mapping[str, Any], encoder: BertEn
     if mode == "max":
         return ops.max(ops.where(weights > 0.0, rows, LOWEST), axis=1)
     if mode in ("cls", "lasttoken"):  # by a product, which every runtime has
-        first, last = ops.min(ops.where(seen > 0.0, places, -LOWEST), axis=1, keepdims=True), ops.max(places * seen, axis=1, keepdims=True)
+        first, last = ops.min(ops.where(seen > 0.0, places, -LOWEST), axis=1,
+                              keepdims=True), ops.max(places * seen, axis=1, keepdims=True)
         chosen = seen * ops.cast(places == (first if mode == "cls" else last), "float32")
         return ops.sum(rows * ops.expand_dims(chosen, 2), axis=1)
     if mode == "weightedmean":

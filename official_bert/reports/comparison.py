@@ -1,4 +1,5 @@
-"""Two models' answers to the same rows: the difference of their scores with its interval, and whether one errs on more rows.
+"""Two models' answers to the same rows: the difference of their scores with its interval, and whether one errs on more
+rows.
 
 N rows.
 """
@@ -42,19 +43,22 @@ def check_same_rows(first: ComparableAnswers, second: ComparableAnswers) -> None
     """Raises ValueError unless both answer the same rows, in one order, with the same right answers."""
     if len(first.questions) != len(second.questions):
         raise ValueError(f"expected the same rows, got {len(first.questions)} and {len(second.questions)}")
-    for field, firsts, seconds in (("text", first.questions, second.questions), ("right answer", first.gold, second.gold)):
+    for field, firsts, seconds in (("text", first.questions, second.questions), ("right answer", first.gold,
+                                                                                 second.gold)):
         for row, (one, other) in enumerate(zip(firsts, seconds)):
             if one != other:
-                raise ValueError(f"expected the same rows, got another {field} in row {row}: {one!r:.60} and {other!r:.60}")
+                raise ValueError(
+                    f"expected the same rows, got another {field} in row {row}: {one!r:.60} and {other!r:.60}")
 
 
 def measure_differences(first: ComparableAnswers, second: ComparableAnswers, resamples: int = RESAMPLES,
                         seed: int = 0) -> Iterator[Difference]:
-    """Yields each metric that both have, with the interval that a paired bootstrap gives its difference (Efron & Tibshirani 1993, 13).
+    """Yields each metric that both have, with the interval that a paired bootstrap gives its difference (Efron &
+    Tibshirani 1993, 13).
 
-    Rows are drawn with replacement, the same for both models, because a row that is hard for one is often hard for the other: the
-    interval is then narrower than that of two separate scores. The percentile interval is taken: the corrected ones are not defined if
-    no resample differs. NaN, both ends, if a metric is not defined in most resamples.
+    Rows are drawn with replacement, the same for both models, because a row that is hard for one is often hard for the
+    other: the interval is then narrower than that of two separate scores. The percentile interval is taken: the
+    corrected ones are not defined if no resample differs. NaN, both ends, if a metric is not defined in most resamples.
     """
     rows = np.arange(len(first.questions))
     firsts, seconds = first.measure(rows), second.measure(rows)
@@ -70,10 +74,11 @@ def measure_differences(first: ComparableAnswers, second: ComparableAnswers, res
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> tuple[int, int, float]:
-    """Returns the rows that only the first answers rightly, those that only the second does, and the exact p-value (McNemar 1947).
+    """Returns the rows that only the first answers rightly, those that only the second does, and the exact p-value
+    (McNemar 1947).
 
-    Two-sided: the probability that equally good models differ by as many rows or more; 1 if no row is answered rightly by one alone.
-    `first` and `second` are bool [N].
+    Two-sided: the probability that equally good models differ by as many rows or more; 1 if no row is answered rightly
+    by one alone. `first` and `second` are bool [N].
     """
     only_first, only_second = int(np.sum(first & ~second)), int(np.sum(second & ~first))
     count = only_first + only_second
@@ -86,16 +91,21 @@ def differing_rows(first: ComparableAnswers, second: ComparableAnswers) -> list[
             for row, (one, other) in enumerate(zip(first.answers, second.answers)) if one != other]
 
 
-def measure_interval(answers: ComparableAnswers, resamples: int = CARD_RESAMPLES, seed: int = 0) -> dict[str, tuple[float, float]]:
-    """Returns the percentile interval of each metric, from a bootstrap over the rows; NaN if a metric is not defined in most resamples."""
+def measure_interval(answers: ComparableAnswers, resamples: int = CARD_RESAMPLES,
+                     seed: int = 0) -> dict[str, tuple[float, float]]:
+    """Returns the percentile interval of each metric, from a bootstrap over the rows; NaN if a metric is not defined in
+    most resamples.
+    """
     return _bootstrap_intervals(answers.measure, len(answers.questions), resamples, seed)
 
 
 def _bootstrap_intervals(measure: Callable[[np.ndarray], Mapping[str, float]], count: int, resamples: int,
                          seed: int) -> dict[str, tuple[float, float]]:
-    """Returns the percentile interval of each number that `measure` gives for `count` rows drawn with replacement; {} for one row.
+    """Returns the percentile interval of each number that `measure` gives for `count` rows drawn with replacement; {}
+    for one row.
 
-    Values that are not defined (a correlation of equal scores) do not count; without any in half of the resamples, both ends are NaN.
+    Values that are not defined (a correlation of equal scores) do not count; without any in half of the resamples, both
+    ends are NaN.
     """
     rng, tail = np.random.default_rng(seed), (1.0 - CONFIDENCE) / 2.0
     samples = [measure(rng.integers(count, size=count)) for _ in range(resamples)] if count > 1 else []
@@ -103,6 +113,8 @@ def _bootstrap_intervals(measure: Callable[[np.ndarray], Mapping[str, float]], c
     for name in samples[0] if samples else ():
         values = np.array([sample[name] for sample in samples])
         finite_values = values[np.isfinite(values)]
-        low, high = np.quantile(finite_values, [tail, 1.0 - tail]) if 2 * len(finite_values) > len(values) else (math.nan, math.nan)
+        low, high = np.quantile(finite_values, [tail, 1.0
+                                                - tail]) if 2 * len(finite_values) > len(values) else (math.nan,
+                                                                                                       math.nan)
         intervals[name] = float(low), float(high)
     return intervals

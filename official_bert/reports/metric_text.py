@@ -1,24 +1,29 @@
 """Metrics as text for people: shares in percent with its sign, other numbers as they are.
 
-Python, files and logs have shares from 0 to 1. A value that is not a number is undefined, as a correlation with constant scores is.
+Python, files and logs have shares from 0 to 1. A value that is not a number is undefined, as a correlation with
+constant scores is.
 """
 
 import math
 import re
 from collections.abc import Mapping
 
-SHARES = re.compile(r"(^|_)(accuracy|precision|recall|f1|exact_match|mrr|map|ndcg)(_|$)")  # in names; others are losses, correlations ...
+# in names; others are losses, correlations ...
+SHARES = re.compile(r"(^|_)(accuracy|precision|recall|f1|exact_match|mrr|map|ndcg)(_|$)")
 THRESHOLDS = re.compile(r"^threshold(_|$)|_threshold$")
 
 
 def is_share(name: str) -> bool:
-    """Whether a metric of this name is a share of right answers, from 0 to 1; a heading such as "exact match" names one too."""
+    """Whether a metric of this name is a share of right answers, from 0 to 1; a heading such as "exact match" names one
+    too.
+    """
     words = name.lower().replace(" ", "_")
     return bool(SHARES.search(words)) and not THRESHOLDS.search(words)
 
 
 def shown(name: str, value: float, digits: int = 4) -> str:
-    """Returns the value of the metric `name`: `89.20 %`, a number with so many decimals (a step: none), or "undefined"."""
+    """Returns the value of the metric `name`: `89.20 %`, a number with so many decimals (a step: none), or "undefined".
+    """
     if math.isnan(value):
         return "undefined"
     return f"{100.0 * value:.2f} %" if is_share(name) else f"{value:.{0 if name == 'step' else digits}f}"

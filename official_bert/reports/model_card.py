@@ -31,19 +31,24 @@ def make_card(title: str, config: Config, checkpoint: str, data: Data, metrics: 
               answers: Mapping[str, ComparableAnswers], options: Mapping[str, Any] = types.MappingProxyType({})) -> str:
     """Returns the card of a run.
 
-    `checkpoint` is that which it began with ("": random weights), `data` are use, file and rows (None: not counted), `answers` the sets
-    that were evaluated, for the intervals, and `options` the defaults of the task's options.
+    `checkpoint` is that which it began with ("": random weights), `data` are use, file and rows (None: not counted),
+    `answers` the sets that were evaluated, for the intervals, and `options` the defaults of the task's options.
     """
-    intervals = {f"{metric}{name}": bounds for name, evaluated in answers.items() for metric, bounds in measure_interval(evaluated).items()}
+    intervals = {
+        f"{metric}{name}": bounds
+        for name, evaluated in answers.items()
+        for metric, bounds in measure_interval(evaluated).items()
+    }
     return "\n".join([
-        MARK, "", f"# {_cell(title)}", "", *_table(("", ""), describe_model(config, checkpoint, data)),
-        "", "## Metrics", "",
-        *(_table(("metric", "value", f"{CONFIDENCE:.0%} interval (bootstrap over rows)"),
-                 [(name, shown(name, value), _interval(name, intervals.get(name))) for name, value in metrics.items() if name != "step"])
-          if metrics else ["Not measured: there were no evaluation data."]),
-        "", "## Settings", "", "All values are in `config.yaml`; those that are not the defaults:", "",
-        *_table(("key", "value"), list_settings(config, options)),
-        "", "## Made with", "", *_table(("", ""), describe_programs()), ""])
+        MARK, "", f"# {_cell(title)}", "", *_table(("", ""), describe_model(config, checkpoint, data)), "",
+        "## Metrics", "", *(_table(("metric", "value", f"{CONFIDENCE:.0%} interval (bootstrap over rows)"), [
+            (name, shown(name, value), _interval(name, intervals.get(name)))
+            for name, value in metrics.items() if name != "step"
+        ]) if metrics else ["Not measured: there were no evaluation data."]), "", "## Settings", "",
+        "All values are in `config.yaml`; those that are not the defaults:", "", *_table(
+            ("key", "value"), list_settings(config, options)), "", "## Made with", "", *_table(
+                ("", ""), describe_programs()), ""
+    ])
 
 
 def write_card(path: str, card: str) -> bool:
@@ -62,7 +67,10 @@ def _interval(name: str, bounds: tuple[float, float] | None) -> str:
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A table in Markdown."""
-    return [f"| {' | '.join(header)} |", f"|{' --- |' * len(header)}", *(f"| {' | '.join(map(_cell, row))} |" for row in rows)]
+    return [
+        f"| {' | '.join(header)} |", f"|{' --- |' * len(header)}",
+        *(f"| {' | '.join(map(_cell, row))} |" for row in rows)
+    ]
 
 
 def _cell(text: str) -> str:
@@ -72,15 +80,19 @@ def _cell(text: str) -> str:
 
 
 def describe_model(config: Config, checkpoint: str | None, data: Data, weights: str = "") -> list[tuple[str, str]]:
-    """Returns task, the `weights` that were measured, the checkpoint that they began with ("": random; None: not known), and the data."""
+    """Returns task, the `weights` that were measured, the checkpoint that they began with ("": random; None: not
+    known), and the data.
+    """
     begun_with = [] if checkpoint is None else [("begun with", checkpoint or f"random weights (seed {config.seed})")]
     return [("task", config.task), *([("weights", weights)] if weights else []), *begun_with,
-            *((f"{use} data", f"{_names(files)}{'' if rows is None else f', {rows:,} rows'}") for use, files, rows in data)]
+            *((f"{use} data", f"{_names(files)}{'' if rows is None else f', {rows:,} rows'}")
+              for use, files, rows in data)]
 
 
 def list_settings(config: Config, options: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns the values that are not the defaults, by key; `options` are the defaults of the task's options."""
-    named = {key: value for key, value in options.items() if key in config.options}  # those of the others are the defaults
+    # those of the others are the defaults
+    named = {key: value for key, value in options.items() if key in config.options}
     default = to_dict(build(Config, {"task": config.task, "options": named}))
     return [(change.key, str(change.after)[:MOST_CHARACTERS]) for change in differences(default, to_dict(config))
             if change.key.partition(".")[0] in SHOWN]

@@ -31,12 +31,15 @@ img { background: white; height: auto; max-width: 100%; }
 """
 
 
-def write_report(title: str, sections: Sequence[Section], folder: str, markdown: bool = False, evaluation: str = "") -> list[str]:
-    """Writes the files whole into a folder and returns their paths; `markdown`: that form as well, with its pictures beside it.
+def write_report(title: str, sections: Sequence[Section], folder: str, markdown: bool = False,
+                 evaluation: str = "") -> list[str]:
+    """Writes the files whole into a folder and returns their paths; `markdown`: that form as well, with its pictures
+    beside it.
 
     Those of an `evaluation` with a name of its own are `report.NAME.html` and `report.NAME.json`.
     """
-    files = {JSON_FILE: as_json(title, sections), PAGE_FILE: as_page(title, sections)} | (as_markdown(title, sections) if markdown else {})
+    files = {JSON_FILE: as_json(title, sections), PAGE_FILE: as_page(title, sections)
+             } | (as_markdown(title, sections) if markdown else {})
     written = []
     for name, text in files.items():
         stem, ending = os.path.splitext(name)
@@ -75,9 +78,11 @@ def as_page(title: str, sections: Sequence[Section]) -> str:
     return "\n".join([
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">",
         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">",
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">",
-        f"<title>{_escaped(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
-        *_body(title, sections, embedded), "</body>\n</html>\n"])
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src "
+        "'unsafe-inline'\">",
+        f"<title>{_escaped(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>", *_body(title, sections, embedded),
+        "</body>\n</html>\n"
+    ])
 
 
 def as_markdown(title: str, sections: Sequence[Section]) -> dict[str, str]:
@@ -113,8 +118,11 @@ def _body(title: str, sections: Sequence[Section], source: Callable[[str, Pictur
 
 
 def _as_cell(text: str) -> str:
-    """A cell of a table. Words are broken only if no telephone has room for them, such as addresses, and texts get some width."""
-    long = " class=\"long\"" if len(text) > LONGEST_CELL or any(len(word) > LONGEST_WORD for word in text.split()) else ""
+    """A cell of a table. Words are broken only if no telephone has room for them, such as addresses, and texts get some
+    width.
+    """
+    long = " class=\"long\"" if len(text) > LONGEST_CELL or any(len(word) > LONGEST_WORD
+                                                                for word in text.split()) else ""
     return f"<td{long} dir=\"auto\">{_escaped(text)}</td>"
 
 
@@ -123,7 +131,9 @@ def _escaped(text: str) -> str:
 
 
 def shown_row(section: Section, row: Sequence[Cell]) -> list[str]:
-    """The cells of a row as text; numbers have four decimals, shares of right answers are in percent, as their headings tell."""
+    """The cells of a row as text; numbers have four decimals, shares of right answers are in percent, as their headings
+    tell.
+    """
     heads = itertools.chain(section.header, itertools.repeat(""))
     return ["–" if cell is None else metric_text.shown(head, cell) if isinstance(cell, float) else str(cell)
             for head, cell in zip(heads, row)]
@@ -135,7 +145,8 @@ def as_lines(sections: Sequence[Section]) -> list[str]:
     for section in sections:
         if not section.on_screen:
             continue
-        rows = [[" ".join(_clean(text).split()) for text in shown_row(section, row)] for row in section.rows[:MOST_ON_SCREEN]]
+        rows = [[" ".join(_clean(text).split()) for text in shown_row(section, row)]
+                for row in section.rows[:MOST_ON_SCREEN]]
         table = [list(section.header), *rows]
         widths = [max(len(row[column]) for row in table) for column in range(len(section.header))]
         lines.append(f"{section.title}:" + (f" {section.note}" if section.note else ""))

@@ -47,7 +47,11 @@ def _drawn(description: str, width: float = 6.0, height: float = 4.0, is_titled:
 
 def _thinned(values: Sequence | np.ndarray) -> list:
     """At most `MOST_POINTS` of a line's points, evenly, with both ends: more cannot be seen."""
-    return [values[index] for index in np.unique(np.linspace(0, len(values) - 1, min(len(values), MOST_POINTS)).astype(int))]
+    return [
+        values[index]
+        for index in np.unique(np.linspace(0,
+                                           len(values) - 1, min(len(values), MOST_POINTS)).astype(int))
+    ]
 
 
 def label_of(text: str) -> str:
@@ -83,12 +87,14 @@ def confusion_picture(matrix: np.ndarray, labels: Sequence[str]) -> Picture:
 
 def reliability_picture(bins: Sequence[Bin]) -> Picture:
     """Accuracy against confidence; bars are the share of rows in each bin."""
-    with _drawn("Reliability: the share of right answers for each confidence; the diagonal is perfect", 5.0, 4.5) as (axes, done):
+    with _drawn("Reliability: the share of right answers for each confidence; the diagonal is perfect", 5.0,
+                4.5) as (axes, done):
         total = sum(entry.rows for entry in bins)
-        axes.bar([(entry.low + entry.high) / 2 for entry in bins], [entry.rows / total for entry in bins], width=0.09, color="lightgray",
-                 label="share of rows")
+        axes.bar([(entry.low + entry.high) / 2 for entry in bins], [entry.rows / total for entry in bins], width=0.09,
+                 color="lightgray", label="share of rows")
         axes.plot([0, 1], [0, 1], color="gray", linestyle=":")
-        axes.plot([entry.confidence for entry in bins], [entry.accuracy for entry in bins], marker="o", label="share of right answers")
+        axes.plot([entry.confidence for entry in bins], [entry.accuracy for entry in bins], marker="o",
+                  label="share of right answers")
         axes.set_xlabel("probability of the answer")
         axes.set_ylim(0, 1.02)
         axes.legend()
@@ -108,7 +114,8 @@ def roc_picture(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Picture:
     return done[0]
 
 
-def lines_picture(curves: Mapping[str, Mapping[Any, float]], across: str, up: str, description: str, marker: str = "") -> Picture:
+def lines_picture(curves: Mapping[str, Mapping[Any, float]], across: str, up: str, description: str,
+                  marker: str = "") -> Picture:
     """Lines of points {x: y} by name; with a `marker`, the last point is a large one with its value."""
     with _drawn(description) as (axes, done):
         for name, points in curves.items():
@@ -117,7 +124,8 @@ def lines_picture(curves: Mapping[str, Mapping[Any, float]], across: str, up: st
             if marker and points:
                 step, value = list(points.items())[-1]
                 axes.plot([step], [value], marker=marker, markersize=9, color=line.get_color())
-                axes.annotate(f"{value:.4g}", (step, value), textcoords="offset points", xytext=(0, 8), ha="center", color=line.get_color())
+                axes.annotate(f"{value:.4g}", (step, value), textcoords="offset points", xytext=(0, 8), ha="center",
+                              color=line.get_color())
         axes.set_xlabel(across)
         axes.set_ylabel(up)
         axes.legend()
@@ -145,7 +153,8 @@ def maps_picture(maps: Mapping[str, np.ndarray], tokens: Sequence[str], descript
     side = min(1.0 + 0.2 * size, 8.0)
     with _drawn(description, side * len(maps) + 1.0, side + 1.0, is_titled=False) as (axes, done):
         axes.imshow(whole, cmap="Blues", vmin=0.0, vmax=1.0)
-        axes.set_xticks([number * step + place for number in range(len(maps)) for place in range(size)], names * len(maps), rotation=90)
+        axes.set_xticks([number * step + place for number in range(len(maps)) for place in range(size)],
+                        names * len(maps), rotation=90)
         axes.set_yticks(range(size), names)
         for number, name in enumerate(maps):
             axes.text(number * step + (size - 1) / 2, -0.8, name, ha="center", va="bottom")
@@ -169,7 +178,8 @@ def bars_picture(groups: Mapping[str, Mapping[str, float]], up: str, description
         for number, name in enumerate(names):
             axes.bar(np.arange(len(groups)) + number * width, [bars.get(name, 0.0) for bars in groups.values()], width,
                      label=label_of(name))
-        axes.set_xticks(np.arange(len(groups)) + 0.4 - width / 2, [label_of(group) for group in groups], rotation=45, ha="right")
+        axes.set_xticks(
+            np.arange(len(groups)) + 0.4 - width / 2, [label_of(group) for group in groups], rotation=45, ha="right")
         axes.set_ylabel(up)
         axes.legend()
     return done[0]

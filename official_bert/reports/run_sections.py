@@ -15,10 +15,11 @@ def metrics_section(metrics: Mapping[str, float]) -> Section:
 
 
 def read_curves(log_file: str) -> dict[str, dict[int, float]]:
-    """The values of training and evaluation in a run's log, by name and step, in the order of the steps; {} if there is no log.
+    """The values of training and evaluation in a run's log, by name and step, in the order of the steps; {} if there is
+    no log.
 
-    Of a step that was logged twice, the later line counts; a line that was not written to its end does not. Evaluations before the data
-    changed are not comparable with later ones, and left out.
+    Of a step that was logged twice, the later line counts; a line that was not written to its end does not. Evaluations
+    before the data changed are not comparable with later ones, and left out.
     """
     curves: dict[str, dict[int, float]] = {}
     for row in read_log(log_file):
@@ -32,14 +33,19 @@ def read_curves(log_file: str) -> dict[str, dict[int, float]]:
 
 def curves_section(log_file: str) -> Section | None:
     """The loss and the metrics by step, from a run's log; None if it has none."""
-    curves = {name: points for name, points in read_curves(log_file).items() if name == "train/loss" or name.startswith("eval/")}
+    curves = {
+        name: points
+        for name, points in read_curves(log_file).items() if name == "train/loss" or name.startswith("eval/")
+    }
     if not curves:
         return None
     losses = {name: points for name, points in curves.items() if name.endswith("loss")}
     metrics = {name: points for name, points in curves.items() if name not in losses}
-    pictures = [lines_picture({_in_words(name): points for name, points in group.items()}, "training step", up, f"{title} by training step",
-                              marker="o")
-                for title, up, group in (("Loss", "loss", losses), ("Held-out metrics", "share or score", metrics)) if group]
+    pictures = [
+        lines_picture({_in_words(name): points
+                       for name, points in group.items()}, "training step", up, f"{title} by training step", marker="o")
+        for title, up, group in (("Loss", "loss", losses), ("Held-out metrics", "share or score", metrics)) if group
+    ]
     return Section(name="curves", title="Loss and metrics during training", values=curves, pictures=pictures)
 
 
@@ -61,7 +67,8 @@ def cut_section(cut: Mapping[str, tuple[int, int]], limit: int, windows: bool = 
         note = "The logits of a row's windows are averaged (options.truncate)."
     else:
         name, key, heading = "cut_rows", "cut", "cut"
-        note = "The model did not see the rest of their texts (options.max_seq_length)." if any(long for long, _ in cut.values()) else ""
+        note = "The model did not see the rest of their texts (options.max_seq_length)." if any(
+            long for long, _ in cut.values()) else ""
     return Section(name=name, title=f"Rows longer than {limit} tokens", header=("data", heading, "rows"), note=note,
                    values={kind: {key: long, "rows": rows} for kind, (long, rows) in cut.items()},
                    rows=[[kind, long, rows] for kind, (long, rows) in cut.items()])

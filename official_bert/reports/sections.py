@@ -31,7 +31,9 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class Mistake:
-    """A row that was answered wrongly: the texts, what was wanted, what came, and how wrong that is (a probability, a distance)."""
+    """A row that was answered wrongly: the texts, what was wanted, what came, and how wrong that is (a probability, a
+    distance).
+    """
 
     texts: Sequence[str]
     right: str
@@ -42,12 +44,15 @@ class Mistake:
 MOST_MISTAKES, MOST_CHARACTERS = 20, 600  # shown
 
 
-def mistakes_section(mistakes: Sequence[Mistake], by: str, name: str = "mistakes", title: str = "The most confident mistakes") -> Section:
+def mistakes_section(mistakes: Sequence[Mistake], by: str, name: str = "mistakes",
+                     title: str = "The most confident mistakes") -> Section:
     """The worst mistakes, in this order; `by` names the number that orders them."""
     worst = sorted(mistakes, key=lambda mistake: -mistake.by)[:MOST_MISTAKES]
-    values = [{"texts": list(map(shortened, mistake.texts)), "wanted": mistake.right, "got": mistake.got, "by": mistake.by}
-              for mistake in worst]
-    rows: list[list[Cell]] = [["\n".join(map(shortened, mistake.texts)), mistake.right, mistake.got, mistake.by] for mistake in worst]
+    values = [{
+        "texts": list(map(shortened, mistake.texts)), "wanted": mistake.right, "got": mistake.got, "by": mistake.by
+    } for mistake in worst]
+    rows: list[list[Cell]] = [["\n".join(map(shortened, mistake.texts)), mistake.right, mistake.got, mistake.by]
+                              for mistake in worst]
     return Section(name=name, title=title, values=values, header=("text", "wanted", "got", by), rows=rows,
                    note=f"In all: {len(mistakes)}" + (f"; shown: {len(worst)}" if len(mistakes) > len(worst) else ""))
 

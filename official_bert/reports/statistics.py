@@ -17,7 +17,8 @@ def class_scores(gold: np.ndarray, predicted: np.ndarray, labels: Sequence[str])
 
     A share of nothing is 0.
     """
-    numbers = [1] if gold.shape[1:] == (1,) else range(len(labels))  # scikit-learn takes a single column for two classes, 0 and 1
+    # scikit-learn takes a single column for two classes, 0 and 1
+    numbers = [1] if gold.shape[1:] == (1,) else range(len(labels))
     scores = sklearn.metrics.precision_recall_fscore_support(gold, predicted, labels=numbers, zero_division=0.0)
     return {label: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
             for label, precision, recall, f1, support in zip(labels, *scores)}
@@ -33,12 +34,15 @@ def most_confused(matrix: np.ndarray, labels: Sequence[str], most: int = 10) -> 
     wrong = matrix * (1 - np.eye(len(matrix), dtype=matrix.dtype))
     order = np.argsort(-wrong, axis=None, kind="stable")[:most]
     pairs = (np.unravel_index(place, wrong.shape) for place in order)
-    return [{"wanted": labels[row], "got": labels[column], "rows": int(wrong[row, column])} for row, column in pairs if wrong[row, column]]
+    return [{"wanted": labels[row], "got": labels[column], "rows": int(wrong[row, column])} for row, column in pairs
+            if wrong[row, column]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Bin:
-    """Answers whose confidence lies above `low` and not above `high`: their number, mean confidence, and share of right ones."""
+    """Answers whose confidence lies above `low` and not above `high`: their number, mean confidence, and share of right
+    ones.
+    """
 
     low: float
     high: float
@@ -48,7 +52,9 @@ class Bin:
 
 
 def reliability(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> list[Bin]:
-    """Returns the bins, of equal width from 0 to 1, that have rows. `confidence` [N] are probabilities, `right` [N] is 0 or 1."""
+    """Returns the bins, of equal width from 0 to 1, that have rows. `confidence` [N] are probabilities, `right` [N] is
+    0 or 1.
+    """
     numbers = np.clip(np.ceil(np.asarray(confidence, np.float64) * bins).astype(int) - 1, 0, bins - 1)
     bars = []
     for number in range(bins):

@@ -23,7 +23,9 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class PortableModel:
-    """The numbers of a model of another runtime, by name, for rows of ids; computed by `threads` threads, 0: one a core."""
+    """The numbers of a model of another runtime, by name, for rows of ids; computed by `threads` threads, 0: one a
+    core.
+    """
 
     file: ClassVar[str]
     extra: ClassVar[str]
@@ -37,11 +39,16 @@ class PortableModel:
         raise NotImplementedError
 
     def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Returns the outputs for rows; for none of them, outputs without rows, and without columns if an input has none, as `[MASK]`s."""
+        """Returns the outputs for rows; for none of them, outputs without rows, and without columns if an input has
+        none, as `[MASK]`s.
+        """
         if all(value.size for value in inputs.values()):
             return self.run(inputs)
-        filled = {name: value if value.size else np.full([max(1, size) for size in value.shape], int(name == "input_mask"), np.int32)
-                  for name, value in inputs.items()}
+        filled = {
+            name: value if value.size else np.full([max(1, size)
+                                                    for size in value.shape], int(name == "input_mask"), np.int32)
+            for name, value in inputs.items()
+        }
         outputs = self.run(filled)
         has_rows = len(next(iter(inputs.values()))) > 0
         return {name: value[:, :0] if has_rows else value[:0] for name, value in outputs.items()}
@@ -116,8 +123,8 @@ def engine_of(form: str) -> type[PortableModel]:
 def load_engine(folder: str, threads: int = 0, origin: str = "") -> tuple[PortableModel, dict[str, Any]]:
     """Returns the model in a folder of this machine that run_export wrote (models/NAME/onnx/1), and its description.
 
-    `origin` is the folder of which this is a copy. Raises ValueError if the runtime is not installed, or cannot read the
-    file, and for weights that are not finite.
+    `origin` is the folder of which this is a copy. Raises ValueError if the runtime is not installed, or cannot read
+    the file, and for weights that are not finite.
     """
     path = os.path.join(folder, FILE)
     description = read_mapping(path)

@@ -1,11 +1,13 @@
-"""Names in a signature that is split in two around the model, which another runtime computes (`serving/split_signature`).
+"""Names in a signature that is split in two around the model, which another runtime computes
+(`serving/split_signature`).
 
 NAME is that of an input or output of the model; B texts, R rows, G groups of rows.
 """
 
 PREPARE, FINISH = "prepare", "finish"  # of serving_default; of another signature with _SIGNATURE behind it
 ROWS, WHOLE = "rows_", "whole_"  # and NAME: inputs of the model [R,...], cut to a group's longest row, or not
-ORDER, SIZES, LENGTHS = "order", "sizes", "lengths"  # the rows [R] in the order of their groups, rows of a group [G], tokens of a row [R]
+# the rows [R] in the order of their groups, rows of a group [G], tokens of a row [R]
+ORDER, SIZES, LENGTHS = "order", "sizes", "lengths"
 STATE = "state_"  # and a number: what `finish` needs besides
 OUTPUT = "output_"  # and NAME: outputs of the model
 

@@ -1,4 +1,5 @@
-"""Access control: host names, the pages of other sites (CORS), content types, and bearer tokens. Knows no protocol library.
+"""Access control: host names, the pages of other sites (CORS), content types, and bearer tokens. Knows no protocol
+library.
 
 A page that a user of this machine visits can send requests to it from the browser. Two things stop it. A name of the
 page's own that resolves to 127.0.0.1 (DNS rebinding) is no host that this server answers to, and a browser names the
@@ -43,19 +44,23 @@ class AccessRules:
     @classmethod
     def for_server(cls, bound_to: str, *, hosts: Sequence[str] = (), origins: Sequence[str] = (),
                    tokens: Sequence[str] = ()) -> "AccessRules":
-        """Returns the rules of a server that listens on an address: names are checked on loopback, or if any are given."""
-        return cls(any_host=not hosts and not is_local(bound_to), hosts=tuple(hosts), origins=tuple(origins), tokens=tuple(tokens))
+        """Returns the rules of a server that listens on an address: names are checked on loopback, or if any are given.
+        """
+        return cls(any_host=not hosts and not is_local(bound_to), hosts=tuple(hosts), origins=tuple(origins),
+                   tokens=tuple(tokens))
 
     def check_host(self, host: str | None) -> None:
         """Checks a `Host` header. None, from HTTP/1.0, passes: no browser leaves it out."""
         name = _host_name(host or "")
         if host is not None and not (self.any_host or is_local(name) or name in map(str.lower, self.hosts)):
-            raise RequestError("PERMISSION_DENIED", f"Host {host[:80]!r}: expected a name of this machine or one of --allowed_hosts")
+            raise RequestError("PERMISSION_DENIED",
+                               f"Host {host[:80]!r}: expected a name of this machine or one of --allowed_hosts")
 
     def check_origin(self, origin: str | None, host: str | None) -> None:
         """Checks an `Origin` header: none, the server itself as `Host` names it, or an allowed site."""
         if origin is not None and not self.is_allowed(origin) and not _same_site(origin, host or ""):
-            raise RequestError("PERMISSION_DENIED", f"Origin {origin[:80]!r}: expected this server or one of --allowed_origins")
+            raise RequestError("PERMISSION_DENIED",
+                               f"Origin {origin[:80]!r}: expected this server or one of --allowed_origins")
 
     def is_allowed(self, origin: str) -> bool:
         """Whether a site is one of the allowed ones."""
@@ -68,7 +73,8 @@ class AccessRules:
             data = sent_token.strip().encode("utf-8", "surrogateescape")
             matches = [hmac.compare_digest(data, token.encode()) for token in self.tokens]
             if scheme.lower() != "bearer" or not any(matches):
-                raise RequestError("UNAUTHENTICATED", "expected the header Authorization: Bearer with one of the server's tokens")
+                raise RequestError("UNAUTHENTICATED",
+                                   "expected the header Authorization: Bearer with one of the server's tokens")
 
 
 def accepts(content_type: str, from_browser: bool) -> bool:
@@ -78,7 +84,8 @@ def accepts(content_type: str, from_browser: bool) -> bool:
     (CORS preflight); only what is no browser may leave it out, or say what `curl -d` says of every body.
     """
     media_type = content_type.partition(";")[0].strip().lower()
-    return media_type == "application/json" or media_type.endswith("+json") or (not from_browser and media_type in UNDECLARED)
+    return media_type == "application/json" or media_type.endswith("+json") or (not from_browser
+                                                                                and media_type in UNDECLARED)
 
 
 def is_local(host: str) -> bool:

@@ -1,7 +1,9 @@
-"""The batching queue: tasks that wait for a batch, and the choice among them: rows of similar length, always with the oldest task.
+"""The batching queue: tasks that wait for a batch, and the choice among them: rows of similar length, always with the
+oldest task.
 
-A batch costs its rows x its longest row, because shorter rows are padded (or run as groups of their own). So the choice goes by
-*work*: bytes of text, or numbers of ids (`request_checks.row_work`). Rows of other inputs have none, and are chosen by age alone.
+A batch costs its rows x its longest row, because shorter rows are padded (or run as groups of their own). So the choice
+goes by *work*: bytes of text, or numbers of ids (`request_checks.row_work`). Rows of other inputs have none, and are
+chosen by age alone.
 """
 
 import asyncio
@@ -17,13 +19,17 @@ from official_bert.server.request_checks import Limits, longest_string, row_exte
 
 WINDOW = 256  # tasks, the oldest, among which a batch is chosen
 DEFAULT_RUN_COST = 512
-FULL = 16  # a batch is full when its work is so many times the cost of starting it: more would save little, and others wait for it
-LONG = 4  # a row counts as at most this part of a full batch: models cut long text, and a few long rows should always run together
+# a batch is full when its work is so many times the cost of starting it: more would save little, and others wait for it
+FULL = 16
+# a row counts as at most this part of a full batch: models cut long text, and a few long rows should always run
+# together
+LONG = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchingParameters:
-    """TF Serving's `BatchingParameters`, field by field. The defaults suit a model that keeps all cores busy by itself."""
+    """TF Serving's `BatchingParameters`, field by field. The defaults suit a model that keeps all cores busy by itself.
+    """
 
     max_batch_size: int = 32  # of a request; also of what runs at once, unless large requests are split
     batch_timeout_micros: int = 0
@@ -40,11 +46,15 @@ class BatchingParameters:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if self.batch_timeout_micros < 0 or not 0 <= self.max_execution_batch_size <= self.max_batch_size:
-            raise ValueError(f"expected batch_timeout_micros from 0 and max_execution_batch_size up to max_batch_size, got "
-                             f"{self.batch_timeout_micros} and {self.max_execution_batch_size}")
+            raise ValueError(
+                f"expected batch_timeout_micros from 0 and max_execution_batch_size up to max_batch_size, got "
+                f"{self.batch_timeout_micros} and {self.max_execution_batch_size}")
         sizes = self.allowed_batch_sizes
         if sizes and (list(sizes) != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] != self.max_batch_size):
-            raise ValueError(f"allowed_batch_sizes: expected increasing sizes, the last of them {self.max_batch_size}, got {list(sizes)}")
+            raise ValueError(
+                f"allowed_batch_sizes: expected increasing sizes, the last of them {self.max_batch_size}, got "
+                f"{list(sizes)}"
+            )
 
     @property
     def largest(self) -> int:
@@ -65,7 +75,9 @@ DEFAULT_PARAMETERS = BatchingParameters(max_batch_size=1024, max_execution_batch
 
 @dataclasses.dataclass(eq=False)
 class BatchTask:
-    """Waiting rows, and the future of (their outputs, the size of these in bytes). `length` is the work of its longest row."""
+    """Waiting rows, and the future of (their outputs, the size of these in bytes). `length` is the work of its longest
+    row.
+    """
 
     inputs: Arrays
     size: int
@@ -83,8 +95,8 @@ class BatchTask:
 class BatchQueue:
     """Tasks that may share a batch, the oldest first.
 
-    `run_cost` is what starting a run of the model costs, as work that could be done meanwhile; 0: batches are chosen by age and
-    bounded by rows alone.
+    `run_cost` is what starting a run of the model costs, as work that could be done meanwhile; 0: batches are chosen by
+    age and bounded by rows alone.
     """
 
     def __init__(self, parameters: BatchingParameters, limits: Limits, run_cost: int = 0):
@@ -128,7 +140,9 @@ class BatchQueue:
         return batch
 
     def _choose(self) -> list[BatchTask]:
-        """Returns the oldest task and those nearest to it in length: so many that the most work is saved against running each alone."""
+        """Returns the oldest task and those nearest to it in length: so many that the most work is saved against
+        running each alone.
+        """
         window = list(itertools.islice(self.tasks, max(WINDOW, self.parameters.largest)))
         if self.run_cost:
             length = self.oldest.length
@@ -153,7 +167,8 @@ class BatchQueue:
 
 def row_extents(inputs: Arrays) -> np.ndarray:
     """Returns [2, inputs]: the elements and the squares of a row of each input (`request_checks.row_extent`)."""
-    return np.array([row_extent(type_name(array), array.shape, max(1, longest_string(array))) for array in inputs.values()]).T
+    return np.array(
+        [row_extent(type_name(array), array.shape, max(1, longest_string(array))) for array in inputs.values()]).T
 
 
 def most_rows(extents: np.ndarray, parameters: BatchingParameters, limits: Limits) -> int:

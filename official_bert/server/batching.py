@@ -1,13 +1,13 @@
 """Dynamic batching: requests that wait together run together, under TF Serving's batching parameters.
 
-Tasks of one version, signature and inner shape are concatenated along the first axis. A batch is formed when it is full, or
-when its oldest task has waited `batch_timeout_micros` and a thread is free; so a busy server forms large batches by itself.
-`batch_queue` chooses its tasks.
+Tasks of one version, signature and inner shape are concatenated along the first axis. A batch is formed when it is
+full, or when its oldest task has waited `batch_timeout_micros` and a thread is free; so a busy server forms large
+batches by itself. `batch_queue` chooses its tasks.
 
 Unlike TF Serving: tasks of other inner shapes form batches of their own (there they are refused unless padding is on);
-padding is with 0 along the last axis of numbers (there along all axes, also of strings, with the first value); a batch that
-fails runs again in halves, so that only the guilty request gets the error; a batch is also bounded by its elements, not by
-rows alone.
+padding is with 0 along the last axis of numbers (there along all axes, also of strings, with the first value); a batch
+that fails runs again in halves, so that only the guilty request gets the error; a batch is also bounded by its
+elements, not by rows alone.
 """
 
 import asyncio
@@ -18,7 +18,15 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import numpy as np
 
-from official_bert.server.batch_queue import DEFAULT_RUN_COST, BatchingParameters, BatchQueue, BatchTask, Trim, most_rows, row_extents
+from official_bert.server.batch_queue import (
+    DEFAULT_RUN_COST,
+    BatchingParameters,
+    BatchQueue,
+    BatchTask,
+    Trim,
+    most_rows,
+    row_extents,
+)
 from official_bert.server.metrics import Metrics
 from official_bert.server.reading.tensors import Arrays
 from official_bert.server.request_checks import Limits, row_work
@@ -31,23 +39,27 @@ Run = Callable[[Arrays, float | None], dict[str, np.ndarray]]  # the time (of `t
 class Batcher:
     """`answer(key, inputs, run)` gives what `run(inputs, None)` would, in a batch with others of the same key.
 
-    Lives in one event loop; `run` is called in `num_batch_threads` threads. A key has its own parameters if they are given;
-    the threads are shared. `run_cost` says how batches are chosen (`BatchQueue`).
+    Lives in one event loop; `run` is called in `num_batch_threads` threads. A key has its own parameters if they are
+    given; the threads are shared. `run_cost` says how batches are chosen (`BatchQueue`).
     """
 
-    def __init__(self, parameters: BatchingParameters, metrics: Metrics, limits: Limits | None = None, run_cost: int = DEFAULT_RUN_COST):
+    def __init__(self, parameters: BatchingParameters, metrics: Metrics, limits: Limits | None = None,
+                 run_cost: int = DEFAULT_RUN_COST):
         self.parameters, self.metrics, self.limits, self.run_cost = parameters, metrics, limits or Limits(), run_cost
         self._queues: dict[Hashable, BatchQueue] = {}
-        self._executor = concurrent.futures.ThreadPoolExecutor(parameters.num_batch_threads, parameters.thread_pool_name)
+        self._executor = concurrent.futures.ThreadPoolExecutor(parameters.num_batch_threads,
+                                                               parameters.thread_pool_name)
         self._free_threads = asyncio.Semaphore(parameters.num_batch_threads)
         self._running: set[asyncio.Task] = set()
 
     async def answer(self, key: Hashable, inputs: Arrays, run: Run, deadline: float | None = None,
                      parameters: BatchingParameters | None = None, trim: Trim | None = None) -> dict[str, np.ndarray]:
-        """Returns the outputs for inputs that share their first axis; `trim` takes from them what only other requests' rows need.
+        """Returns the outputs for inputs that share their first axis; `trim` takes from them what only other requests'
+        rows need.
 
         Raises RequestError: UNAVAILABLE for a full queue, RESOURCE_EXHAUSTED if `deadline` passes in the queue and
-        DEADLINE_EXCEEDED if it passes later, INVALID_ARGUMENT for more rows than `max_batch_size` or too large an answer.
+        DEADLINE_EXCEEDED if it passes later, INVALID_ARGUMENT for more rows than `max_batch_size` or too large an
+        answer.
         """
         parameters = parameters or self.parameters
         size = len(next(iter(inputs.values())))
@@ -56,7 +68,10 @@ class Batcher:
         most = most_rows(row_extents(inputs), parameters, self.limits)
         if size <= most:
             return (await self._enqueue(key, inputs, run, deadline, parameters, trim))[0]
-        waiting = [asyncio.ensure_future(self._enqueue(key, rows, run, deadline, parameters, trim)) for rows in split_rows(inputs, most)]
+        waiting = [
+            asyncio.ensure_future(self._enqueue(key, rows, run, deadline, parameters, trim))
+            for rows in split_rows(inputs, most)
+        ]
         total = 0
         try:
             for answer in asyncio.as_completed(waiting):
@@ -68,8 +83,11 @@ class Batcher:
                 task.cancel()
         return join_outputs([task.result()[0] for task in waiting])
 
-    async def alone(self, inputs: Arrays, run: Run, has_rows: bool, deadline: float | None = None) -> dict[str, np.ndarray]:
-        """Returns the outputs for inputs that are not batched, as `run_alone` does. Raises RequestError as `answer` does."""
+    async def alone(self, inputs: Arrays, run: Run, has_rows: bool,
+                    deadline: float | None = None) -> dict[str, np.ndarray]:
+        """Returns the outputs for inputs that are not batched, as `run_alone` does. Raises RequestError as `answer`
+        does.
+        """
         is_running = False
         try:
             async with asyncio.timeout_at(deadline), self._free_threads:
@@ -82,8 +100,8 @@ class Batcher:
         """Ends the threads; one that runs a model ends when that is done."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def _enqueue(self, key: Hashable, inputs: Arrays, run: Run, deadline: float | None, parameters: BatchingParameters,
-                       trim: Trim | None) -> tuple[dict[str, np.ndarray], int]:
+    async def _enqueue(self, key: Hashable, inputs: Arrays, run: Run, deadline: float | None,
+                       parameters: BatchingParameters, trim: Trim | None) -> tuple[dict[str, np.ndarray], int]:
         size = len(next(iter(inputs.values())))
         inner = tuple((name, _unpadded_shape(array) if parameters.pad_variable_length_inputs else array.shape[1:])
                       for name, array in sorted(inputs.items()))
@@ -136,7 +154,8 @@ class Batcher:
         answers: list = [_internal(asyncio.CancelledError())] * len(tasks)
         try:
             answers = await self._in_thread(run_batch, run, queue.parameters, self.limits.max_answer_bytes, tasks)
-            queue.row_bytes = max([1.0, *(answer[1] / task.size for task, answer in zip(tasks, answers) if isinstance(answer, tuple))])
+            queue.row_bytes = max(
+                [1.0, *(answer[1] / task.size for task, answer in zip(tasks, answers) if isinstance(answer, tuple))])
         except Exception as error:
             answers = [_internal(error)] * len(tasks)
         finally:
@@ -161,7 +180,8 @@ class Batcher:
 def run_batch(run: Run, parameters: BatchingParameters, most_bytes: int, tasks: Sequence[BatchTask]) -> list:
     """Returns the outputs of each task with their bytes, or the exception that it causes by itself.
 
-    A batch that fails runs again in halves, so that one bad request costs its neighbours a few runs, and not their answers.
+    A batch that fails runs again in halves, so that one bad request costs its neighbours a few runs, and not their
+    answers.
     """
     if all(task.future.done() for task in tasks):  # all clients have gone
         return [_late(True)] * len(tasks)
@@ -175,15 +195,19 @@ def run_batch(run: Run, parameters: BatchingParameters, most_bytes: int, tasks: 
                 LOG.exception("running a model")
             return [failure]
     middle = len(tasks) // 2
-    return [*run_batch(run, parameters, most_bytes, tasks[:middle]), *run_batch(run, parameters, most_bytes, tasks[middle:])]
+    return [
+        *run_batch(run, parameters, most_bytes, tasks[:middle]), *run_batch(run, parameters, most_bytes, tasks[middle:])
+    ]
 
 
-def run_alone(run: Run, inputs: Arrays, has_rows: bool, deadline: float | None, limits: Limits) -> dict[str, np.ndarray]:
+def run_alone(run: Run, inputs: Arrays, has_rows: bool, deadline: float | None,
+              limits: Limits) -> dict[str, np.ndarray]:
     """Returns the outputs for one request's inputs; rows run in parts that are within the bounds of a batch.
 
     Raises RequestError if the outputs are too large.
     """
-    most = most_rows(row_extents(inputs), BatchingParameters(max_batch_size=limits.max_request_rows), limits) if has_rows else 0
+    most = most_rows(row_extents(inputs), BatchingParameters(
+        max_batch_size=limits.max_request_rows), limits) if has_rows else 0
     answers, total = [], 0
     for rows in split_rows(inputs, most) if has_rows else [inputs]:
         answers.append(run(rows, deadline))
@@ -195,7 +219,9 @@ def run_alone(run: Run, inputs: Arrays, has_rows: bool, deadline: float | None, 
 
 def answer_bytes(outputs: Arrays) -> int:
     """Returns the size of outputs in memory; a string takes its bytes and a pointer."""
-    return sum(array.nbytes + (sum(map(len, array.ravel().tolist())) if array.dtype == object else 0) for array in outputs.values())
+    return sum(array.nbytes + (sum(map(len,
+                                       array.ravel().tolist())) if array.dtype == object else 0)
+               for array in outputs.values())
 
 
 def _internal(error: BaseException) -> RequestError:
@@ -224,8 +250,9 @@ def _run_together(run: Run, parameters: BatchingParameters, tasks: Sequence[Batc
         if not array.ndim or len(array) != padded:
             if len(tasks) == 1:
                 return [run(tasks[0].inputs, deadline) if padded > total else outputs]
-            raise RequestError("FAILED_PRECONDITION", f"Batched output tensor's 0th dimension does not equal the sum of the 0th "
-                                                      f"dimension sizes of the input tensors: {name} has the shape {array.shape}")
+            raise RequestError(
+                "FAILED_PRECONDITION", f"Batched output tensor's 0th dimension does not equal the sum of the 0th "
+                f"dimension sizes of the input tensors: {name} has the shape {array.shape}")
     ends = np.cumsum(sizes)
     answers = [{name: array[end - size:end] for name, array in outputs.items()} for size, end in zip(sizes, ends)]
     return [task.trim(task.inputs, answer) if task.trim else answer for task, answer in zip(tasks, answers)]
@@ -234,7 +261,8 @@ def _run_together(run: Run, parameters: BatchingParameters, tasks: Sequence[Batc
 def _unpadded_shape(array: np.ndarray) -> tuple[int, ...]:
     """Returns the axes within a row that are not padded: all but the last of numbers, and all of strings.
 
-    A 0 behind the ids of a text is masked; a choice of 0 or "" among a text's choices would get a share of their probability.
+    A 0 behind the ids of a text is masked; a choice of 0 or "" among a text's choices would get a share of their
+    probability.
     """
     return array.shape[1:] if array.dtype == object else array.shape[1:-1]
 

@@ -1,8 +1,8 @@
 """Limits of HTTP connections: their number, how long they may be silent, and how much of unfinished bodies is kept.
 
-A connection costs memory and a file descriptor from the moment it is open. When there are too many, the one that has waited
-longest without sending a whole request gives way to the new one: a client that sends its request at once is never that one.
-A connection counts from the moment it is open, before TLS is agreed upon.
+A connection costs memory and a file descriptor from the moment it is open. When there are too many, the one that has
+waited longest without sending a whole request gives way to the new one: a client that sends its request at once is
+never that one. A connection counts from the moment it is open, before TLS is agreed upon.
 """
 
 import asyncio
@@ -29,12 +29,14 @@ class Connections(web.Server):
     """Answers HTTP by `answer`, whose task is cancelled if the client goes."""
 
     def __init__(self, answer: Handler, limits: Limits):
-        super().__init__(answer, handler_cancellation=True, access_log=None, auto_decompress=False,  # type: ignore[arg-type]
+        super().__init__(answer, handler_cancellation=True, access_log=None,
+                         auto_decompress=False,  # type: ignore[arg-type]
                          logger=SILENT, keepalive_timeout=limits.keepalive_seconds, lingering_time=LINGERING_SECONDS)
         self.limits = limits
         self.tls_context: ssl.SSLContext | None = None  # set before listening: connections begin with a TLS handshake
         self._handshakes: set[_Handshake] = set()
-        self._unfinished: dict[Any, int] = {}  # bytes of the body so far, by protocol; the one that waits longest is first
+        # bytes of the body so far, by protocol; the one that waits longest is first
+        self._unfinished: dict[Any, int] = {}
         self._bytes = 0
 
     def __call__(self) -> Any:
@@ -86,7 +88,8 @@ class Connections(web.Server):
                         raise web.HTTPRequestEntityTooLarge(limit, len(body))
                     self._count(request.protocol, len(body))
         except TimeoutError:
-            raise RequestError("DEADLINE_EXCEEDED", f"the body did not arrive within {self.limits.body_seconds:g} s") from None
+            raise RequestError("DEADLINE_EXCEEDED",
+                               f"the body did not arrive within {self.limits.body_seconds:g} s") from None
         return bytes(body)
 
     @contextlib.contextmanager
@@ -100,7 +103,9 @@ class Connections(web.Server):
                 self._unfinished[request.protocol] = 0
 
     def response(self, request: web.BaseRequest, body: bytes, content_type: str = "application/json") -> web.Response:
-        """Returns a large answer, which a client must take within `body_seconds`; it counts as an unfinished body until then."""
+        """Returns a large answer, which a client must take within `body_seconds`; it counts as an unfinished body until
+        then.
+        """
         return _LargeResponse(self, request, body, content_type)
 
     @contextlib.contextmanager

@@ -32,7 +32,8 @@ ID_HEADER = "X-Request-Id"
 # GET without a token: what a probe asks, and the page, which holds nothing.
 OPEN_PATHS = ("/", "/healthz", "/readyz", "/health", "/v2/health/live", "/v2/health/ready")
 HEALTH = ("/grpc.health.v1.Health/", f"/{SERVICE}/ServerLive", f"/{SERVICE}/ServerReady")
-READ_LATER = ("/tensorflow.serving.PredictionService/Predict", f"/{SERVICE}/ModelInfer")  # where a large message holds up nobody
+# where a large message holds up nobody
+READ_LATER = ("/tensorflow.serving.PredictionService/Predict", f"/{SERVICE}/ModelInfer")
 CORS_SECONDS = 600  # that a browser remembers an answer to its preflight
 
 
@@ -58,12 +59,15 @@ class Tls:
                 return cls(context, grpc.ssl_server_credentials([(key.read(), certificate.read())]))
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-            raise ValueError(f"--tls_certificate_file={certificate_file}, --tls_key_file={key_file}: expected a certificate and "
-                             f"its unencrypted key (PEM): {reason}") from None
+            raise ValueError(
+                f"--tls_certificate_file={certificate_file}, --tls_key_file={key_file}: expected a certificate and "
+                f"its unencrypted key (PEM): {reason}") from None
 
 
 class AccessLog:
-    """Writes a JSON object per request to a file (`-`: standard error; empty: none). A file that was moved away is created again."""
+    """Writes a JSON object per request to a file (`-`: standard error; empty: none). A file that was moved away is
+    created again.
+    """
 
     def __init__(self, path: str = ""):
         require_here(path, "access_log", "each request adds a line to it")
@@ -94,8 +98,8 @@ def request_id(header: Any) -> str:
 def error_response(status: int, message: str, path: str = "") -> web.Response:
     """Returns an error in the form of the protocol to which a path belongs; TF Serving's is `{"error": ...}`."""
     headers = {"Retry-After": "1"} if status in (429, 503) else {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    return web.Response(body=json.dumps(error_body(path, status, message)).encode("utf-8"), status=status, headers=headers,
-                        content_type="application/json")
+    return web.Response(body=json.dumps(error_body(path, status, message)).encode("utf-8"), status=status,
+                        headers=headers, content_type="application/json")
 
 
 def rest_gate(rules: AccessRules, log: AccessLog) -> Any:
@@ -135,7 +139,8 @@ def _refusal(request: web.BaseRequest, rules: AccessRules) -> web.Response | Non
     rules.check_origin(headers.get("Origin"), headers.get("Host"))
     from_browser = "Origin" in headers or "Sec-Fetch-Site" in headers
     if request.method == "POST" and not accepts(headers.get("Content-Type", ""), from_browser):
-        return error_response(415, f"Content-Type {headers.get('Content-Type', '')[:80]!r}: expected application/json", request.path)
+        return error_response(415, f"Content-Type {headers.get('Content-Type', '')[:80]!r}: expected application/json",
+                              request.path)
     if request.method not in ("GET", "HEAD") or request.path not in OPEN_PATHS:
         rules.check_token(headers.get("Authorization", ""))
     return None
@@ -168,9 +173,11 @@ def _add_headers(request: web.BaseRequest, response: web.StreamResponse, rules: 
 
 
 class GrpcGate(grpc.aio.ServerInterceptor):
-    """Checks tokens, and that the bytes are a message, before a method runs; ends the call with the status of a RequestError.
+    """Checks tokens, and that the bytes are a message, before a method runs; ends the call with the status of a
+    RequestError.
 
-    Health may be asked by anyone. A browser cannot speak gRPC without a proxy that translates, so hosts and origins are not checked.
+    Health may be asked by anyone. A browser cannot speak gRPC without a proxy that translates, so hosts and origins are
+    not checked.
     """
 
     def __init__(self, rules: AccessRules, log: AccessLog, connections: GrpcConnections):
@@ -196,7 +203,9 @@ class GrpcGate(grpc.aio.ServerInterceptor):
                 status = error.code
                 try:
                     await context.abort(grpc.StatusCode[error.code], error.message)
-                except grpc.aio.InternalError:  # the client has gone meanwhile: nobody's fault, so no traceback in the log
+                except (
+                    grpc.aio.InternalError
+                ):  # the client has gone meanwhile: nobody's fault, so no traceback in the log
                     raise asyncio.CancelledError from None
             finally:
                 self.log.write(started, request_id=name, protocol="GRPC", peer=context.peer(), method="POST",
@@ -207,7 +216,8 @@ class GrpcGate(grpc.aio.ServerInterceptor):
     def _admit(self, data: bytes, metadata: Any, method: Any, path: str, peer: Peer) -> Any:
         """Returns the parsed request of a client that may ask.
 
-        Raises RequestError; INTERNAL for bytes that are no message, as TF Serving. grpc.aio would say UNKNOWN and log a stack for each.
+        Raises RequestError; INTERNAL for bytes that are no message, as TF Serving. grpc.aio would say UNKNOWN and log a
+        stack for each.
         """
         if not path.startswith(HEALTH):
             self.rules.check_token(str(metadata.get("authorization", "")))

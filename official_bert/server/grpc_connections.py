@@ -1,8 +1,8 @@
 """Limits of gRPC connections: which of them give way when there are too many.
 
 gRPC itself only refuses connections beyond a number, so that clients which connect and say nothing lock everybody out
-until they have been idle for minutes. It lends nobody its connections; but their sockets are this process's own, and one
-that is shut down here ends for gRPC as if its client had gone.
+until they have been idle for minutes. It lends nobody its connections; but their sockets are this process's own, and
+one that is shut down here ends for gRPC as if its client had gone.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ FOLDER = "/dev/fd"  # the descriptors of this process
 class GrpcConnections:
     """Closes connections beyond `max_connections`: of those that wait for a request, the one that has waited longest.
 
-    Connections without a request that was admitted (a valid token, if there are any) have half of the places at most, so
-    that they never push out a client that had one.
+    Connections without a request that was admitted (a valid token, if there are any) have half of the places at most,
+    so that they never push out a client that had one.
     """
 
     def __init__(self, limits: Limits):

@@ -1,4 +1,6 @@
-"""Gives memory that the process no longer uses back to the system, which the C library keeps after a flood of small pieces."""
+"""Gives memory that the process no longer uses back to the system, which the C library keeps after a flood of small
+pieces.
+"""
 
 import asyncio
 import contextlib
@@ -16,7 +18,9 @@ def resident() -> int:
 
 
 async def give_back() -> None:
-    """Gives unused memory back whenever the process has grown; ends only if cancelled, or at once on systems without glibc."""
+    """Gives unused memory back whenever the process has grown; ends only if cancelled, or at once on systems without
+    glibc.
+    """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         trim = ctypes.CDLL(None).malloc_trim
         least = resident()

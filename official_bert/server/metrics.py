@@ -25,10 +25,12 @@ class Metrics:
         microseconds = functools.partial(prometheus_client.Histogram, buckets=MICROSECONDS, registry=self.registry)
         self._latency = microseconds(f"{PREFIX}request_latency", "Microseconds from a request's arrival to its answer.",
                                      ["model_name", "API", "entrypoint"])
-        self._runtime = microseconds(f"{PREFIX}runtime_latency", "Microseconds of the model alone, a batch.", ["model_name"])
+        self._runtime = microseconds(f"{PREFIX}runtime_latency", "Microseconds of the model alone, a batch.",
+                                     ["model_name"])
         self._batch_size = prometheus_client.Histogram(
             f"{PREFIX}batching_session:processed_batch_size", "Rows in a batch.", buckets=ROWS, registry=self.registry)
-        self._queuing = microseconds(f"{PREFIX}batching_session:queuing_latency", "Microseconds that a task waited for its batch.")
+        self._queuing = microseconds(f"{PREFIX}batching_session:queuing_latency",
+                                     "Microseconds that a task waited for its batch.")
         self._versions = prometheus_client.Gauge(
             "official_bert_model_version_available", "1 for each version that answers.", ["model_name", "version"],
             registry=self.registry)

@@ -1,7 +1,7 @@
 """The versions of models that answer: folders are watched, new versions loaded, old ones unloaded.
 
-A new version answers before the old one ends, and a version ends only when its last request has its answer. A folder is read
-only when nothing in it has changed between two looks, so a version that is still being copied is never loaded.
+A new version answers before the old one ends, and a version ends only when its last request has its answer. A folder is
+read only when nothing in it has changed between two looks, so a version that is still being copied is never loaded.
 """
 
 import contextlib
@@ -70,7 +70,10 @@ class ModelManager:
 
     def _load_chosen(self, model: ServedModelConfig) -> list[int]:
         """Loads the versions that the policy chooses; if one does not load, the next lower one is chosen."""
-        folders = {number: os.path.join(model.base_path, name) for number, name in model_versions(model.base_path).items()}
+        folders = {
+            number: os.path.join(model.base_path, name)
+            for number, name in model_versions(model.base_path).items()
+        }
         failed: set[int] = set()
         while True:
             numbers = model.chosen(set(folders) - failed)
@@ -165,7 +168,10 @@ class ModelManager:
     def statuses(self, name: str, number: int | None = None) -> list[Version]:
         """Returns what is known of a model's versions, highest first. Raises RequestError NOT_FOUND."""
         with self._changed:
-            entries = [dataclasses.replace(entry) for entry in self._versions.get(name, {}).values() if number in (None, entry.number)]
+            entries = [
+                dataclasses.replace(entry) for entry in self._versions.get(name, {}).values()
+                if number in (None, entry.number)
+            ]
         if not entries:
             raise RequestError("NOT_FOUND", f"Could not find any versions of model {name}" if number is None else
                                f"Could not find version {number} of model {name}")
@@ -174,7 +180,10 @@ class ModelManager:
     def waiting(self) -> list[str]:
         """Returns the names of models without a version that answers."""
         with self._changed:
-            return [name for name, versions in self._versions.items() if not any(entry.state == "AVAILABLE" for entry in versions.values())]
+            return [
+                name for name, versions in self._versions.items()
+                if not any(entry.state == "AVAILABLE" for entry in versions.values())
+            ]
 
     def errors(self) -> list[str]:
         """Returns a line for each model without a version that answers, with the reason."""
@@ -187,7 +196,8 @@ class ModelManager:
         if changing := [entry.number for entry in versions if entry.state in ("START", "LOADING")]:
             return f"{model.base_path}: version {max(changing)} is being written or loaded"
         if (numbers := model_versions(model.base_path)) and not model.chosen(numbers):
-            return f"{model.base_path}: expected one of the versions {sorted(model.specific)} of its policy, got {sorted(numbers)}"
+            return (f"{model.base_path}: expected one of the versions {sorted(model.specific)} of its policy, got "
+                    f"{sorted(numbers)}")
         return why_no_versions(model.base_path)
 
     def close(self, timeout: float | None = None) -> None:

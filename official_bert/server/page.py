@@ -24,4 +24,6 @@ def _policy(html: str) -> str:
 
 def headers() -> dict[str, str]:
     """Returns the HTTP headers of the page."""
-    return {"Content-Security-Policy": _policy(read()), "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+    return {
+        "Content-Security-Policy": _policy(read()), "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"
+    }

@@ -43,14 +43,19 @@ def check_declared(shapes: Mapping[str, tuple[str, tuple[int, ...]]], limits: Li
         # A size of 0 makes no tensor of any other sizes harmless: these are counted as if it were 1.
         total += math.prod(max(1, size) for size in shape) * (BYTES_OF_A_STRING if dtype == "string" else 1)
         if total > limits.max_request_elements:
-            raise invalid(f"input {name!r}: expected at most {limits.max_request_elements} elements in a request (a string "
-                          f"counts as {BYTES_OF_A_STRING}), got {total} up to the shape {list(shape)}")
+            raise invalid(
+                f"input {name!r}: expected at most {limits.max_request_elements} elements in a request (a string "
+                f"counts as {BYTES_OF_A_STRING}), got {total} up to the shape {list(shape)}")
         width, square = row_extent(dtype, shape)
         if square > limits.max_batch_squares:
-            raise invalid(f"input {name!r}: expected rows of a length whose square is at most {limits.max_batch_squares}, "
-                          f"got the shape {list(shape)}")
+            raise invalid(
+                f"input {name!r}: expected rows of a length whose square is at most {limits.max_batch_squares}, "
+                f"got the shape {list(shape)}")
         if dtype != "string" and width > limits.max_batch_elements:
-            raise invalid(f"input {name!r}: expected rows of at most {limits.max_batch_elements} elements, got the shape {list(shape)}")
+            raise invalid(
+                f"input {name!r}: expected rows of at most {limits.max_batch_elements} elements, got the shape "
+                f"{list(shape)}"
+            )
 
 
 def row_extent(dtype: str, shape: tuple[int, ...], longest: int = 1) -> tuple[int, int]:
@@ -64,7 +69,9 @@ def row_extent(dtype: str, shape: tuple[int, ...], longest: int = 1) -> tuple[in
 
 
 def row_work(inputs: Arrays, limits: Limits) -> int:
-    """Returns the work of the longest row: bytes of text and numbers of ids. Other inputs (images, features) say nothing about it."""
+    """Returns the work of the longest row: bytes of text and numbers of ids. Other inputs (images, features) say
+    nothing about it.
+    """
     work = 0
     for name, array in inputs.items():
         is_ids = array.ndim > 1 and array.dtype in (np.int32, np.int64)
@@ -82,7 +89,8 @@ def check_strings(name: str, strings: Any, limits: Limits) -> None:
     """Refuses strings that are too long, and text that is not UTF-8."""
     for index, value in enumerate(strings):
         if len(value) > limits.max_text_bytes:
-            raise invalid(f"input {name!r}, string {index}: expected at most {limits.max_text_bytes} bytes, got {len(value)}")
+            raise invalid(
+                f"input {name!r}, string {index}: expected at most {limits.max_text_bytes} bytes, got {len(value)}")
         if name in limits.text_inputs:
             try:
                 value.decode("utf-8")
@@ -98,12 +106,16 @@ def check_all_strings(inputs: Arrays, limits: Limits) -> None:
 
 
 def check_inputs(signature: Any, inputs: Arrays, limits: Limits) -> None:
-    """Refuses inputs that do not fit a `Signature`, with one sentence that names the input. Sizes and strings are checked before."""
+    """Refuses inputs that do not fit a `Signature`, with one sentence that names the input. Sizes and strings are
+    checked before.
+    """
     check_names(signature.inputs, inputs)
     for name, spec in signature.inputs.items():
         _check_shape(name, inputs[name], spec)
         if spec.has_rows and inputs[name].ndim and len(inputs[name]) > limits.max_request_rows:
-            raise invalid(f"input {name!r}: expected at most {limits.max_request_rows} rows in a request, got {len(inputs[name])}")
+            raise invalid(
+                f"input {name!r}: expected at most {limits.max_request_rows} rows in a request, got {len(inputs[name])}"
+            )
     if have_rows(signature, inputs):
         _check_rows(inputs)
 

@@ -1,4 +1,5 @@
-"""Answers requests of every protocol within their deadlines: finds the model, checks the arrays, runs them in a batch."""
+"""Answers requests of every protocol within their deadlines: finds the model, checks the arrays, runs them in a batch.
+"""
 
 import asyncio
 import contextlib
@@ -127,7 +128,9 @@ class RequestHandler:
                                          servable.batching, signature.without_padding)
 
     def statuses(self, address: ModelAddress) -> list[Version]:
-        """Returns the versions of a model and their states. A label does not choose among them: TF Serving ignores it here."""
+        """Returns the versions of a model and their states. A label does not choose among them: TF Serving ignores it
+        here.
+        """
         return self.manager.statuses(address.name, address.version)
 
     def why_not_ready(self) -> str:

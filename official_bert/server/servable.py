@@ -1,7 +1,7 @@
 """One version of a SavedModel in memory, loaded by the session loader as TF Serving loads it.
 
-Nothing here knows BERT: any SavedModel with the tag `serve` will do. A session and not `tf.saved_model.load`, because its
-graph, variables and threads are given back when it is closed, which a server that reloads for months depends on.
+Nothing here knows BERT: any SavedModel with the tag `serve` will do. A session and not `tf.saved_model.load`, because
+its graph, variables and threads are given back when it is closed, which a server that reloads for months depends on.
 """
 
 import json
@@ -35,8 +35,9 @@ HEADINGS = ("Graph execution error:", "Detected at node", "Node: ")  # lines of 
 class Signature:
     """Named inputs and outputs of a SavedModel, and the call that runs them.
 
-    `padded` says of outputs whose second axis is as long as the longest row of a batch needs what tells a row's own length: an output,
-    numbers of each row (`counted_by`), or an input that is as wide (`as_wide_as`). Raises KeyError for a name that is not there.
+    `padded` says of outputs whose second axis is as long as the longest row of a batch needs what tells a row's own
+    length: an output, numbers of each row (`counted_by`), or an input that is as wide (`as_wide_as`). Raises KeyError
+    for a name that is not there.
     """
 
     def __init__(self, name: str, definition: Any, session: tf.compat.v1.Session, padded: Padded | None = None):
@@ -46,16 +47,24 @@ class Signature:
         self.outputs = {key: TensorSpec.of(info) for key, info in sorted(definition.outputs.items())}
         # Sparse and composite tensors have no single name to feed.
         self.is_dense = bool(self.outputs) and all(
-            info.WhichOneof("encoding") == "name" for info in [*definition.inputs.values(), *definition.outputs.values()])
+            info.WhichOneof("encoding") == "name"
+            for info in [*definition.inputs.values(), *definition.outputs.values()])
         self.is_batched = bool(self.inputs) and all(
             spec.has_rows for spec in [*self.inputs.values(), *self.outputs.values()])
         self._call = session.make_callable(
             [spec.tensor for spec in self.outputs.values()], feed_list=[spec.tensor for spec in self.inputs.values()],
             accept_options=True) if self.is_dense else None
         self.computed_by: Run | None = None  # in place of the graph (`engines`)
-        self.in_callers_thread = False  # for small operations alone, which take less than to hand them to another thread
-        self._counted = {output: str(how["counted_by"]) for output, how in (padded or {}).items() if "counted_by" in how}
-        self._as_wide = {output: str(how["as_wide_as"]) for output, how in (padded or {}).items() if "counted_by" not in how}
+        # for small operations alone, which take less than to hand them to another thread
+        self.in_callers_thread = False
+        self._counted = {
+            output: str(how["counted_by"])
+            for output, how in (padded or {}).items() if "counted_by" in how
+        }
+        self._as_wide = {
+            output: str(how["as_wide_as"])
+            for output, how in (padded or {}).items() if "counted_by" not in how
+        }
         outputs = [*self._counted, *self._counted.values(), *self._as_wide]
         for places, names in ((self.outputs, outputs), (self.inputs, [*self._as_wide.values()])):
             if missing := [key for key in names if key not in places]:
@@ -74,8 +83,8 @@ class Signature:
     def run_graph(self, inputs: Arrays, deadline: float | None = None) -> dict[str, np.ndarray]:
         """Returns the outputs for inputs that fit the signature. Raises RequestError with TensorFlow's own status.
 
-        A run that is not done at `deadline` (of `time.monotonic`) is cancelled: loops end at their next turn, and what is
-        not a loop runs to its end.
+        A run that is not done at `deadline` (of `time.monotonic`) is cancelled: loops end at their next turn, and what
+        is not a loop runs to its end.
         """
         if self._call is None:
             raise RequestError("UNIMPLEMENTED", f'signature "{self.name}" has tensors that are not dense')
@@ -84,7 +93,8 @@ class Signature:
             timeout = int(1000 * (deadline - time.monotonic()))
             if timeout <= 0:
                 raise RequestError("DEADLINE_EXCEEDED", "Run() timeout exceeded before the run")
-            options = tf.compat.v1.RunOptions(timeout_in_ms=timeout, inter_op_thread_pool=-1 if self.in_callers_thread else 0)
+            options = tf.compat.v1.RunOptions(timeout_in_ms=timeout,
+                                              inter_op_thread_pool=-1 if self.in_callers_thread else 0)
         try:
             values = self._call(*(inputs[name] for name in self.inputs), options=options)
         except tf.errors.OpError as error:
@@ -94,8 +104,8 @@ class Signature:
         except RuntimeError:  # the session is closed: a fault of the server
             raise
         except Exception as error:
-            # The inputs fit the signature, and still TensorFlow's Python fails over them. For example, it cannot decode its own
-            # error message if that quotes bytes of the request.
+            # The inputs fit the signature, and still TensorFlow's Python fails over them. For example, it cannot decode
+            # its own error message if that quotes bytes of the request.
             raise invalid(f"TensorFlow cannot run this request: {type(error).__name__}") from None
         return dict(zip(self.outputs, map(np.asarray, values)))
 
@@ -104,8 +114,8 @@ class Servable:
     """A loaded version: its signatures by name. Raises OSError or ValueError if the folder cannot be loaded.
 
     `batching` are the parameters by which its requests share batches; None: each runs alone. `labels` are the lines of
-    `assets/labels.txt`: names that a model's exporter gives to its classes. `is_copy`: the folder is removed at the end.
-    `split_signatures` are for an engine alone.
+    `assets/labels.txt`: names that a model's exporter gives to its classes. `is_copy`: the folder is removed at the
+    end. `split_signatures` are for an engine alone.
     """
 
     def __init__(self, name: str, version: int, folder: str, session_config: tf.compat.v1.ConfigProto | None = None,
@@ -119,10 +129,15 @@ class Servable:
                 meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], folder)
             check_saved_model(folder, meta_graph.graph_def, folder)
             padded = read_padded(folder)
-            self.signatures = {key: Signature(key, definition, self._session, padded.get(key))
-                               for key, definition in meta_graph.signature_def.items() if not key.startswith("__saved_model")}
+            self.signatures = {
+                key: Signature(key, definition, self._session, padded.get(key))
+                for key, definition in meta_graph.signature_def.items() if not key.startswith("__saved_model")
+            }
             # No client may ask for split signatures: nothing checks what the second takes.
-            self.split_signatures = {key: self.signatures.pop(key) for key in _names_of_split_signatures(self.signatures)}
+            self.split_signatures = {
+                key: self.signatures.pop(key)
+                for key in _names_of_split_signatures(self.signatures)
+            }
             for signature in self.split_signatures.values():
                 signature.in_callers_thread = True
             self.definitions = {key: meta_graph.signature_def[key] for key in self.signatures}
@@ -143,7 +158,9 @@ class Servable:
         return signature
 
     def warm_up(self, folder: str) -> int:
-        """Runs the warm-up requests in `assets.extra`, if any, and returns their number. Raises ValueError if one fails."""
+        """Runs the warm-up requests in `assets.extra`, if any, and returns their number. Raises ValueError if one
+        fails.
+        """
         from tensorflow_serving.apis import prediction_log_pb2
         path = os.path.join(folder, WARMUP_FILE)
         if not os.path.exists(path):
@@ -180,7 +197,9 @@ def _names_of_split_signatures(signatures: Mapping[str, Signature]) -> list[str]
 
 
 def read_padded(folder: str) -> dict[str, Padded]:
-    """Reads which outputs of each signature are padded over a batch; none if there is no such file. Raises ValueError for another file."""
+    """Reads which outputs of each signature are padded over a batch; none if there is no such file. Raises ValueError
+    for another file.
+    """
     path = os.path.join(folder, PADDED_FILE)
     if not os.path.exists(path):
         return {}
@@ -189,7 +208,8 @@ def read_padded(folder: str) -> dict[str, Padded]:
             raise ValueError
         with open(path, encoding="utf-8") as file:
             padded = json.load(file)
-        if not all(how.keys() & {"counted_by", "as_wide_as"} for outputs in padded.values() for how in outputs.values()):
+        if not all(how.keys() & {"counted_by", "as_wide_as"} for outputs in padded.values()
+                   for how in outputs.values()):
             raise ValueError
         return padded
     except (OSError, ValueError, AttributeError, RecursionError):

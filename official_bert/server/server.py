@@ -1,7 +1,8 @@
 """The embedded server: answers requests for a folder of SavedModels over REST and gRPC, in one process.
 
-For trying models out, for tests, and where a container is too much. It speaks TF Serving's protocols, so what is written
-against it runs against TF Serving; and those of other servers (`protocols/`), translated onto the same queue of requests.
+For trying models out, for tests, and where a container is too much. It speaks TF Serving's protocols, so what is
+written against it runs against TF Serving; and those of other servers (`protocols/`), translated onto the same queue of
+requests.
 """
 
 import asyncio
@@ -43,10 +44,11 @@ from official_bert.server.server_config import METRICS_PATH, PER_MODEL_BATCHING_
 LOG = logging.getLogger("official_bert.server")
 LEAVING_SECONDS = 1.0  # for closing what is left when the time for requests is over
 IDLE_MILLISECONDS = 5 * 60_000  # that a gRPC connection without a request is kept
-# A connection may hold so many requests at once (its client lets others wait), with so many bytes of headers each, and without a table
-# from which a byte of a header becomes kilobytes: what a flood of headers can take is the product.
+# A connection may hold so many requests at once (its client lets others wait), with so many bytes of headers each, and
+# without a table from which a byte of a header becomes kilobytes: what a flood of headers can take is the product.
 STREAMS, HEADER_BYTES = 16, 8 << 10
-OLDEST_MILLISECONDS = 30 * 60_000  # then its client is asked to reconnect, so that an unfinished message is not kept forever
+# then its client is asked to reconnect, so that an unfinished message is not kept forever
+OLDEST_MILLISECONDS = 30 * 60_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +60,8 @@ class ServerOptions:
     rest_port: int | None = 8501  # 0: any that is free; None: no REST
     grpc_port: int | None = 8500
     batching: BatchingParameters | None = DEFAULT_PARAMETERS  # None: each request alone
-    per_model_batching: bool = False  # only versions with a file of their own (`batching_params.pbtxt`) are batched, by it
+    # only versions with a file of their own (`batching_params.pbtxt`) are batched, by it
+    per_model_batching: bool = False
     run_cost: int = DEFAULT_RUN_COST  # bytes of text or numbers of ids; 0: batches are chosen by age and rows alone
     limits: Limits = dataclasses.field(default_factory=Limits)
     default_model: str = ""  # that answers requests which name none; "": the only one
@@ -109,19 +112,24 @@ class Server:
         return servable
 
     def _batching_of(self, folder: str) -> BatchingParameters | None:
-        """Returns the parameters of a version. As in TF Serving, a per-model file that is not there means no batching."""
+        """Returns the parameters of a version. As in TF Serving, a per-model file that is not there means no batching.
+        """
         if self.options.batching is None or not self.options.per_model_batching:
             return self.options.batching
         path = os.path.join(folder, PER_MODEL_BATCHING_FILE)
         return read_batching(path) if os.path.exists(path) else None
 
     async def start(self) -> None:
-        """Loads the models, then listens. Raises ValueError if a model has no version that loads, OSError for a port in use."""
+        """Loads the models, then listens. Raises ValueError if a model has no version that loads, OSError for a port in
+        use.
+        """
         options = self.options
         await self._load_models()
-        batcher = Batcher(options.batching, self.metrics, options.limits, options.run_cost) if options.batching else None
+        batcher = Batcher(options.batching, self.metrics, options.limits,
+                          options.run_cost) if options.batching else None
         reader = RequestReader(options.limits, predict_pb2.PredictRequest)
-        self.handler = RequestHandler(self.manager, batcher, options.limits, self.metrics, reader, options.max_run_seconds)
+        self.handler = RequestHandler(self.manager, batcher, options.limits, self.metrics, reader,
+                                      options.max_run_seconds)
         # In the reverse of this order it is taken down again: first no new connections, last the models.
         self._stack.callback(self._access_log.close)
         self._stack.callback(self.manager.close, 0)  # no request is left that would use them
@@ -161,7 +169,8 @@ class Server:
         service = RestService(self.handler, self.options.metrics_path, self.options.timeout_seconds,
                               rest_gate(self._access, self._access_log), self.options.default_model)
         service.connections.tls_context = self._tls.context if self._tls else None
-        runner = web.ServerRunner(service.connections, handle_signals=False, shutdown_timeout=self.options.drain_seconds)
+        runner = web.ServerRunner(service.connections, handle_signals=False,
+                                  shutdown_timeout=self.options.drain_seconds)
         await runner.setup()
 
         async def stop() -> None:
@@ -197,7 +206,8 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(Health(self.handler), server)
         address = f"{self._host}:{port}"
         try:
-            self.grpc_port = server.add_secure_port(address, self._tls.credentials) if self._tls else server.add_insecure_port(address)
+            self.grpc_port = server.add_secure_port(
+                address, self._tls.credentials) if self._tls else server.add_insecure_port(address)
         except RuntimeError:
             raise OSError(f"--port={port}: cannot listen on {address}; is it in use?") from None
         await server.start()
@@ -224,8 +234,8 @@ class Server:
     async def run(self, started: Callable[["Server"], Any] = lambda server: None) -> None:
         """Serves until SIGINT or SIGTERM; `started` is called when it listens.
 
-        From the signal on, the process lives `drain_seconds` and a little longer at most, whatever its threads are doing; while
-        models are loaded, not even that: there is nothing to answer.
+        From the signal on, the process lives `drain_seconds` and a little longer at most, whatever its threads are
+        doing; while models are loaded, not even that: there is nothing to answer.
         """
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -239,7 +249,8 @@ class Server:
         await starting
         started(self)
         await waiting
-        LOG.info("stopping: %d requests under way are answered first, for %g s at most", self.handler.in_flight, self.options.drain_seconds)
+        LOG.info("stopping: %d requests under way are answered first, for %g s at most", self.handler.in_flight,
+                 self.options.drain_seconds)
         end = threading.Timer(self.options.drain_seconds + LEAVING_SECONDS, _leave)
         end.daemon = True
         end.start()

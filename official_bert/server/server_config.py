@@ -14,14 +14,16 @@ METRICS_PATH = "/monitoring/prometheus/metrics"
 PER_MODEL_BATCHING_FILE = "batching_params.pbtxt"  # in a version's folder, beside saved_model.pb
 _NUMBER = ".google.protobuf.Int64Value"
 # TF Serving's messages, which its Python package does not hold. Only names and types matter in text form.
-_MESSAGES = MessagePool("serving", {
-    "BatchingParameters": {
-        "max_batch_size": _NUMBER, "batch_timeout_micros": _NUMBER, "max_enqueued_batches": _NUMBER, "num_batch_threads": _NUMBER,
-        "thread_pool_name": ".google.protobuf.StringValue", "max_execution_batch_size": _NUMBER,
-        "enable_large_batch_splitting": ".google.protobuf.BoolValue", "allowed_batch_sizes": "int64*",
-        "pad_variable_length_inputs": "bool"},
-    "MonitoringConfig": {"prometheus_config": "PrometheusConfig"},
-    "PrometheusConfig": {"enable": "bool", "path": "string"}}, one_of={})
+_MESSAGES = MessagePool(
+    "serving", {
+        "BatchingParameters": {
+            "max_batch_size": _NUMBER, "batch_timeout_micros": _NUMBER, "max_enqueued_batches": _NUMBER,
+            "num_batch_threads": _NUMBER, "thread_pool_name": ".google.protobuf.StringValue",
+            "max_execution_batch_size": _NUMBER, "enable_large_batch_splitting": ".google.protobuf.BoolValue",
+            "allowed_batch_sizes": "int64*", "pad_variable_length_inputs": "bool"
+        }, "MonitoringConfig": {"prometheus_config": "PrometheusConfig"},
+        "PrometheusConfig": {"enable": "bool", "path": "string"}
+    }, one_of={})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,8 @@ def read_models(path: str) -> list[ServedModelConfig]:
         if not entry.name or not entry.base_path:
             raise ValueError(f"{place}: expected a name and a base_path")
         if entry.model_platform not in ("", "tensorflow"):
-            raise ValueError(f"{place} ({entry.name}): expected model_platform 'tensorflow', got {entry.model_platform!r}")
+            raise ValueError(
+                f"{place} ({entry.name}): expected model_platform 'tensorflow', got {entry.model_platform!r}")
         models.append(ServedModelConfig(name=entry.name, base_path=entry.base_path, labels=dict(entry.version_labels),
                                         **_policy(entry.model_version_policy, place)))
     if not models or len({model.name for model in models}) < len(models):
@@ -72,7 +75,9 @@ def _policy(policy: Any, place: str) -> dict[str, Any]:
 
 
 def read_batching(path: str) -> BatchingParameters:
-    """Reads a `--batching_parameters_file`; large requests are split only if it says so. Raises ValueError naming the file."""
+    """Reads a `--batching_parameters_file`; large requests are split only if it says so. Raises ValueError naming the
+    file.
+    """
     parsed = _parse(path, _MESSAGES.message_class("BatchingParameters")())
     values: dict[str, Any] = {"enable_large_batch_splitting": False}
     for field in parsed.DESCRIPTOR.fields:

@@ -34,7 +34,8 @@ class RequestError(Exception):
 
     def __init__(self, code: str, message: str):
         message = message.encode("utf-8", "replace").decode("utf-8")  # JSON may quote half a character
-        self.code, self.message = code, message if len(message) <= MOST_CHARACTERS else message[:MOST_CHARACTERS] + "..."
+        self.code, self.message = code, message if len(
+            message) <= MOST_CHARACTERS else message[:MOST_CHARACTERS] + "..."
         super().__init__(self.message)
 
 

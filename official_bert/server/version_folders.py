@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from official_bert import files
 
 MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
-UNFINISHED = r"\.tmp\.\d+\.[0-9a-f]{8}/"  # what an export that is under way, or was killed, writes into (`files.written_folder`)
+# what an export that is under way, or was killed, writes into (`files.written_folder`)
+UNFINISHED = r"\.tmp\.\d+\.[0-9a-f]{8}/"
 
 
 def model_versions(base_path: str) -> Mapping[int, str]:
@@ -16,7 +17,8 @@ def model_versions(base_path: str) -> Mapping[int, str]:
 
 
 def fingerprint(folder: str) -> tuple | None:
-    """Returns (newest change, sizes and times of all files) of a SavedModel's folder; None if it is changing or gone."""
+    """Returns (newest change, sizes and times of all files) of a SavedModel's folder; None if it is changing or gone.
+    """
     entries = []
     for path in files.files_below(folder):
         try:
@@ -40,8 +42,8 @@ def _size_and_change(path: str) -> tuple[int, float]:
 def find_models(folder: str) -> Mapping[str, str]:
     """Finds the exported models below a folder, or in it: the folders of their versions by name, in the order of names.
 
-    A name is that of the folder that an export writes: NAME for NAME/text, NAME_ids for NAME/ids, and NAME itself for another layout.
-    Raises ValueError if there is none, if two have one name, or if addresses cannot hold a name.
+    A name is that of the folder that an export writes: NAME for NAME/text, NAME_ids for NAME/ids, and NAME itself for
+    another layout. Raises ValueError if there is none, if two have one name, or if addresses cannot hold a name.
     """
     if not files.is_folder(folder):
         raise ValueError(f"--models={folder}: no such folder")
@@ -51,14 +53,21 @@ def find_models(folder: str) -> Mapping[str, str]:
     for base in sorted(base for base in bases if model_versions(base)):
         name = _name_of(base)
         if set("/:") & set(name) or not name:
-            raise ValueError(f"--models={folder}: {base}: expected a folder whose name has no : in it, because it is the model's name")
+            raise ValueError(
+                f"--models={folder}: {base}: expected a folder whose name has no : in it, because it is the model's "
+                f"name"
+            )
         if other := models.get(name):
-            raise ValueError(f"--models={folder}: expected different names of models, got {name} twice: {other} and {base}; rename a "
-                             "folder, or name them in a --model_config_file")
+            raise ValueError(
+                f"--models={folder}: expected different names of models, got {name} twice: {other} and {base}; rename "
+                f"a "
+                "folder, or name them in a --model_config_file")
         models[name] = base
     if not models:
-        raise ValueError(f"--models={folder}: expected exported models below it, as run_export writes them (NAME/text/1/saved_model.pb), "
-                         "got none")
+        raise ValueError(
+            f"--models={folder}: expected exported models below it, as run_export writes them "
+            f"(NAME/text/1/saved_model.pb), "
+            "got none")
     return dict(sorted(models.items()))
 
 

@@ -1,4 +1,6 @@
-"""Bounds the work of one request, in TensorFlow's own ops: claims that are checked first, and rows that are computed in groups."""
+"""Bounds the work of one request, in TensorFlow's own ops: claims that are checked first, and rows that are computed in
+groups.
+"""
 
 import contextlib
 import re
@@ -18,14 +20,16 @@ def in_range(expected: str, values: tf.Tensor, least: int, most: tf.Tensor | int
     claim = f"{expected} {least} to {most if isinstance(most, int) else 'its length - 1'} {unit}".rstrip()
     if not values.shape.rank:
         return (values >= least) & (values <= most), claim, [values]
-    lowest, highest = tf.reduce_min(values), tf.reduce_max(values)  # of no values: the type's highest and lowest, which pass
+    # of no values: the type's highest and lowest, which pass
+    lowest, highest = tf.reduce_min(values), tf.reduce_max(values)
     return (lowest >= least) & (highest <= most), claim, [lowest, "to", highest]
 
 
 def same_rows(inputs: Mapping[str, tf.Tensor]) -> list[Claim]:
     """Returns the claims that all inputs have as many rows as the first."""
     first, *other_names = inputs
-    return [(tf.equal(tf.shape(inputs[name])[0], tf.shape(inputs[first])[0]), f"{name}: expected as many rows as {first} has",
+    return [(tf.equal(tf.shape(inputs[name])[0],
+                      tf.shape(inputs[first])[0]), f"{name}: expected as many rows as {first} has",
              [tf.shape(inputs[name])[0]]) for name in other_names]
 
 
@@ -35,7 +39,10 @@ def require(claims: Sequence[Claim], then: Any) -> Any:
     A claim that does not hold fails the request with InvalidArgumentError: `assertion failed: [EXPECTED, got] [VALUE]`.
     """
     # The op itself: tf.debugging.Assert puts a tf.cond around it, which costs more than the check.
-    checks = [tf.raw_ops.Assert(condition=holds, data=[f"{expected}, got", *came], summarize=8) for holds, expected, came in claims]
+    checks = [
+        tf.raw_ops.Assert(condition=holds, data=[f"{expected}, got", *came], summarize=8)
+        for holds, expected, came in claims
+    ]
     with tf.control_dependencies(checks):
         return tf.nest.map_structure(tf.identity, then)
 
@@ -48,11 +55,13 @@ def broken_claim(error: tf.errors.InvalidArgumentError) -> str | None:
 
 def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: tf.Tensor, tokens_at_once: int,
               results: Mapping[str, tf.TensorSpec], few: Few | None = None) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Joins `compute(rows)` over groups of rows [G] of similar `lengths` [R]; also returns the order [R] of all rows in the groups.
+    """Joins `compute(rows)` over groups of rows [G] of similar `lengths` [R]; also returns the order [R] of all rows in
+    the groups.
 
-    A group has at most `tokens_at_once` tokens, all rows padded to its longest, but at least one row. The results of a group are tensors
-    of any number of rows each, described by `results` (shapes with None for the rows). One group runs after another, long rows
-    first, so memory is bounded by that of a group. No rows at all are one empty group. A single group needs no loop.
+    A group has at most `tokens_at_once` tokens, all rows padded to its longest, but at least one row. The results of a
+    group are tensors of any number of rows each, described by `results` (shapes with None for the rows). One group runs
+    after another, long rows first, so memory is bounded by that of a group. No rows at all are one empty group. A
+    single group needs no loop.
 
     A single group of few tokens is computed by a function of its own, which is traced within `few`.
     """
@@ -65,7 +74,8 @@ def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: 
             compute_few = as_function(compute)
         compute = as_function(compute) if few else compute_few
 
-    def run(first: tf.Tensor, index: tf.Tensor, arrays: list[tf.TensorArray]) -> tuple[tf.Tensor, tf.Tensor, list[tf.TensorArray]]:
+    def run(first: tf.Tensor, index: tf.Tensor,
+            arrays: list[tf.TensorArray]) -> tuple[tf.Tensor, tf.Tensor, list[tf.TensorArray]]:
         last = first + _group_size(ordered[first:], tokens_at_once)
         values = compute(order[first:last])
         return last, index + 1, [array.write(index, values[name]) for name, array in zip(results, arrays)]
@@ -73,7 +83,8 @@ def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: 
     def in_turn() -> list[tf.Tensor]:
         arrays = [tf.TensorArray(spec.dtype, 1, dynamic_size=True, element_shape=spec.shape, infer_shape=False)
                   for spec in results.values()]
-        *_, arrays = tf.while_loop(lambda first, *_: first < total, run, [tf.constant(0), tf.constant(0), arrays], parallel_iterations=1)
+        *_, arrays = tf.while_loop(lambda first, *_: first < total, run,
+                                   [tf.constant(0), tf.constant(0), arrays], parallel_iterations=1)
         return [array.concat() for array in arrays]
 
     def at_once() -> list[tf.Tensor]:
@@ -86,7 +97,9 @@ def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: 
 
 
 def group_sizes(lengths: tf.Tensor, tokens_at_once: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the groups of `in_groups` for somebody else to compute: the order [R] of all rows in them, and their sizes [G]."""
+    """Returns the groups of `in_groups` for somebody else to compute: the order [R] of all rows in them, and their
+    sizes [G].
+    """
     total = tf.size(lengths)
     ordered, order = tf.math.top_k(lengths, total)
     ordered = tf.pad(ordered, [[0, 2]])
@@ -99,17 +112,21 @@ def group_sizes(lengths: tf.Tensor, tokens_at_once: int) -> tuple[tf.Tensor, tf.
     return order, sizes.stack()
 
 
-def as_function(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]]) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
-    """Returns `compute(rows)` as a function of the graph, which is there, with its constants, once for all who call it."""
+def as_function(
+        compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]]) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
+    """Returns `compute(rows)` as a function of the graph, which is there, with its constants, once for all who call it.
+    """
     return tf.function(compute, autograph=False, input_signature=[tf.TensorSpec([None], tf.int32)],
                        experimental_attributes={"_noinline": True}).get_concrete_function()
 
 
 def _group_size(lengths: tf.Tensor, tokens_at_once: int) -> tf.Tensor:
-    """Returns how many of the rows that are left go together; their lengths [R+2], the longest first, with two 0 behind them.
+    """Returns how many of the rows that are left go together; their lengths [R+2], the longest first, with two 0 behind
+    them.
 
-    All of them are cut in two where that saves most padding, then the first part is, as long as a cut saves more than a group costs.
-    This costs 0.5 % more than the best of all partitions on average, and 10 % in the worst of 60,000 random lists of rows.
+    All of them are cut in two where that saves most padding, then the first part is, as long as a cut saves more than a
+    group costs. This costs 0.5 % more than the best of all partitions on average, and 10 % in the worst of 60,000
+    random lists of rows.
     """
     rows = tf.size(lengths) - 2
 
@@ -119,7 +136,8 @@ def _group_size(lengths: tf.Tensor, tokens_at_once: int) -> tf.Tensor:
         best = tf.argmax(saved, output_type=tf.int32)
         return tf.where(saved[best] > GROUP_COST, best + 1, part), part
 
-    size, _ = tf.while_loop(lambda part, before: (part > 1) & (part < before), cut, [rows, rows + 1], parallel_iterations=1)
+    size, _ = tf.while_loop(lambda part, before: (part > 1) & (part < before), cut, [rows, rows + 1],
+                            parallel_iterations=1)
     at_once = tf.maximum(tokens_at_once // tf.maximum(lengths[0], 1), 1)
     parts = tf.maximum((size + at_once - 1) // at_once, 1)
     return (size + parts - 1) // parts  # parts of equal size, not a small one at the end

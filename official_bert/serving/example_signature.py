@@ -9,26 +9,39 @@ from official_bert.serving.bounds import Claim, in_range, require
 
 def parse_inputs(serialized: tf.Tensor, inputs: Mapping[str, tf.TensorSpec], longest: Mapping[str, int],
                    num_choices: int = 1) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """Returns the tensors of the signature `inputs` out of serialized [B] string, each from the feature of its name; and the length
-    [B] of each Example's list for those that are lists.
+    """Returns the tensors of the signature `inputs` out of serialized [B] string, each from the feature of its name;
+    and the length [B] of each Example's list for those that are lists.
 
     Lists of different lengths are padded with 0 or "" to the longest. Inputs [B,C,S] are one flat list of `num_choices`
     rows of equal length. Lists longer than `longest` says for their name are refused before they are padded.
     """
     parsed = tf.io.parse_example(serialized, {name: _feature(spec) for name, spec in inputs.items()})
-    claims = [claim for name, spec in inputs.items() if spec.shape.rank > 1
-              for claim in _claims(name, parsed[name].row_lengths(), longest[name], num_choices if spec.shape.rank == 3 else 1)]
-    claims += [in_range(f"{name}: expected numbers from", getattr(parsed[name], "values", parsed[name]), spec.dtype.min, spec.dtype.max)
-               for name, spec in inputs.items() if spec.dtype.is_integer]  # an Example has int64: a cast would make 2^32 + 7 a 7
+    claims = [
+        claim for name, spec in inputs.items() if spec.shape.rank > 1 for claim in _claims(
+            name, parsed[name].row_lengths(), longest[name], num_choices if spec.shape.rank == 3 else 1)
+    ]
+    claims += [
+        in_range(f"{name}: expected numbers from", getattr(parsed[name], "values", parsed[name]), spec.dtype.min,
+                 spec.dtype.max)
+        # an Example has int64: a cast would make 2^32 + 7 a 7
+        for name, spec in inputs.items() if spec.dtype.is_integer
+    ]
     parsed = require(claims, parsed)
-    lengths = {name: tf.cast(parsed[name].row_lengths(), tf.int32) for name, spec in inputs.items() if spec.shape.rank > 1}
+    lengths = {
+        name: tf.cast(parsed[name].row_lengths(), tf.int32)
+        for name, spec in inputs.items() if spec.shape.rank > 1
+    }
     return {name: _shaped(parsed[name], spec, num_choices) for name, spec in inputs.items()}, lengths
 
 
 def _claims(name: str, lengths: tf.Tensor, most: int, rows: int) -> list[Claim]:
-    """Returns what must hold of the lengths [B] of a feature's lists, each `rows` rows of at most `most` numbers or strings."""
-    return [in_range(f"{name}: expected lists of", lengths, 0, rows * most, "in an Example"),
-            (tf.reduce_all(lengths % rows == 0), f"{name}: expected {rows} rows of equal length in an Example", [lengths])]
+    """Returns what must hold of the lengths [B] of a feature's lists, each `rows` rows of at most `most` numbers or
+    strings.
+    """
+    return [
+        in_range(f"{name}: expected lists of", lengths, 0, rows * most, "in an Example"),
+        (tf.reduce_all(lengths % rows == 0), f"{name}: expected {rows} rows of equal length in an Example", [lengths])
+    ]
 
 
 def _feature(spec: tf.TensorSpec):

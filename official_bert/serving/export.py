@@ -1,5 +1,5 @@
-"""Writes a served model as two SavedModels: `text/VERSION`, and `ids/VERSION` with TensorFlow's own ops only; for other runtimes, as one
-file of its rows of ids (`formats/`).
+"""Writes a served model as two SavedModels: `text/VERSION`, and `ids/VERSION` with TensorFlow's own ops only; for other
+runtimes, as one file of its rows of ids (`formats/`).
 
 A version is written to a temporary folder and renamed, so that a server that watches the folder never reads half of it.
 """
@@ -35,7 +35,8 @@ PADDED_FILE = "padded_outputs.json"
 MOST_REQUEST_ROWS = 1024
 MOST_CONSTANTS = 500_000_000  # bytes; TensorFlow keeps several copies of a graph while it loads
 DEFAULT_CONSTANTS = 1_000_000, 100_000_000  # bytes: less gains nothing, more takes much memory unless a user wants it
-WARMED_SIZES = (1, 8, 32)  # rows of the warm-up requests if nobody says otherwise; the largest is the most that runs at once
+# rows of the warm-up requests if nobody says otherwise; the largest is the most that runs at once
+WARMED_SIZES = (1, 8, 32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,8 @@ class ExportOptions:
 
     output: str  # models/NAME
     version: int = 0  # 0: one above the highest that is there
-    batch_sizes: Sequence[int] = WARMED_SIZES  # of the warm-up requests: what the server's batching allows; none: no warm-up
+    # of the warm-up requests: what the server's batching allows; none: no warm-up
+    batch_sizes: Sequence[int] = WARMED_SIZES
     num_choices: int = 4  # of a choice model's Examples and warm-up requests
     precision: Precision = "float32"  # the model was made in its `policy_of`
     constant_weights: bool | None = None  # those of layers, in saved_model.pb too; None: as `has_constants` says
@@ -53,18 +55,25 @@ class ExportOptions:
 
 
 def export(served: ServedModel, config: Config, options: ExportOptions) -> list[str]:
-    """Writes a model in all formats, or in none; returns a line about each: of SavedModels the ops that are not TensorFlow's own.
+    """Writes a model in all formats, or in none; returns a line about each: of SavedModels the ops that are not
+    TensorFlow's own.
 
-    Raises ValueError for a version that exists, too few choices, labels that are no lines, and a format that cannot hold the model or does
-    not answer as the SavedModel does; OSError for a folder that cannot be written.
+    Raises ValueError for a version that exists, too few choices, labels that are no lines, and a format that cannot
+    hold the model or does not answer as the SavedModel does; OSError for a folder that cannot be written.
     """
     check_choices(options.formats, options.other_formats, options.precision)
-    refuse_unused("--constant_weights", bool(options.constant_weights), False, "saved_model in --format", "saved_model" in options.formats)
+    refuse_unused("--constant_weights", bool(options.constant_weights), False, "saved_model in --format", "saved_model"
+                  in options.formats)
     if options.constant_weights and (size := constant_bytes(options.precision, served.model)) > MOST_CONSTANTS:
-        raise ValueError(f"--constant_weights: expected layers of at most {MOST_CONSTANTS:,} bytes in a graph, got {size:,}; without it, "
-                         "weights are variables")
+        raise ValueError(
+            f"--constant_weights: expected layers of at most {MOST_CONSTANTS:,} bytes in a graph, got {size:,}; "
+            f"without it, "
+            "weights are variables")
     if (choices := served.longest.get("choices", options.num_choices)) < options.num_choices:
-        raise ValueError(f"--max_choices: expected at least {options.num_choices}, which the signature of Examples has, got {choices}")
+        raise ValueError(
+            f"--max_choices: expected at least {options.num_choices}, which the signature of Examples has, got "
+            f"{choices}"
+        )
     if wrong := [label for label in served.labels if not label or "\n" in label or "\r" in label]:
         raise ValueError(f"labels: expected names of one line, for labels.txt, got {wrong[0]!r}; options.labels, or "
                          "tools/convert_checkpoint.py --labels, gives others")
@@ -78,21 +87,26 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
         raise ValueError(f"{existing[0]}: version {version} exists; give --version a higher one")
     make_folder(options.output)
     weights = weights_in(options.precision, served.model, has_constants(served, options))
-    with (tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(options.output) else options.output) as temporary,
-          full_disk_names(options.output, temporary)):
+    with (tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(options.output) else options.output) as
+          temporary, full_disk_names(options.output, temporary)):
         folder = os.path.join(temporary, "assets")
         assets = _write_assets(served, config, pathlib.Path(folder), options.precision)
-        lines = [f"{targets[form]}: " + (
-            _write(served, form, os.path.join(temporary, form), assets, weights, options) if form in FORMS else
-            write_format(served, config, form, os.path.join(temporary, form), folder, version=version, options=options.other_formats))
-            for form in forms]
-        for form, target in reversed(targets.items()):  # the SavedModels last: a server looks for the others when it loads one
+        lines = [
+            f"{targets[form]}: " + (_write(served, form, os.path.join(temporary, form), assets, weights, options) if
+                                    form in FORMS else write_format(served, config, form, os.path.join(
+                                        temporary, form), folder, version=version, options=options.other_formats))
+            for form in forms
+        ]
+        # the SavedModels last: a server looks for the others when it loads one
+        for form, target in reversed(targets.items()):
             publish(os.path.join(temporary, form), target)
     return lines
 
 
 def has_constants(served: ServedModel, options: ExportOptions) -> bool:
-    """Returns whether SavedModels have constant weights: as a user says, or in float32 for layers of a size that gains by it."""
+    """Returns whether SavedModels have constant weights: as a user says, or in float32 for layers of a size that gains
+    by it.
+    """
     if options.constant_weights is not None or "saved_model" not in options.formats:
         return bool(options.constant_weights)
     least, most = DEFAULT_CONSTANTS
@@ -101,11 +115,14 @@ def has_constants(served: ServedModel, options: ExportOptions) -> bool:
 
 def next_version(output: str) -> int:
     """Returns the number above the highest version that `output` holds in any form."""
-    return max((version for form in (*FORMS, *FORMATS) for version in list_versions(os.path.join(output, form))), default=0) + 1
+    return max((version for form in (*FORMS, *FORMATS)
+                for version in list_versions(os.path.join(output, form))), default=0) + 1
 
 
 def _write_assets(served: ServedModel, config: Config, folder: pathlib.Path, precision: Precision) -> list[str]:
-    """Writes the files that travel with the model (vocabulary, labels, configuration, precision) and returns their paths."""
+    """Writes the files that travel with the model (vocabulary, labels, configuration, precision) and returns their
+    paths.
+    """
     folder.mkdir()
     vocabulary = loading.stored_name(served.tokenizer.vocab_file)
     (folder / vocabulary).write_bytes(loading.content_of(served.tokenizer.vocab_file))
@@ -117,7 +134,8 @@ def _write_assets(served: ServedModel, config: Config, folder: pathlib.Path, pre
     return sorted(map(str, folder.iterdir()))
 
 
-def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], weights: Weights, options: ExportOptions) -> str:
+def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], weights: Weights,
+           options: ExportOptions) -> str:
     """Writes one SavedModel; returns its inputs, outputs and ops as a line."""
     inputs, answer = form_of(served, form)
     padded, prompts = (served.padded_text, served.prompts) if form == "text" else (served.padded_ids, {})
@@ -152,15 +170,17 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], w
 def batching_parameters(inputs: Mapping[str, tf.TensorSpec], batch_sizes: Sequence[int]) -> str:
     """Returns the parameters by which TF Serving may batch a model (`--enable_per_model_batching_parameters`).
 
-    Empty if it must not: it pads rows of other lengths with a tensor's first value, so only inputs of one value a row may
+    Empty if it must not: it pads rows of other lengths with a tensor's first value, so only inputs of one value a row
+        may
     share a batch. No allowed sizes: batches would be filled up to them with rows that are computed for nobody.
     """
     if any(spec.shape.rank != 1 for spec in inputs.values()):
         return ""
     return "".join([
-        f"max_batch_size {{ value: {max(MOST_REQUEST_ROWS, *batch_sizes)} }}\n", "batch_timeout_micros { value: 2000 }\n",
-        "max_enqueued_batches { value: 100 }\n", "enable_large_batch_splitting { value: true }\n",
-        f"max_execution_batch_size {{ value: {max(batch_sizes)} }}\n"])
+        f"max_batch_size {{ value: {max(MOST_REQUEST_ROWS, *batch_sizes)} }}\n",
+        "batch_timeout_micros { value: 2000 }\n", "max_enqueued_batches { value: 100 }\n",
+        "enable_large_batch_splitting { value: true }\n", f"max_execution_batch_size {{ value: {max(batch_sizes)} }}\n"
+    ])
 
 
 def form_of(served: ServedModel, form: str) -> tuple[Mapping[str, tf.TensorSpec], Callable]:
@@ -169,10 +189,14 @@ def form_of(served: ServedModel, form: str) -> tuple[Mapping[str, tf.TensorSpec]
 
 
 def _write_padded(padded: Mapping[str, str], inputs: Mapping[str, tf.TensorSpec], folder: pathlib.Path) -> str:
-    """Writes `padded_outputs.json` and returns its path: for each signature its padded outputs, with the output that counts a row's own
-    values (`counted_by`) or the input that is as wide (`as_wide_as`). Of Examples, an output counts what an input has.
+    """Writes `padded_outputs.json` and returns its path: for each signature its padded outputs, with the output that
+    counts a row's own values (`counted_by`) or the input that is as wide (`as_wide_as`). Of Examples, an output counts
+    what an input has.
     """
-    by_name = {output: {"as_wide_as" if counter in inputs else "counted_by": counter} for output, counter in padded.items()}
+    by_name = {
+        output: {"as_wide_as" if counter in inputs else "counted_by": counter}
+        for output, counter in padded.items()
+    }
     examples = {output: {"counted_by": _counter(counter, inputs)} for output, counter in padded.items()}
     folder.mkdir()
     path = folder / PADDED_FILE
@@ -185,13 +209,14 @@ def _counter(counter: str, inputs: Mapping[str, tf.TensorSpec]) -> str:
     return f"num_{counter}" if counter in inputs else counter
 
 
-def make_signatures(inputs: Mapping[str, tf.TensorSpec], answers: Mapping[str, Callable], longest: Mapping[str, int], num_choices: int,
-                    padded: Mapping[str, str] | None = None) -> dict:
+def make_signatures(inputs: Mapping[str, tf.TensorSpec], answers: Mapping[str, Callable], longest: Mapping[str, int],
+                    num_choices: int, padded: Mapping[str, str] | None = None) -> dict:
     """Returns `serving_default` with named tensors, and `examples` with serialized `tf.train.Example`s under `inputs`.
 
     Each further one of `answers`, to texts behind a prompt, has a signature of its name.
 
-    Examples of other lengths are padded, so `examples` also gives the lengths of those inputs that `padded` outputs are as wide as.
+    Examples of other lengths are padded, so `examples` also gives the lengths of those inputs that `padded` outputs are
+    as wide as.
     """
     by_name = tf.function(answers["serving_default"], autograph=False).get_concrete_function(**inputs)
     counted = [name for name in (padded or {}).values() if name in inputs]
@@ -207,8 +232,8 @@ def make_signatures(inputs: Mapping[str, tf.TensorSpec], answers: Mapping[str, C
 
 
 def checked_answers(served: ServedModel, answer: Callable, prompts: Mapping[str, str]) -> dict[str, Callable]:
-    """Returns what the signatures of named tensors compute, by their names: the answer to inputs that have been checked to have as many
-    rows, and that to texts behind each of the prompts.
+    """Returns what the signatures of named tensors compute, by their names: the answer to inputs that have been checked
+    to have as many rows, and that to texts behind each of the prompts.
     """
     prompted = {name: functools.partial(served.answer_prompted, prompt=prompt) for name, prompt in prompts.items()}
     return {name: lambda function=function, **tensors: function(require(same_rows(tensors), tensors))

@@ -1,12 +1,13 @@
-"""What the layers of an encoder compute in graphs for few tokens, as a short text is by itself: the same numbers in small pieces.
+"""What the layers of an encoder compute in graphs for few tokens, as a short text is by itself: the same numbers in
+small pieces.
 
 TensorFlow's threads sleep between two operations, and to wake one takes as long as a small operation. So here
 
-* a product is cut into such that fit into the second-level cache: oneDNN computes those in the thread that asks for them, and TensorFlow
-  runs them beside each other;
+* a product is cut into such that fit into the second-level cache: oneDNN computes those in the thread that asks for
+  them, and TensorFlow runs them beside each other;
 * fewer than 8 tokens are filled up with padding: for them oneDNN would arrange weights in another way, in every call;
-* products of attention are in float64, and the softmax is a logarithm and its exponential: in float32 both are oneDNN's, which asks for
-  all threads, however little there is to do.
+* products of attention are in float64, and the softmax is a logarithm and its exponential: in float32 both are
+  oneDNN's, which asks for all threads, however little there is to do.
 
 B batch, S sequence, T tokens, K and N the width of a row before and after a product.
 """
@@ -20,7 +21,14 @@ from official_bert.layers.activations import get_activation
 from official_bert.layers.speed.extension_points import original
 from official_bert.layers.transformer import TransformerLayer
 from official_bert.models.encoder import BertEncoder
-from official_bert.serving.served_layers import Overrides, Product, ServedAttention, Values, has_plain_attention, kernel_and_bias
+from official_bert.serving.served_layers import (
+    Overrides,
+    Product,
+    ServedAttention,
+    Values,
+    has_plain_attention,
+    kernel_and_bias,
+)
 
 MOST_WEIGHTS = 150_000  # of a piece: with its rows, they fit into 1 MB
 LEAST_TOKENS = 8  # oneDNN arranges constant weights alike for 8 to 64 (measured)
@@ -29,18 +37,23 @@ NO_BIAS = 1e-30  # TensorFlow leaves a bias of zeros out, and its product withou
 
 
 class FewRows:
-    """`BertEncoder.call` of at least `LEAST_TOKENS` tokens, what is missing is padding; a model of fewer positions stays as it is."""
+    """`BertEncoder.call` of at least `LEAST_TOKENS` tokens, what is missing is padding; a model of fewer positions
+    stays as it is.
+    """
 
     def __init__(self, encoder: BertEncoder):
-        self._call, self._least = original(encoder, "call"), LEAST_TOKENS if encoder.config.longest_row >= LEAST_TOKENS else 0
+        self._call, self._least = original(encoder,
+                                           "call"), LEAST_TOKENS if encoder.config.longest_row >= LEAST_TOKENS else 0
 
     def __call__(self, inputs, training=None):
         """Inputs [B,S] -> outputs of the S tokens, as the encoder has them."""
         batch, length = tf.unstack(tf.shape(inputs["input_ids"]))
         padding = [[0, 0], [0, tf.maximum(-(-self._least // batch) - length, 0)]]
-        outputs = self._call({name: tf.pad(value, padding) if name in INPUTS_OF_TOKENS else value for name, value in inputs.items()},
-                             training=training)
-        of_tokens = {"embedding_output", "layer_outputs"} | ({"sequence_output"} if "output_positions" not in inputs else set())
+        outputs = self._call(
+            {name: tf.pad(value, padding) if name in INPUTS_OF_TOKENS else value
+             for name, value in inputs.items()}, training=training)
+        of_tokens = {"embedding_output", "layer_outputs"
+                     } | ({"sequence_output"} if "output_positions" not in inputs else set())
         return {name: tf.nest.map_structure(lambda rows: rows[:, :length], value) if name in of_tokens else value
                 for name, value in outputs.items()}
 
@@ -81,7 +94,8 @@ class FewFeedForward:
         inner = np.zeros(first.shape[1], np.float32) if first_bias is None else first_bias
         share = np.zeros(second.shape[1], np.float32) if second_bias is None else second_bias / np.float32(pieces)
         parts = zip(np.split(first, pieces, axis=1), np.split(inner, pieces), np.split(second, pieces))
-        self._pairs = [(_product(values, kernel, bias), _product(values, other, share)) for kernel, bias, other in parts]
+        self._pairs = [(_product(values, kernel, bias), _product(values, other, share))
+                       for kernel, bias, other in parts]
         self._activate: Callable = get_activation(layer.settings["hidden_act"])
 
     def __call__(self, rows: tf.Tensor, training: bool | None = None) -> tf.Tensor:
@@ -105,7 +119,8 @@ def few_layers(encoder: BertEncoder, values: Values) -> Overrides:
 
 def _pieces(size: int, columns: int) -> int:
     """Returns into how many pieces of equal width `columns` of `size` weights are cut."""
-    return next(pieces for pieces in range(max(1, -(-size // MOST_WEIGHTS)), columns + 1) if columns % pieces == 0) if columns else 1
+    return next(pieces for pieces in range(max(1, -(-size // MOST_WEIGHTS)), columns + 1)
+                if columns % pieces == 0) if columns else 1
 
 
 def _product(values: Values, kernel: np.ndarray, bias: np.ndarray) -> Product:

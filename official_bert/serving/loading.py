@@ -1,4 +1,5 @@
-"""Loads exported models as functions, for our commands and tests; servers and other people need only TensorFlow for it."""
+"""Loads exported models as functions, for our commands and tests; servers and other people need only TensorFlow for it.
+"""
 
 import functools
 import os
@@ -30,7 +31,8 @@ def latest_version(folder: str) -> str:
 
 
 def exported_folder(path: str) -> str | None:
-    """The SavedModel that a path means: itself, or the newest version in models/NAME or models/NAME/text; None if it holds none.
+    """The SavedModel that a path means: itself, or the newest version in models/NAME or models/NAME/text; None if it
+    holds none.
 
     None also for a training run's folder, in which a model may have been exported: the run may have gone on since.
     """
@@ -50,14 +52,17 @@ class ModelFunction:
     `inputs` are the names and tensor specs of its inputs, `outputs` those of its outputs; `owner` holds its variables.
     """
 
-    def __init__(self, signature: Callable, owner: Any, place: str, prompted: Mapping[str, Callable[[], Callable]] | None = None):
+    def __init__(self, signature: Callable, owner: Any, place: str,
+                 prompted: Mapping[str, Callable[[], Callable]] | None = None):
         self.signature, self.owner, self.place, self.prompted = signature, owner, place, prompted or {}
         self.inputs: Mapping[str, tf.TensorSpec] = signature.structured_input_signature[1]
         self.outputs: Mapping[str, tf.TensorSpec] = signature.structured_outputs
 
     @functools.cache  # noqa: B019  of a model, which lives as long as it is used
     def after(self, prompt: str) -> "ModelFunction":
-        """Returns the function of texts with a prompt in front, by its name: one of `prompted`, which makes its signature."""
+        """Returns the function of texts with a prompt in front, by its name: one of `prompted`, which makes its
+        signature.
+        """
         return ModelFunction(self.prompted[prompt](), self.owner, self.place)
 
     def __call__(self, **values: Any) -> dict[str, Any]:
@@ -71,8 +76,8 @@ class ModelFunction:
 def load_exported(path: str, form: Literal["text", "ids"] = "text") -> ModelFunction:
     """Loads the newest version of the model under `path` (models/NAME, models/NAME/text, or one SavedModel).
 
-    The function's `place` is the SavedModel's folder. Raises ValueError if there is no such model, or if its weights are not
-    numbers.
+    The function's `place` is the SavedModel's folder. Raises ValueError if there is no such model, or if its weights
+    are not numbers.
     """
     if form == "text":
         import tensorflow_text  # noqa: F401  registers the op of the tokenizer
@@ -91,8 +96,12 @@ def load_exported(path: str, form: Literal["text", "ids"] = "text") -> ModelFunc
 def function_of(served: ServedModel) -> ModelFunction:
     """Returns the `text` form of a served model that is not exported."""
     graph = tf.function(lambda **tensors: served.answer_text(tensors), autograph=False)
-    named = {name: functools.partial(tf.function(functools.partial(_prompted, served, prompt), autograph=False).get_concrete_function,
-                                     **served.text_inputs) for name, prompt in served.prompts.items()}
+    named = {
+        name: functools.partial(
+            tf.function(functools.partial(_prompted, served, prompt), autograph=False).get_concrete_function,
+            **served.text_inputs)
+        for name, prompt in served.prompts.items()
+    }
     return ModelFunction(graph.get_concrete_function(**served.text_inputs), served, "this model", named)
 
 

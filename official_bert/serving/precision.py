@@ -23,7 +23,8 @@ from official_bert.serving.few_tokens import FewRows, few_layers
 from official_bert.serving.served_layers import Overrides, Value, Values, kernel_and_bias, served_layers, tables_of
 
 Precision = Literal["float32", "bfloat16", "int8"]
-POLICIES: Mapping[Precision, str] = {"float32": "float32", "bfloat16": "mixed_bfloat16", "int8": "float32"}  # of the model that is exported
+# of the model that is exported
+POLICIES: Mapping[Precision, str] = {"float32": "float32", "bfloat16": "mixed_bfloat16", "int8": "float32"}
 X86 = ("x86_64", "amd64")
 LEAST_SCALE = 1e-30  # of rows and columns of zeros
 
@@ -32,11 +33,13 @@ LEAST_SCALE = 1e-30  # of rows and columns of zeros
 def policy_of(precision: Precision) -> Iterator[None]:
     """Models that are made here can be exported in a precision.
 
-    Raises ValueError for int8 on a processor that is not an x86: TensorFlow computes its products by oneDNN's kernels for x86 alone.
+    Raises ValueError for int8 on a processor that is not an x86: TensorFlow computes its products by oneDNN's kernels
+    for x86 alone.
     """
     if precision == "int8" and platform.machine().lower() not in X86:
-        raise ValueError(f"--precision=int8: expected an x86 processor, which alone has TensorFlow's kernels for it, got "
-                         f"{platform.machine()}; bfloat16 and float32 are computed everywhere")
+        raise ValueError(
+            f"--precision=int8: expected an x86 processor, which alone has TensorFlow's kernels for it, got "
+            f"{platform.machine()}; bfloat16 and float32 are computed everywhere")
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(POLICIES[precision])
     try:
@@ -46,8 +49,8 @@ def policy_of(precision: Precision) -> Iterator[None]:
 
 
 class Weights(NamedTuple):
-    """The variables that graphs of a model read, once they are traced, the scope in which they are traced, and another within it for graphs
-    that compute few tokens, if these have constants.
+    """The variables that graphs of a model read, once they are traced, the scope in which they are traced, and another
+    within it for graphs that compute few tokens, if these have constants.
     """
 
     variables: list[tf.Variable]
@@ -58,8 +61,9 @@ class Weights(NamedTuple):
 def weights_in(precision: Precision, model: keras.Model, constants: bool = False) -> Weights:
     """Returns what graphs read in a precision for the weights of a model, which was made in its `policy_of`.
 
-    With `constants`, those of the encoder that are no tables are parts of the graphs for few tokens: oneDNN arranges them once, and
-    otherwise for as many rows as the first request has, so that every request of another number waits for that.
+    With `constants`, those of the encoder that are no tables are parts of the graphs for few tokens: oneDNN arranges
+    them once, and otherwise for as many rows as the first request has, so that every request of another number waits
+    for that.
     """
     assert model.dtype_policy.name == POLICIES[precision], (model.dtype_policy.name, precision)
     encoder = encoder_within(model)
@@ -99,7 +103,9 @@ def constant_bytes(precision: Precision, model: keras.Model) -> int:
 
 
 class _OtherValues(keras.StatelessScope):
-    """Gives the layers other values for the variables with these ids; `StatelessScope` itself casts them to the variables' type."""
+    """Gives the layers other values for the variables with these ids; `StatelessScope` itself casts them to the
+    variables' type.
+    """
 
     def __init__(self, values: Mapping[int, Value]):
         super().__init__()
@@ -120,8 +126,8 @@ def _products(encoder: keras.Model) -> list[Dense]:
 class Int8Product:
     """The product of rows with weights [K,N], and a bias [N], by oneDNN's product of integers.
 
-    Each column of the weights has a scale. So has each row, found when it is computed: its result does not depend on other rows.
-    The weights are constants of the graph: oneDNN arranges those once, and variables for every call.
+    Each column of the weights has a scale. So has each row, found when it is computed: its result does not depend on
+    other rows. The weights are constants of the graph: oneDNN arranges those once, and variables for every call.
     """
 
     def __init__(self, kernel: np.ndarray, bias: np.ndarray | None):
@@ -134,9 +140,12 @@ class Int8Product:
         """rows [M,K] -> [M,N]."""
         step = tf.maximum(tf.reduce_max(tf.abs(rows), axis=1, keepdims=True) / 127, LEAST_SCALE)  # [M,1]
         integers = tf.bitcast(tf.cast(rows / step + 128.5, tf.uint8), tf.quint8)
-        # The ranges say that integers mean themselves. They are part of what oneDNN compiles, so a call's own would be compiled anew.
-        product = tf.raw_ops.QuantizedMatMulWithBiasAndDequantize(
-            a=integers, min_a=0.0, max_a=255.0, b=tf.bitcast(tf.constant(self.kernel), tf.qint8), min_b=-127.0, max_b=127.0, bias=self.zero,
-            min_freezed_output=0.0, max_freezed_output=0.0, Toutput=tf.float32, input_quant_mode="SCALED")
+        # The ranges say that integers mean themselves. They are part of what oneDNN compiles, so a call's own would be
+        # compiled anew.
+        product = tf.raw_ops.QuantizedMatMulWithBiasAndDequantize(a=integers, min_a=0.0, max_a=255.0,
+                                                                  b=tf.bitcast(tf.constant(self.kernel), tf.qint8),
+                                                                  min_b=-127.0, max_b=127.0, bias=self.zero,
+                                                                  min_freezed_output=0.0, max_freezed_output=0.0,
+                                                                  Toutput=tf.float32, input_quant_mode="SCALED")
         product = product * step * self.scale                                                      # [M,N]
         return product if self.bias is None else tf.nn.bias_add(product, self.bias)

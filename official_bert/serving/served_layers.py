@@ -3,12 +3,14 @@
 The identities are exact but for rounding:
 
 * A key's bias adds the same to all scores of a query, which the softmax does not see.
-* The weights of a query add up to 1, so the bias of values is added to the result of every head, and goes into the bias of the product
-  that merges them.
+* The weights of a query add up to 1, so the bias of values is added to the result of every head, and goes into the bias
+  of the product that merges them.
 * The scale of scores goes into the weights of the queries.
 * Queries, keys and values are one product.
-* A row's head is a run of neighbouring numbers, so heads are gathered, which takes less than to transpose, for any number of rows.
-* Padding is computed by attention alone, of groups of rows with more tokens than a short text (`layers/speed/real_tokens`).
+* A row's head is a run of neighbouring numbers, so heads are gathered, which takes less than to transpose, for any
+  number of rows.
+* Padding is computed by attention alone, of groups of rows with more tokens than a short text
+  (`layers/speed/real_tokens`).
 * A score that is not seen gets -1e9 added, instead of being replaced by it.
 * Rows of positions and segments are one table of sums.
 * Wanted rows are gathered by one operation, which Keras does by six.
@@ -43,14 +45,17 @@ MOST_SUMS = 1 << 16  # rows in a table of sums of positions and segments
 
 
 class Values:
-    """Keeps what a graph reads for its weights: variables, or, with `constants`, these in it if it is traced within `few`."""
+    """Keeps what a graph reads for its weights: variables, or, with `constants`, these in it if it is traced within
+    `few`.
+    """
 
     def __init__(self, constants: bool = False):
         self.constants, self.variables, self._are_constants = constants, list[tf.Variable](), False
 
     @contextlib.contextmanager
     def few(self) -> Iterator[None]:
-        """Graphs that are traced here have constants: they compute few rows, which oneDNN arranges weights alike for."""
+        """Graphs that are traced here have constants: they compute few rows, which oneDNN arranges weights alike for.
+        """
         self._are_constants = self.constants
         try:
             yield
@@ -58,7 +63,9 @@ class Values:
             self._are_constants = False
 
     def keep(self, value: np.ndarray, dtype: tf.DType, is_table: bool = False) -> Value:
-        """Returns a function that gives the value to the graph which is traced when it is called; a table is never a constant."""
+        """Returns a function that gives the value to the graph which is traced when it is called; a table is never a
+        constant.
+        """
         value = np.ascontiguousarray(value, dtype.as_numpy_dtype)
         with tf.init_scope():
             variable = tf.Variable(value, trainable=False)
@@ -117,7 +124,8 @@ class ServedAttention:
         del training  # false
         layout = TokenLayout.of(attention_mask, queries)
         attention_mask, tokens, bias = layout.mask, layout.tokens, layout.positions.bias(self.layer, None, None)
-        batch, length = (tf.shape(attention_mask)[axis] for axis in (0, 3))  # the same tensor in all layers: computed once
+        # the same tensor in all layers: computed once
+        batch, length = (tf.shape(attention_mask)[axis] for axis in (0, 3))
         numbers, places = self._all(batch, length) if tokens is ALL else (tokens.numbers, tokens.places)
         if queries is None:
             query_rows, count, rows = x, length, self._heads_of(self._product("all"), x)
@@ -159,7 +167,9 @@ class ServedAttention:
         return tf.reshape(places, [batch, count]), places
 
     def _places(self, numbers: tf.Tensor, part: int, parts: int) -> tf.Tensor:
-        """Where the heads [B,N,S] of a part of a product stand among those of all parts [T*parts*N]; `numbers` [B,S] of its rows."""
+        """Where the heads [B,N,S] of a part of a product stand among those of all parts [T*parts*N]; `numbers` [B,S] of
+        its rows.
+        """
         return numbers[:, None] * (parts * self.heads) + (tf.range(self.heads) + part * self.heads)[:, None]
 
     def _back(self, places: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
@@ -172,7 +182,8 @@ class ServedTables:
     """`Embeddings.call` with a table of the sums of rows of positions and segments."""
 
     def __init__(self, layer: Embeddings, values: Values, dtype: tf.DType):
-        positions, segments = (layer.read(name, slice(None)).numpy() for name in ("position_embeddings", "token_type_embeddings"))
+        positions, segments = (layer.read(name, slice(None)).numpy()
+                               for name in ("position_embeddings", "token_type_embeddings"))
         self.layer, self.longest = layer, len(positions)
         self.sums = values.keep((segments[:, None] + positions).reshape(-1, positions.shape[1]), dtype, is_table=True)
 
@@ -187,15 +198,16 @@ class ServedTables:
 
 
 def has_plain_attention(config: ModelConfig) -> bool:
-    """Whether `ServedAttention` computes the attention of a model: one without windows, rotary or disentangled positions, or rows beyond
-    `LONG`.
+    """Whether `ServedAttention` computes the attention of a model: one without windows, rotary or disentangled
+    positions, or rows beyond `LONG`.
     """
     return not (config.window or config.rotary or config.position_buckets or config.longest_row > LONG)
 
 
 def served_layers(encoder: BertEncoder, make: MakeProduct, values: Values, dtype: tf.DType,
                   attention: type[ServedAttention] = ServedAttention) -> tuple[Overrides, set[int]]:
-    """Returns what an encoder and its layers compute instead, and the ids of the Keras variables that graphs then do not read.
+    """Returns what an encoder and its layers compute instead, and the ids of the Keras variables that graphs then do
+    not read.
 
     Layers without plain attention are left as they are.
     """

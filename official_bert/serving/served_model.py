@@ -1,8 +1,8 @@
 """The base of served models: tokenizer, packing, model and post-processing in one graph that answers text, or ids.
 
-Each kind of answer has a class, in the folder of the tasks that give it; embeddings, which every encoder gives, are here. Both SavedModels
-of a served model call the same model and the same post-processing, so a text gives the same answer as its ids. Names of inputs and
-outputs are those of the records and of docs/serving_models.md.
+Each kind of answer has a class, in the folder of the tasks that give it; embeddings, which every encoder gives, are
+here. Both SavedModels of a served model call the same model and the same post-processing, so a text gives the same
+answer as its ids. Names of inputs and outputs are those of the records and of docs/serving_models.md.
 
 B texts, S tokens, D hidden size, R rows (a text longer than the model has several windows).
 """
@@ -47,7 +47,8 @@ Vectors = Literal["float32", "int8", "binary"]
 
 
 def _read_by(readers: str, limit: bool = False) -> Any:
-    """An option that only some served models read; None if it is not given. `limit`: it bounds the work for one text."""
+    """An option that only some served models read; None if it is not given. `limit`: it bounds the work for one text.
+    """
     return dataclasses.field(default=None, metadata={"readers": readers, "limit": limit})
 
 
@@ -98,7 +99,8 @@ class ServingOptions:
         check_fields(self, "--")
 
     def read(self, names: Sequence[str], reader: str) -> dict[str, Any]:
-        """Returns the values of those options `names` that are given; ValueError if an option is given that `reader` does not read.
+        """Returns the values of those options `names` that are given; ValueError if an option is given that `reader`
+        does not read.
 
         Without `bounded`, limits that are not given are as good as none.
         """
@@ -113,11 +115,13 @@ class ServingOptions:
 class ServedModel(tf.Module, abc.ABC):
     """A model with its pre- and post-processing. `max_seq_length` is the longest row that it takes.
 
-    `ids_inputs` and `text_inputs` are the signatures of its two SavedModels, `outputs` the names of its `text` SavedModel's outputs,
-    `reads` the `ServingOptions` that its constructor takes, `longest` the most numbers or strings a row that an input may have.
+    `ids_inputs` and `text_inputs` are the signatures of its two SavedModels, `outputs` the names of its `text`
+    SavedModel's outputs, `reads` the `ServingOptions` that its constructor takes, `longest` the most numbers or strings
+    a row that an input may have.
 
-    `padded_text` and `padded_ids` are the outputs of each SavedModel whose second axis is as long as the longest row of a batch needs,
-    with the name of what says how much of it is a row's own: an output, numbers [B], or an input that is as wide.
+    `padded_text` and `padded_ids` are the outputs of each SavedModel whose second axis is as long as the longest row of
+    a batch needs, with the name of what says how much of it is a row's own: an output, numbers [B], or an input that is
+    as wide.
     """
 
     ids_inputs: Mapping[str, tf.TensorSpec] = ID_INPUTS
@@ -131,7 +135,8 @@ class ServedModel(tf.Module, abc.ABC):
     options: ServingOptions = ServingOptions()  # that `make` was given
     engine: Engine | None = None  # computes rows in place of the model (`serving/formats`)
     group: Callable = staticmethod(in_groups)  # how rows are computed in groups
-    prompts: Mapping[str, str] = types.MappingProxyType({})  # by the name of a signature: in front of the texts of `text`
+    # by the name of a signature: in front of the texts of `text`
+    prompts: Mapping[str, str] = types.MappingProxyType({})
     why_not_dense: str = ""  # why the rows' answers cannot be computed in one dense pass, as other formats want it
 
     def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int):
@@ -148,8 +153,8 @@ class ServedModel(tf.Module, abc.ABC):
     def make(cls, task: TaskBase, model: keras.Model, options: ServingOptions, **settings: Any) -> Self:
         """Makes the served model of a task's trained model; `settings` are further arguments of the constructor.
 
-        Raises ValueError for an option that is given and not read, for a vocabulary that is larger than the model's, and for a length
-        that the model lacks.
+        Raises ValueError for an option that is given and not read, for a vocabulary that is larger than the model's,
+        and for a length that the model lacks.
         """
         values = options.read(cls.options_of(settings), f"a model that gives {', '.join(cls.outputs)}")
         vocabulary = task.config.tokenizer
@@ -165,7 +170,9 @@ class ServedModel(tf.Module, abc.ABC):
         return cls.reads
 
     def answer_ids(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the outputs of the `ids` SavedModel for inputs of `ids_inputs`; refuses bad ones by name before any work is done."""
+        """Returns the outputs of the `ids` SavedModel for inputs of `ids_inputs`; refuses bad ones by name before any
+        work is done.
+        """
         return self.answer_rows(require(self.claims(inputs), dict(inputs)))
 
     @abc.abstractmethod
@@ -189,10 +196,12 @@ class ServedModel(tf.Module, abc.ABC):
         shapes = {name: tf.shape(inputs[name]) for name in ID_INPUTS}
         sizes = self.encoder.settings
         below = {"input_ids": sizes["vocab_size"], "input_mask": 2, "segment_ids": sizes["type_vocab_size"] or 2}
-        return [in_range("input_ids: expected rows of", shapes["input_ids"][-1], 1, self.max_seq_length, "tokens"),
-                *((tf.reduce_all(tf.equal(shape, shapes["input_ids"])), f"{name}: expected the shape of input_ids", [shape])
-                  for name, shape in shapes.items() if name != "input_ids"),
-                *(in_range(f"{name}: expected numbers of", inputs[name], 0, most - 1) for name, most in below.items())]
+        return [
+            in_range("input_ids: expected rows of", shapes["input_ids"][-1], 1, self.max_seq_length, "tokens"),
+            *((tf.reduce_all(tf.equal(shape, shapes["input_ids"])), f"{name}: expected the shape of input_ids", [shape])
+              for name, shape in shapes.items() if name != "input_ids"),
+            *(in_range(f"{name}: expected numbers of", inputs[name], 0, most - 1) for name, most in below.items())
+        ]
 
     @staticmethod
     def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
@@ -201,28 +210,42 @@ class ServedModel(tf.Module, abc.ABC):
 
     @staticmethod
     def lacks_question(row: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
-        """Says why an answer is empty if the row of inputs asks for nothing; "" for most models, of which every text asks."""
+        """Says why an answer is empty if the row of inputs asks for nothing; "" for most models, of which every text
+        asks.
+        """
         return ""
 
     @classmethod
     def unpadded(cls, answer: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer without what fills it up to the length of the batch's longest, and without the numbers that count it."""
+        """The answer without what fills it up to the length of the batch's longest, and without the numbers that count
+        it.
+        """
         real = {name: answer[name][:answer[count]] for name, count in cls.padded_text.items()}
         return {name: real.get(name, value) for name, value in answer.items() if name not in cls.padded_text.values()}
 
-    def run(self, rows: Tensors, results: Mapping[str, tf.TensorSpec], compute: Compute | None = None, places: tf.Tensor | None = None,
-            ) -> dict[str, tf.Tensor]:
+    def run(
+        self,
+        rows: Tensors,
+        results: Mapping[str, tf.TensorSpec],
+        compute: Compute | None = None,
+        places: tf.Tensor | None = None,
+    ) -> dict[str, tf.Tensor]:
         """Returns the results for rows of features [R,S], computed in groups of similar length; see `in_groups`.
 
-        `compute` makes them of a group's rows, which are cut to the longest; the default is `run_model`. It has a result for each
-        row, [G,...]. `places` [R,M] are not cut off, though no real token stands there.
+        `compute` makes them of a group's rows, which are cut to the longest; the default is `run_model`. It has a
+        result for each row, [G,...]. `places` [R,M] are not cut off, though no real token stands there.
         """
         values, order = self.run_groups(rows, results, compute or (lambda part, _: self.run_model(part)), places)
         back = tf.math.invert_permutation(order)
         return {name: tf.gather(value, back) for name, value in values.items()}
 
-    def run_groups(self, rows: Tensors, results: Mapping[str, tf.TensorSpec], compute: Compute, places: tf.Tensor | None = None,
-                   ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def run_groups(
+        self,
+        rows: Tensors,
+        results: Mapping[str, tf.TensorSpec],
+        compute: Compute,
+        places: tf.Tensor | None = None,
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Does the same for results of any number of rows, in the order of the groups, which is returned with them."""
         lengths = real_lengths(rows["input_mask"], places)
 
@@ -248,28 +271,40 @@ class ServedModel(tf.Module, abc.ABC):
         """Returns the answer to rows of ids, given the model's outputs for them."""
         return dict(outputs)
 
-    def pack(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None, part: Part = "head") -> tuple[dict, tf.Tensor]:
-        """Returns rows of ids as in training, cut to the longest row that the model takes, and whether each was cut [B]."""
+    def pack(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None,
+             part: Part = "head") -> tuple[dict, tf.Tensor]:
+        """Returns rows of ids as in training, cut to the longest row that the model takes, and whether each was cut
+        [B].
+        """
         layout, truncated = graph_packing.pack_batch(first, second, self.template, self.max_seq_length, part)
         return layout.features(), truncated
 
 
 def real_lengths(input_mask: tf.Tensor, places: tf.Tensor | None = None) -> tf.Tensor:
-    """Returns how many tokens [B] of rows with a mask [B,S] are computed: up to the last real one or the last of `places`, at least one."""
+    """Returns how many tokens [B] of rows with a mask [B,S] are computed: up to the last real one or the last of
+    `places`, at least one.
+    """
     lengths = tf.maximum(tf.reduce_max(input_mask * tf.range(1, tf.shape(input_mask)[1] + 1), axis=1), 1)
     return lengths if places is None else tf.maximum(lengths, tf.reduce_max(places, axis=1) + 1)
 
 
 def lengthened(results: Tensors, length: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns results for each token of a group's rows [G,S',...] with so many columns as all rows; padding repeats the last column."""
-    return {name: tf.gather(value, tf.minimum(tf.range(length), tf.shape(value)[1] - 1), axis=1) for name, value in results.items()}
+    """Returns results for each token of a group's rows [G,S',...] with so many columns as all rows; padding repeats the
+    last column.
+    """
+    return {
+        name: tf.gather(value, tf.minimum(tf.range(length),
+                                          tf.shape(value)[1] - 1), axis=1)
+        for name, value in results.items()
+    }
 
 
 class ServedWindows(ServedModel):
-    """The base of models whose texts may be longer than a row: they see a text in overlapping windows, `doc_stride` tokens apart.
+    """The base of models whose texts may be longer than a row: they see a text in overlapping windows, `doc_stride`
+    tokens apart.
 
-    `max_windows` is the most that one text may have. `tokens_at_once` bounds memory: rows go through the model in groups of at most
-    so many tokens, padding included (at least one row).
+    `max_windows` is the most that one text may have. `tokens_at_once` bounds memory: rows go through the model in
+    groups of at most so many tokens, padding included (at least one row).
     """
 
     reads: ClassVar[tuple[str, ...]] = ("max_windows", "tokens_at_once")
@@ -280,65 +315,80 @@ class ServedWindows(ServedModel):
         self.doc_stride, self.max_windows, self.tokens_at_once = doc_stride, max_windows, tokens_at_once
 
     def make_windows(self, name: str, lengths: tf.Tensor, room: tf.Tensor | int) -> graph_packing.Windows:
-        """Returns the windows over texts of `lengths` [B] tokens, with room for `room` tokens each (one number, or [B]).
+        """Returns the windows over texts of `lengths` [B] tokens, with room for `room` tokens each (one number, or
+        [B]).
 
         Refuses a text that needs more than `max_windows`, by the name of its input.
         """
         windows = graph_packing.sliding_windows(lengths, room, self.doc_stride)
         count = tf.reduce_max(tf.math.bincount(windows.text, minlength=1))
-        claim = in_range(f"{name}: expected", count, 0, self.max_windows, f"windows of {self.max_seq_length} tokens over a text")
+        claim = in_range(f"{name}: expected", count, 0, self.max_windows,
+                         f"windows of {self.max_seq_length} tokens over a text")
         return require([claim], windows)
 
 
 class ServedEmbeddings(ServedModel):
-    """Gives a vector for a text: pooled rows of the encoder, and what the model's layers behind them make of that (`text_vectors`).
+    """Gives a vector for a text: pooled rows of the encoder, and what the model's layers behind them make of that
+    (`text_vectors`).
 
-    With `dimensions`, its first numbers alone; with `normalize`, of length 1. `vectors` are float32; int8, in 256 steps over the range
-    of each number in calibration texts (`calibrate`); or binary, a bit for each number above 0, eight in a uint8, the first one highest.
-    `prompts` stand in front of the texts of the signatures of their names, `default_prompt` in front of others; without `include_prompt`,
-    their tokens are read but not pooled.
+    With `dimensions`, its first numbers alone; with `normalize`, of length 1. `vectors` are float32; int8, in 256 steps
+    over the range of each number in calibration texts (`calibrate`); or binary, a bit for each number above 0, eight in
+    a uint8, the first one highest. `prompts` stand in front of the texts of the signatures of their names,
+    `default_prompt` in front of others; without `include_prompt`, their tokens are read but not pooled.
     """
 
     outputs = ("embedding", "token_count", "truncated")
     reads = ("pooling", "normalize", "dimensions", "vectors")
 
-    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, pooling: Poolings = "mean",
-                 normalize: bool = False, dimensions: int = 0, vectors: Vectors = "float32", prompts: Mapping[str, str] | None = None,
-                 default_prompt: str = "", include_prompt: bool = True):
+    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int,
+                 pooling: Poolings = "mean", normalize: bool = False, dimensions: int = 0, vectors: Vectors = "float32",
+                 prompts: Mapping[str, str] | None = None, default_prompt: str = "", include_prompt: bool = True):
         super().__init__(model, tokenizer, max_seq_length)
         self.layers = getattr(model, "vector_layers", ())
         if self.layers and len(poolings_of(pooling)) != len(poolings_of(model.settings["pooling"])):
             count = len(poolings_of(model.settings["pooling"]))
             raise ValueError(f"--pooling={pooling}: expected {count} poolings, which the layers behind them read")
-        width = getattr(model, "width", 0) if self.layers else vector_width(self.encoder.settings["hidden_size"], pooling, ())
+        width = getattr(model, "width", 0) if self.layers else vector_width(self.encoder.settings["hidden_size"],
+                                                                            pooling, ())
         self.pooling, self.normalize, self.vectors, self.dimensions = pooling, normalize, vectors, dimensions or width
         self.prompts = prompts or {}
         self.default_prompt, self.include_prompt = default_prompt, include_prompt
         self.ranges: np.ndarray | None = None  # of each number, lowest and highest [2,D]
         if vectors != "float32":
-            self.why_not_dense = f"which step a number at the border of two has depends on the runtime (--vectors={vectors})"
+            self.why_not_dense = (f"which step a number at the border of two has depends on the runtime "
+                                  f"(--vectors={vectors})")
         elif not include_prompt and (self.prompts or default_prompt):
-            self.why_not_dense = "rows of ids do not say which tokens are a prompt's, which is not pooled (options.include_prompt: false)"
+            self.why_not_dense = ("rows of ids do not say which tokens are a prompt's, which is not pooled "
+                                  "(options.include_prompt: false)")
         if self.dimensions > width:
-            raise ValueError(f"--dimensions: expected at most {width}, the numbers of the model's vectors, got {self.dimensions}")
+            raise ValueError(
+                f"--dimensions: expected at most {width}, the numbers of the model's vectors, got {self.dimensions}")
         if vectors == "binary" and self.dimensions % 8:
             raise ValueError(f"--vectors=binary: expected a multiple of 8 numbers, got {self.dimensions}")
 
     def calibrate(self, texts: Sequence[str], at_once: int = 256) -> None:
-        """Finds the range of each number of the vectors of texts, for int8. Raises ValueError for fewer than two texts."""
+        """Finds the range of each number of the vectors of texts, for int8. Raises ValueError for fewer than two texts.
+        """
         if len(texts) < 2:
             raise ValueError(f"expected at least two texts to calibrate int8 vectors, got {len(texts)}")
         run = tf.function(lambda part: self._vectors_of_texts(part, self.default_prompt)["embedding"], autograph=False,
                           input_signature=[tf.TensorSpec([None], tf.string)])
-        parts = [run(tf.constant(list(texts[start:start + at_once]))).numpy() for start in range(0, len(texts), at_once)]
-        self.ranges = np.stack([np.min([part.min(axis=0) for part in parts], axis=0), np.max([part.max(axis=0) for part in parts], axis=0)])
+        parts = [
+            run(tf.constant(list(texts[start:start + at_once]))).numpy() for start in range(0, len(texts), at_once)
+        ]
+        self.ranges = np.stack([
+            np.min([part.min(axis=0) for part in parts], axis=0),
+            np.max([part.max(axis=0) for part in parts], axis=0)
+        ])
 
     def _vectors_of(self, inputs: Tensors, prompt_tokens: int = 0) -> dict[str, tf.Tensor]:
         """Returns `embedding` [B,D], float32, of rows of ids, whose first `prompt_tokens` are not pooled."""
         def compute(part: Tensors, _: tf.Tensor) -> Mapping[str, tf.Tensor]:
             more = {PROMPT_TOKENS: tf.fill([tf.shape(part["input_ids"])[0], 1], prompt_tokens)} if prompt_tokens else {}
             return self.run_model(part, **more)
-        return self.run({name: inputs[name] for name in ID_INPUTS}, {"embedding": tf.TensorSpec([None, self.dimensions])}, compute)
+
+        return self.run({name: inputs[name]
+                         for name in ID_INPUTS}, {"embedding": tf.TensorSpec([None, self.dimensions])}, compute)
 
     def _vectors_of_texts(self, texts: tf.Tensor, prompt: str) -> dict[str, tf.Tensor]:
         """Returns `embedding` [B,D], float32, of texts behind a prompt, `token_count` [B] and `truncated` [B]."""
@@ -347,7 +397,9 @@ class ServedEmbeddings(ServedModel):
         return {**vectors, "token_count": tf.reduce_sum(features["input_mask"], axis=1), "truncated": truncated}
 
     def _tokens_of(self, prompt: str) -> int:
-        """Returns how many tokens a prompt has, those in front of it ([CLS]) included, those behind it ([SEP]) not; 0 without a prompt."""
+        """Returns how many tokens a prompt has, those in front of it ([CLS]) included, those behind it ([SEP]) not; 0
+        without a prompt.
+        """
         if not prompt:
             return 0
         with tf.init_scope():
@@ -368,7 +420,8 @@ class ServedEmbeddings(ServedModel):
         vectors = outputs["embedding"]
         if self.vectors == "int8":
             if self.ranges is None:
-                raise ValueError("--vectors=int8: expected --calibration_file, whose texts give the range of each number")
+                raise ValueError(
+                    "--vectors=int8: expected --calibration_file, whose texts give the range of each number")
             low, high = self.ranges
             steps = (vectors - low) / np.maximum((high - low) / 255.0, 1e-12) - 128.0
             vectors = tf.cast(tf.clip_by_value(steps, -128.0, 127.0), tf.int8)
@@ -388,7 +441,10 @@ class ServedEmbeddings(ServedModel):
     @staticmethod
     def describe(row, answer):
         """Returns the numbers."""
-        return ["  " + " ".join(f"{number:.4f}" if isinstance(number, float) else str(number) for number in answer["embedding"])]
+        return [
+            "  " + " ".join(f"{number:.4f}" if isinstance(number, float) else str(number)
+                            for number in answer["embedding"])
+        ]
 
 
 def vector_settings(task: TaskBase) -> dict[str, Any]:
@@ -396,8 +452,10 @@ def vector_settings(task: TaskBase) -> dict[str, Any]:
     if task.head != "embeddings":
         return {}
     options = task.options
-    return {"pooling": options.pooling, "normalize": options.normalize, "dimensions": options.dimensions,
-            "include_prompt": options.include_prompt, "default_prompt": options.default_prompt, "prompts": options.prompts}
+    return {
+        "pooling": options.pooling, "normalize": options.normalize, "dimensions": options.dimensions,
+        "include_prompt": options.include_prompt, "default_prompt": options.default_prompt, "prompts": options.prompts
+    }
 
 
 def make_served_model(task: TaskBase, model: keras.Model, options: ServingOptions) -> ServedModel:

@@ -1,7 +1,8 @@
 """Splits the signatures of a SavedModel in two around the model, which another runtime then computes: `serve --engine`.
 
-`prepare` makes the model's rows of a request, `finish` the answer of the model's outputs for them. Both are cut out of the graph that
-a SavedModel has anyway, whatever its head does before and after the model, so their composition is its answer.
+`prepare` makes the model's rows of a request, `finish` the answer of the model's outputs for them. Both are cut out of
+the graph that a SavedModel has anyway, whatever its head does before and after the model, so their composition is its
+answer.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -10,13 +11,26 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
-from official_bert.runtimes.split_signature import FINISH, LENGTHS, ORDER, OUTPUT, PREPARE, ROWS, SIZES, STATE, WHOLE, part_name
+from official_bert.runtimes.split_signature import (
+    FINISH,
+    LENGTHS,
+    ORDER,
+    OUTPUT,
+    PREPARE,
+    ROWS,
+    SIZES,
+    STATE,
+    WHOLE,
+    part_name,
+)
 from official_bert.serving.bounds import group_sizes
 from official_bert.serving.served_model import ID_INPUTS, ServedModel, Tensors
 
 
 class _Engine:
-    """Stands for a served model's engine while a graph is traced: keeps the rows that it gets, and gives placeholders for its outputs."""
+    """Stands for a served model's engine while a graph is traced: keeps the rows that it gets, and gives placeholders
+    for its outputs.
+    """
 
     def __init__(self, outputs: Mapping[str, tf.TensorSpec]):
         self._specs = outputs
@@ -30,7 +44,8 @@ class _Engine:
         self.outputs = {name: tf.compat.v1.placeholder(spec.dtype, spec.shape) for name, spec in self._specs.items()}
         return self.outputs
 
-    def group(self, compute: Callable, lengths: tf.Tensor, tokens_at_once: int, results: Mapping) -> tuple[Tensors, tf.Tensor]:
+    def group(self, compute: Callable, lengths: tf.Tensor, tokens_at_once: int,
+              results: Mapping) -> tuple[Tensors, tf.Tensor]:
         """Takes the place of `in_groups`: all rows are one group here, and the groups are told to the engine."""
         del results
         order, sizes = group_sizes(lengths, tokens_at_once)
@@ -41,7 +56,9 @@ class _Engine:
 
 def split_signatures(served: ServedModel, answers: Mapping[str, Callable[..., Tensors]],
                      inputs: Mapping[str, tf.TensorSpec]) -> dict[str, ConcreteFunction]:
-    """Returns both parts of a served model's signatures by name; `answers` are what these compute, of the same `inputs`."""
+    """Returns both parts of a served model's signatures by name; `answers` are what these compute, of the same
+    `inputs`.
+    """
     model = tf.function(lambda **rows: served.call_dense(rows), autograph=False)
     model = model.get_concrete_function(**served.ids_inputs)
     outputs = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in model.structured_outputs.items()}
@@ -54,10 +71,12 @@ def split_signatures(served: ServedModel, answers: Mapping[str, Callable[..., Te
 
 def _split(served: ServedModel, answer: Callable[..., Tensors], inputs: Mapping[str, tf.TensorSpec],
            outputs: Mapping[str, tf.TensorSpec]) -> tuple[ConcreteFunction, ConcreteFunction]:
-    """Returns `prepare` and `finish` of a function `answer(**inputs)` of a served model, whose own computation has `outputs`.
+    """Returns `prepare` and `finish` of a function `answer(**inputs)` of a served model, whose own computation has
+    `outputs`.
 
-    `prepare` takes `inputs` and gives `rows_NAME` or `whole_NAME`, the inputs of the model, for the groups that `order` [R], `sizes` [G]
-    and `lengths` [R] say (`bounds.group_sizes`), and `state_NUMBER`. `finish` takes the state and `output_NAME`, and gives the answer.
+    `prepare` takes `inputs` and gives `rows_NAME` or `whole_NAME`, the inputs of the model, for the groups that `order`
+    [R], `sizes` [G] and `lengths` [R] say (`bounds.group_sizes`), and `state_NUMBER`. `finish` takes the state and
+    `output_NAME`, and gives the answer.
     """
     served.engine = engine = _Engine(outputs)
     served.group = engine.group
@@ -107,7 +126,8 @@ def _part(whole: Any, inputs: Tensors, outputs: Tensors, checks: bool = True) ->
 
 def _sources(tensors: Iterable[tf.Tensor], is_border: Callable[[tf.Tensor], bool],
              checks: bool = False) -> tuple[dict[str, tf.Tensor], set[str]]:
-    """Walks from tensors to what they are computed of: returns those at a border, and the names of the operations on the way.
+    """Walks from tensors to what they are computed of: returns those at a border, and the names of the operations on
+    the way.
 
     With `checks`, operations that another one waits for are among them.
     """

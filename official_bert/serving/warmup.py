@@ -43,7 +43,8 @@ def write_requests(folder: str, model_name: str, inputs: Mapping[str, tf.TensorS
     return len(records)
 
 
-def sample_inputs(inputs: Mapping[str, tf.TensorSpec], size: int, num_choices: int, max_seq_length: int) -> dict[str, np.ndarray]:
+def sample_inputs(inputs: Mapping[str, tf.TensorSpec], size: int, num_choices: int,
+                  max_seq_length: int) -> dict[str, np.ndarray]:
     """Returns a plausible request of `size` texts for a signature."""
     length = min(32, max_seq_length)
     shapes = {1: (size,), 2: (size, length), 3: (size, num_choices, length)}
@@ -67,6 +68,7 @@ def to_examples(sample: Mapping[str, np.ndarray]) -> np.ndarray:
         return tf.train.Feature(int64_list=tf.train.Int64List(value=value.ravel().tolist()))
 
     size = len(next(iter(sample.values())))
-    rows = [{name: feature(np.asarray(values[index:index + 1])) for name, values in sample.items()} for index in range(size)]
+    rows = [{name: feature(np.asarray(values[index:index + 1]))
+             for name, values in sample.items()} for index in range(size)]
     return np.array([tf.train.Example(features=tf.train.Features(feature=row)).SerializeToString(deterministic=True)
                      for row in rows], object)

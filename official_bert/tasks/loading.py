@@ -43,35 +43,40 @@ MODULES: Mapping[str, str] = types.MappingProxyType({
 def task_class(name: str, where: str = "config.task", other_names: Sequence[str] = ()) -> type[TaskBase]:
     """Returns the `Task` of a name of `MODULES`, or of a module of the user's own, given by its dotted name.
 
-    Raises ValueError for another name, a module that cannot be imported, and one without a task. `other_names` are names that the caller
-    takes, for the message.
+    Raises ValueError for another name, a module that cannot be imported, and one without a task. `other_names` are
+    names that the caller takes, for the message.
     """
     if name in MODULES:
         return importlib.import_module(MODULES[name]).Task
     if "." not in name or not all(part.isidentifier() for part in name.split(".")):
         known = sorted([*MODULES, *other_names])
-        raise ValueError(f"{where}: expected one of {known}, or a module of yours as in my_project.my_task, got {name!r}")
+        raise ValueError(
+            f"{where}: expected one of {known}, or a module of yours as in my_project.my_task, got {name!r}")
     try:
         module = importlib.import_module(name)
     except ImportError as error:
-        raise ValueError(f"{where}: {name} cannot be imported ({error}); is its folder the current one or in PYTHONPATH?") from None
+        raise ValueError(
+            f"{where}: {name} cannot be imported ({error}); is its folder the current one or in PYTHONPATH?") from None
     task = getattr(module, "Task", None)
     if not (isinstance(task, type) and issubclass(task, TaskBase) and hasattr(task, "Options")):
-        raise ValueError(f"{where}: {name}: expected a class Task, derived from TaskBase, with its Options, and found none")
+        raise ValueError(
+            f"{where}: {name}: expected a class Task, derived from TaskBase, with its Options, and found none")
     return task
 
 
 def load_task(config: Config, run: str = "") -> TaskBase:
     """Returns the task that `config.task` names, as a student if `config.training` has a teacher.
 
-    Raises ValueError if there is none, or, for that of a `run`, if it is a module that the user has not named, or one in the run's own
-    folder: a run is data, and never decides which code runs.
+    Raises ValueError if there is none, or, for that of a `run`, if it is a module that the user has not named, or one
+    in the run's own folder: a run is data, and never decides which code runs.
     """
     if run and config.task not in MODULES and (spec := _spec_of(config.task)) is not None:
         for place in [spec.origin or "", *(spec.submodule_search_locations or ())]:
             if os.path.realpath(place).startswith(os.path.join(os.path.realpath(run), "")):
-                raise ValueError(f"{os.path.join(run, CONFIG_FILE)}: task: {config.task} lies in the run's own folder, and a run is never "
-                                 "executed; if it is a program that you trust, put it elsewhere, in a folder of PYTHONPATH")
+                raise ValueError(
+                    f"{os.path.join(run, CONFIG_FILE)}: task: {config.task} lies in the run's own folder, and a run "
+                    f"is never "
+                    "executed; if it is a program that you trust, put it elsewhere, in a folder of PYTHONPATH")
     if run:
         check_named(config.task, run)
     task = task_class(config.task)(config)
@@ -84,8 +89,10 @@ def check_named(task: str, folder: str) -> None:
     The user names it with --task, or imports it.
     """
     if task not in MODULES and task not in sys.modules:
-        raise ValueError(f"{os.path.join(folder, CONFIG_FILE)}: task: {task!r} is outside this package, and a folder's own word does not "
-                         f"import it; if it is your module, give --task={task} (in Python: import {task} first)")
+        raise ValueError(
+            f"{os.path.join(folder, CONFIG_FILE)}: task: {task!r} is outside this package, and a folder's own word "
+            f"does not "
+            f"import it; if it is your module, give --task={task} (in Python: import {task} first)")
 
 
 def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
@@ -96,11 +103,12 @@ def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
         return None
 
 
-def restore_for_inference(path: str, vocab_file: str = "", do_lower_case: bool | None = None) -> tuple[TaskBase, keras.Model]:
+def restore_for_inference(path: str, vocab_file: str = "",
+                          do_lower_case: bool | None = None) -> tuple[TaskBase, keras.Model]:
     """Returns the task and the model, weights loaded, of a path that `restore_model` takes.
 
-    Vocabulary and casing come from the files unless they are given. Also raises ValueError if a checkpoint that is not a run has no
-    vocabulary (a run may have been trained without one), or if its casing is not the given one.
+    Vocabulary and casing come from the files unless they are given. Also raises ValueError if a checkpoint that is not
+    a run has no vocabulary (a run may have been trained without one), or if its casing is not the given one.
     """
     config, model = restore_model(path, vocab_file, do_lower_case)
     tokenizer = dataclasses.replace(config.tokenizer, vocab_file=vocab_file or config.tokenizer.vocab_file)
@@ -110,11 +118,11 @@ def restore_for_inference(path: str, vocab_file: str = "", do_lower_case: bool |
 
 
 def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = None) -> tuple[Config, keras.Model]:
-    """Returns the configuration and the model, weights loaded, of a training run, of the best run of a search, of one checkpoint in a
-    run, or of a checkpoint of any format.
+    """Returns the configuration and the model, weights loaded, of a training run, of the best run of a search, of one
+    checkpoint in a run, or of a checkpoint of any format.
 
-    The head of a checkpoint of another format decides its task. Without a usable head, and for a converted encoder, the model is a
-    `BertEncoder`. Raises ValueError if there is no checkpoint, or if weights are missing.
+    The head of a checkpoint of another format decides its task. Without a usable head, and for a converted encoder, the
+    model is a `BertEncoder`. Raises ValueError if there is no checkpoint, or if weights are missing.
     """
     path = local_checkpoint(best.path if (best := RunFolder(path).best_of_search) else path)
     prefix = checkpoints.checkpoint_at(path)
@@ -140,12 +148,14 @@ def restore_model(path: str, vocab_file: str = "", do_lower_case: bool | None = 
 
 
 def _tokenizer(vocab_file: str, do_lower_case: bool | None) -> TokenizerConfig:
-    """Returns the tokenizer of a run that was trained without a vocabulary: its casing, if nobody has said it, is that of the entries.
+    """Returns the tokenizer of a run that was trained without a vocabulary: its casing, if nobody has said it, is that
+    of the entries.
 
     Raises ValueError for lower-cased text beside capitals.
     """
     if (lower := loading.lower_cases(vocab_file)) is not None:
-        return TokenizerConfig(vocab_file=vocab_file, do_lower_case=casing.agreed(lower, do_lower_case, vocab_file) is not False)
+        return TokenizerConfig(vocab_file=vocab_file, do_lower_case=casing.agreed(lower, do_lower_case, vocab_file)
+                               is not False)
     entries = read_entries(vocab_file)
     lower_case = not has_capitals(entries) if do_lower_case is None else do_lower_case
     check_casing(vocab_file, entries, lower_case)
@@ -164,7 +174,8 @@ def _restore_run(task: TaskBase, prefix: str) -> keras.Model:
         model = task.build_model()
         if missing := sorted(set(checkpoints.named_weights(model)) - set(stored_names)):
             if task.config.task not in (ours.TASKS[""], ours.VECTORS):
-                raise ValueError(f"{prefix}: expected every weight of task {task.config.task}, missing: {', '.join(missing[:6])}")
+                raise ValueError(
+                    f"{prefix}: expected every weight of task {task.config.task}, missing: {', '.join(missing[:6])}")
             return formats.make_model(_answering(formats.read(prefix)))
         checkpoints.weights_checkpoint(model).read(prefix).assert_existing_objects_matched().expect_partial()
         require_finite(checkpoints.named_weights(model), prefix)
@@ -174,13 +185,15 @@ def _restore_run(task: TaskBase, prefix: str) -> keras.Model:
 
 
 def _answering(stored: StoredModel) -> StoredModel:
-    """Returns the model without unused weights: those that are not BERT's, and a next-sentence head without a masked-LM head."""
+    """Returns the model without unused weights: those that are not BERT's, and a next-sentence head without a masked-LM
+    head.
+    """
     if stored.unknown:
         logging.warning("%s: not used: %s", stored.origin, ", ".join(stored.unknown[:6]))
     for warning in stored.warnings:
         logging.warning("%s: %s", stored.origin, warning)
     if stored.why_no_vectors:
         raise ValueError(f"{stored.why_no_vectors}; --init_checkpoint takes its encoder alone")
-    alone = not stored.head or stored.pooling or (stored.head == "pretraining" and "masked_lm/output_bias" not in stored.weights)
+    alone = not stored.head or stored.pooling or (stored.head == "pretraining"
+                                                  and "masked_lm/output_bias" not in stored.weights)
     return formats.encoder_of(stored) if alone else dataclasses.replace(stored, unknown=())
-

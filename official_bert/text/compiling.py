@@ -16,9 +16,9 @@ OWN_FOLDER = os.path.join("~", ".cache", "official_bert", "numba")
 def compiled(**options: Any) -> Callable:
     """Returns a decorator like `numba.njit(cache=True, **options)` that does without the cache if it has no place.
 
-    What lies in the cache is run, so it must be in a folder of the user's own: where Numba puts it (`NUMBA_CACHE_DIR`, beside the
-    source, or the home), else in OWN_FOLDER. If nothing there can be written, as in a read-only container, each process compiles
-    again, which takes some seconds.
+    What lies in the cache is run, so it must be in a folder of the user's own: where Numba puts it (`NUMBA_CACHE_DIR`,
+    beside the source, or the home), else in OWN_FOLDER. If nothing there can be written, as in a read-only container,
+    each process compiles again, which takes some seconds.
     """
     def compile_function(function: Callable) -> Any:
         cached = _cached(function, options)

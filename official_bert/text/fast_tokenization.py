@@ -57,10 +57,11 @@ class PieceTable(NamedTuple):
 
 
 class FastTokenizer:
-    """Turns lines of text into ids in a compiled kernel, exactly as `FullTokenizer`; see docs/benchmarks/tokenization.md.
+    """Turns lines of text into ids in a compiled kernel, exactly as `FullTokenizer`; see
+    docs/benchmarks/tokenization.md.
 
-    Takes about 20 MB of memory (there is no cache of words) and, the first time, half a second to build; can be pickled: build
-    one and hand it to worker processes. Raises ValueError for a vocabulary that cannot be used.
+    Takes about 20 MB of memory (there is no cache of words) and, the first time, half a second to build; can be
+    pickled: build one and hand it to worker processes. Raises ValueError for a vocabulary that cannot be used.
     """
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True):
@@ -92,13 +93,15 @@ class FastTokenizer:
             text = np.append(text, np.uint8(NEWLINE))
         lines = int(np.count_nonzero(text == NEWLINE))
         ids, lengths, blank = np.empty(len(text), np.int32), np.empty(lines, np.int32), np.empty(lines, np.bool_)
-        count = _encode_text(read_only(text), surrogates, self._characters, self._pieces, self._unknown_id, ids, lengths, blank)
+        count = _encode_text(read_only(text), surrogates, self._characters, self._pieces, self._unknown_id, ids,
+                             lengths, blank)
         if count < 0:
             text.tobytes().decode("utf-8")  # raises the error with the offset
         return self._with_difficult_words(EncodedLines(ids[:count].copy(), lengths, blank), text)
 
     def _with_difficult_words(self, encoded: EncodedLines, text: np.ndarray) -> EncodedLines:
-        """Replaces the pairs of negative numbers that the kernel wrote for difficult words by the ids of these words."""
+        """Replaces the pairs of negative numbers that the kernel wrote for difficult words by the ids of these words.
+        """
         places = np.flatnonzero(encoded.ids < 0)[::2]
         if not len(places):
             return encoded
@@ -117,14 +120,17 @@ class FastTokenizer:
 
 @functools.cache
 def _character_table(do_lower_case: bool) -> CharacterTable:
-    """Runs the plain tokenizer's steps on every character. The table is made once: it knows no vocabulary, and nothing writes to it."""
+    """Runs the plain tokenizer's steps on every character. The table is made once: it knows no vocabulary, and nothing
+    writes to it.
+    """
     basic = BasicTokenizer(do_lower_case)
     flags = np.full(sys.maxunicode + 1, VISIBLE, np.uint8)
     offsets = np.full(sys.maxunicode + 1, UNCHANGED, np.int32)
     pool = bytearray()
     chars = _characters_that_matter()
     # One call for all: U+2028 passes every step unchanged, and no step looks across it.
-    cleaned, normalised = (step(LINE_SEPARATOR.join(chars)).split(LINE_SEPARATOR) for step in (basic.clean, basic.normalise))
+    cleaned, normalised = (step(LINE_SEPARATOR.join(chars)).split(LINE_SEPARATOR)
+                           for step in (basic.clean, basic.normalise))
     for char, clean, output in zip([*chars, LINE_SEPARATOR], [*cleaned, " "], [*normalised, " "]):
         output = " " if output.isspace() else output  # U+2029 ends a word without being cleaned
         difficult = do_lower_case and (char == "Σ" or any(map(unicodedata.combining, output)))
@@ -134,7 +140,8 @@ def _character_table(do_lower_case: bool) -> CharacterTable:
             assert len(output.replace(" ", "")) <= len(char.encode())  # ids need no more room than the text
             offsets[ord(char)] = len(pool)
             pool += bytes([len(encoded)]) + encoded
-    return CharacterTable(flags, offsets, np.frombuffer(pool, np.uint8).copy())  # can be written, as after pickling: see `read_only`
+    # can be written, as after pickling: see `read_only`
+    return CharacterTable(flags, offsets, np.frombuffer(pool, np.uint8).copy())
 
 
 def _characters_that_matter() -> list[str]:
@@ -279,12 +286,15 @@ def _encode_segment(text, start, surrogates, characters, pieces, unknown_id, wor
 
 @compiled(nogil=True)
 def _encode_text(text, surrogates, characters, pieces, unknown_id, ids, lengths, blank):
-    """Fills `ids`, `lengths` and `blank` from a text that ends with a newline; returns the number of ids (-1: not UTF-8)."""
+    """Fills `ids`, `lengths` and `blank` from a text that ends with a newline; returns the number of ids (-1: not
+    UTF-8).
+    """
     word, hashes = np.empty(4 * MAX_WORD_LENGTH, np.uint8), np.empty(4 * MAX_WORD_LENGTH, np.int64)
     position = count = line = line_start = 0
     visible = False
     while position < len(text):
-        position, count, seen = _encode_segment(text, position, surrogates, characters, pieces, unknown_id, word, hashes, ids, count)
+        position, count, seen = _encode_segment(text, position, surrogates, characters, pieces, unknown_id, word,
+                                                hashes, ids, count)
         if position < 0:
             return -1
         visible |= seen

@@ -67,11 +67,14 @@ class GraphTokenizer(HostFacts):
             self._piece_lengths = tf.constant([len(token.removeprefix("##")) for token in self.vocab])
         settings = {"vocab": list(self.vocab), "token_out_type": tf.int32, "unknown_token": UNKNOWN}
         try:
-            self._wordpiece = tf_text.FastWordpieceTokenizer(**settings, no_pretokenization=True, max_bytes_per_word=MAX_WORD_BYTES)
+            self._wordpiece = tf_text.FastWordpieceTokenizer(**settings, no_pretokenization=True,
+                                                             max_bytes_per_word=MAX_WORD_BYTES)
             self._ascii_wordpiece = tf_text.FastWordpieceTokenizer(**settings, max_bytes_per_word=MAX_WORD_LENGTH)
         except RuntimeError as error:
-            raise ValueError(f"{vocab_file}: expected words beside special tokens, without which TensorFlow's WordPiece cannot be made: "
-                             f"{error}") from None
+            raise ValueError(
+                f"{vocab_file}: expected words beside special tokens, without which TensorFlow's WordPiece cannot be "
+                f"made: "
+                f"{error}") from None
 
     def stands_alone(self, codes: Tensor) -> Tensor:
         """Whether each character [N] is always a word of its own: punctuation or an ideograph."""
@@ -133,21 +136,24 @@ class GraphTokenizer(HostFacts):
         places = tf.cast(tf.where(tf.not_equal(items.kinds, characters.SPACE))[:, 0], tf.int32)
         begins = tf.cast(tf.where(tf.gather(isolated | behind[:-1], places))[:, 0], tf.int32)
         codes, splits = tf.gather(items.codes, places), tf.concat([begins, [tf.size(places)]], 0)
-        return _Words(_spell(codes, splits), splits, codes, tf.gather(items.sources, places), tf.gather(items.ends, places),
-                      tf.searchsorted(tf.gather(places, begins), items.row_splits), text_starts)
+        return _Words(_spell(codes, splits), splits, codes, tf.gather(items.sources, places),
+                      tf.gather(items.ends, places), tf.searchsorted(tf.gather(places, begins), items.row_splits),
+                      text_starts)
 
     def _normalise(self, codes: Tensor, row_splits: Tensor) -> _Items:
         """codes [N] -> their items."""
         entries = self._entries_of(codes)
         kinds = _kind(entries)
         sources = tf.range(tf.size(codes))
-        items = _Items(tf.bitwise.bitwise_and(codes + entries, characters.CODE_MASK), kinds, sources, sources + 1, row_splits)
+        items = _Items(tf.bitwise.bitwise_and(codes + entries, characters.CODE_MASK), kinds, sources, sources + 1,
+                       row_splits)
         return _when(kinds > characters.SPACE, lambda items: self._treat_rare(entries, items), items)
 
     def _treat_rare(self, entries: Tensor, items: _Items) -> _Items:
         """Treats characters of the rarer kinds, in the order of 2018's steps; leaves only letters and breaks."""
         if self.do_lower_case:
-            items = _when(tf.equal(items.kinds, characters.SIGMA), lambda items: _with_final_sigmas(entries, items), items)
+            items = _when(tf.equal(items.kinds, characters.SIGMA), lambda items: _with_final_sigmas(entries, items),
+                          items)
             items = _when(tf.equal(items.kinds, characters.SEVERAL), lambda items: self._expand(entries, items), items)
             items = _when(tf.equal(items.kinds, characters.MARK), self._in_canonical_order, items)
         return _without_deleted(items)
@@ -178,7 +184,9 @@ class GraphTokenizer(HostFacts):
         starts = tf.equal(classes, 0) & tf.not_equal(items.kinds, characters.CONTROL) | first
         run = tf.cumsum(tf.cast(starts, tf.int64))
         order = tf.argsort(run * 256 + tf.cast(classes, tf.int64), stable=True)
-        items = items._replace(**{name: tf.gather(getattr(items, name), order) for name in ("codes", "kinds", "sources", "ends")})
+        items = items._replace(
+            **{name: tf.gather(getattr(items, name), order)
+               for name in ("codes", "kinds", "sources", "ends")})
         return items._replace(kinds=tf.where(tf.equal(items.kinds, characters.MARK), characters.LETTER, items.kinds))
 
 
@@ -210,7 +218,8 @@ def _row_by_row(text: Tensor, of_ascii: Callable, of_any: Callable) -> tf.Ragged
 
 def _rows_of(values: Tensor, word_splits: Tensor, row_splits: Tensor) -> tf.RaggedTensor:
     """Groups the values of pieces, which are split by word, into rows of text."""
-    return tf.RaggedTensor.from_row_splits(values, tf.cast(tf.gather(word_splits, row_splits), tf.int64), validate=False)
+    return tf.RaggedTensor.from_row_splits(values, tf.cast(tf.gather(word_splits, row_splits), tf.int64),
+                                           validate=False)
 
 
 def _spell(items: Tensor, item_splits: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""Byte-level BPE in TensorFlow's own ops, NFC in tensorflow-text's: words by classes of characters, then joins of symbols.
+"""Byte-level BPE in TensorFlow's own ops, NFC in tensorflow-text's: words by classes of characters, then joins of
+symbols.
 
 `text/subwords/byte_bpe` says why pairs may be joined before BPE's turn comes to them. N characters, M bytes or symbols.
 """
@@ -31,7 +32,9 @@ class _Symbols(NamedTuple):
 
 
 class GraphByteBpe(GraphSubwords):
-    """`LibraryTokenizer` of byte-level BPE as a graph; its work is linear in a word's length for all but contrived words."""
+    """`LibraryTokenizer` of byte-level BPE as a graph; its work is linear in a word's length for all but contrived
+    words.
+    """
 
     def __init__(self, host: LibraryTokenizer):
         super().__init__(host)
@@ -41,7 +44,8 @@ class GraphByteBpe(GraphSubwords):
         self._kinds_of = CharacterTable(byte_bpe.character_classes())
         with tf.init_scope():
             self._bytes, self._products = tf.constant(tables.bytes), tf.constant(tables.products)
-            self._pairs = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(tables.keys, tables.values), WALL)
+            self._pairs = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(tables.keys, tables.values),
+                                                    WALL)
         self.resources = [self._pairs]
         self._inner: GraphByteBpe | None = None  # for texts in NFC, where it looks for the other added tokens
         if host.composes:
@@ -66,7 +70,8 @@ class GraphByteBpe(GraphSubwords):
                          tf.gather(tf.concat([old_parts[1:], [old_count]], 0), part))      # [N]
         old = tf.concat([old, [old_count]], 0)
         row = tf.repeat(tf.range(tf.size(text)), tokens.row_splits[1:] - tokens.row_splits[:-1])
-        starts, ends = (tf.gather(old, places + tf.gather(rows, row)) - tf.gather(old_rows, row) for places in (tokens.starts, tokens.ends))
+        starts, ends = (tf.gather(old, places + tf.gather(rows, row)) - tf.gather(old_rows, row)
+                        for places in (tokens.starts, tokens.ends))
         return tokens._replace(starts=starts, ends=ends)
 
     def _parts_of(self, text: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -83,12 +88,14 @@ class GraphByteBpe(GraphSubwords):
             text = tf.where(added, tf.strings.join([" ", text]), text)
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         codes, row_starts = decoded.values, tf.cast(decoded.row_splits, tf.int32)
-        sizes = 1 + tf.cast(codes >= 0x80, tf.int32) + tf.cast(codes >= 0x800, tf.int32) + tf.cast(codes >= 0x10000, tf.int32)
+        sizes = 1 + tf.cast(codes >= 0x80, tf.int32) + tf.cast(codes >= 0x800, tf.int32) + tf.cast(
+            codes >= 0x10000, tf.int32)
         begins = self._begins_word(codes, row_starts)
         letters = tf.io.decode_raw(tf.strings.reduce_join(text), tf.uint8)
         byte_starts = tf.concat([[0], tf.cumsum(sizes)], 0)
-        symbols = self._join(_Symbols(tf.gather(self._bytes, tf.cast(letters, tf.int32)),
-                                      tf.repeat(tf.cumsum(tf.cast(begins, tf.int32)), sizes), tf.range(tf.size(letters))))
+        symbols = self._join(
+            _Symbols(tf.gather(self._bytes, tf.cast(letters, tf.int32)),
+                     tf.repeat(tf.cumsum(tf.cast(begins, tf.int32)), sizes), tf.range(tf.size(letters))))
         char = tf.repeat(tf.range(tf.size(codes)), sizes)                                  # of each byte
         row_splits = tf.searchsorted(symbols.places, tf.gather(byte_starts, row_starts), out_type=tf.int64)
         lengths = row_splits[1:] - row_splits[:-1]
@@ -111,16 +118,20 @@ class GraphByteBpe(GraphSubwords):
         after_plain = tf.concat([[False], plain[:-1]], 0)[:count] & ~first
         space = tf.equal(kinds, SPACE)
         changes = first | tf.not_equal(kinds, before)
-        # A space joins the word behind it; of several, the others are a word. Other white space before a word stands alone.
+        # A space joins the word behind it; of several, the others are a word. Other white space before a word stands
+        # alone.
         to_word = ~last & tf.not_equal(tf.concat([kinds[1:], [SPACE]], 0)[:count], SPACE)
         begins = tf.where(space, changes | to_word, changes & ~after_plain)
         apostrophe = tf.equal(codes, ord("'")) & (first | (tf.not_equal(before, byte_bpe.OTHER) & ~after_plain))
-        return tf.cond(tf.reduce_any(apostrophe), lambda: _with_contractions(begins, codes, apostrophe, last), lambda: begins)
+        return tf.cond(tf.reduce_any(apostrophe), lambda: _with_contractions(begins, codes, apostrophe, last),
+                       lambda: begins)
 
     def _join(self, symbols: _Symbols) -> _Symbols:
-        """Joins pairs of symbols until none is left. Words in which a round joins nothing are finished, and set aside."""
+        """Joins pairs of symbols until none is left. Words in which a round joins nothing are finished, and set aside.
+        """
         unknown = tf.TensorShape([None])
-        finished = tf.fill([tf.size(symbols.places)], -1)                                  # [M] the symbol that begins at each byte
+        # [M] the symbol that begins at each byte
+        finished = tf.fill([tf.size(symbols.places)], -1)
         *_, finished = tf.while_loop(lambda ids, *_: tf.size(ids) > 0, self._round, (*symbols, finished),
                                      shape_invariants=(unknown, unknown, unknown, unknown))
         places = tf.cast(tf.where(finished >= 0)[:, 0], tf.int32)
@@ -131,7 +142,8 @@ class GraphByteBpe(GraphSubwords):
         within = tf.equal(words[1:], words[:-1])
         pairs = tf.cast(ids, tf.int64)
         packed = self._pairs.lookup(tf.where(within, pairs[:-1] * 2 ** 32 + pairs[1:], -1))
-        rank, left, right = (tf.cast(tf.bitwise.bitwise_and(tf.bitwise.right_shift(packed, tf.constant(shift, tf.int64)), NEVER), tf.int32)
+        rank, left, right = (tf.cast(
+            tf.bitwise.bitwise_and(tf.bitwise.right_shift(packed, tf.constant(shift, tf.int64)), NEVER), tf.int32)
                              for shift in (40, 20, 0))
         # A wall ends a word, as the end of the word in the text does.
         words = tf.concat([[0], tf.cumsum(tf.cast(packed < 0, tf.int32))], 0)
@@ -146,11 +158,13 @@ class GraphByteBpe(GraphSubwords):
         run = tf.gather(tf.boolean_mask(place, begins), tf.cumsum(tf.cast(begins, tf.int32)) - 1)
         join = (rank < NEVER) & free_right & tf.gather(free_left, run) & tf.equal((place - run) % 2, 0)
         padded = tf.concat([join, [False]], 0)[:tf.size(ids)]
-        ids = tf.where(padded, tf.gather(self._products, tf.where(padded, tf.concat([rank, [0]], 0)[:tf.size(ids)], 0)), ids)
+        ids = tf.where(padded, tf.gather(self._products, tf.where(padded,
+                                                                  tf.concat([rank, [0]], 0)[:tf.size(ids)], 0)), ids)
         remains = tf.concat([[True], ~join], 0)[:tf.size(ids)]
         open_ = tf.gather(lowest < NEVER, words)
         done_places, open_places = (tf.where(remains & part)[:, 0] for part in (~open_, open_))
-        finished = tf.tensor_scatter_nd_update(finished, tf.gather(places, done_places)[:, None], tf.gather(ids, done_places))
+        finished = tf.tensor_scatter_nd_update(finished,
+                                               tf.gather(places, done_places)[:, None], tf.gather(ids, done_places))
         return tf.gather(ids, open_places), tf.gather(words, open_places), tf.gather(places, open_places), finished
 
 
@@ -171,6 +185,7 @@ def _with_contractions(begins: Tensor, codes: Tensor, apostrophe: Tensor, last: 
         size = tf.where(fits, len(letters) + 1, size)
     place, size = tf.boolean_mask(place, size > 0), tf.boolean_mask(size, size > 0)
     inside = tf.concat([place + 1, tf.boolean_mask(place + 2, size > 2)], 0)
-    begins = tf.tensor_scatter_nd_update(tf.concat([begins, [False]], 0), inside[:, None], tf.zeros_like(inside, tf.bool))
+    begins = tf.tensor_scatter_nd_update(tf.concat([begins, [False]], 0), inside[:, None],
+                                         tf.zeros_like(inside, tf.bool))
     edges = tf.concat([place, place + size], 0)
     return tf.tensor_scatter_nd_update(begins, edges[:, None], tf.ones_like(edges, tf.bool))[:count]

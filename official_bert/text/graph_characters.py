@@ -1,7 +1,7 @@
 """Integer tables of how the 2018 tokenizer treats each character, for `text/graph`.
 
-They are made from `text/tokenization` and Python's Unicode database when a model is exported, so that the graph does not
-depend on the server's character data (tf's ICU and RE2 have other Unicode versions).
+They are made from `text/tokenization` and Python's Unicode database when a model is exported, so that the graph does
+not depend on the server's character data (tf's ICU and RE2 have other Unicode versions).
 
 A character's entry is one integer. Bits 0-20: the difference (modulo 2^21) between its code and that of the character
 that it becomes, or the number of its row in `expansions`. Bits 21-22: its role beside a capital sigma in `str.lower`.
@@ -23,8 +23,8 @@ KIND_BITS = 23  # below the kind
 
 LETTER, ISOLATED, SPACE, CONTROL, ACCENT, SEVERAL, MARK, SIGMA = range(8)
 # LETTER: part of a word. ISOLATED: a word of its own (punctuation, CJK). The rarer kinds: CONTROL, ACCENT: deleted, in
-# cleaning and after decomposition. SEVERAL: becomes several characters. MARK: a letter that canonical ordering may move.
-# SIGMA: a capital sigma, whose lower case depends on its neighbours.
+# cleaning and after decomposition. SEVERAL: becomes several characters. MARK: a letter that canonical ordering may
+# move. SIGMA: a capital sigma, whose lower case depends on its neighbours.
 FINAL_SIGMA = "ς"
 
 

@@ -51,7 +51,8 @@ def whole(ids: tf.RaggedTensor) -> Slices:
 
 
 def truncate_pair(a: Slices, b: Slices, max_tokens: Tensor | int) -> tuple[Slices, Slices, Tensor]:
-    """Cuts both to `max_tokens` (a number, or one a row) as `packing.truncate_pair`; returns whether it cut [R], too."""
+    """Cuts both to `max_tokens` (a number, or one a row) as `packing.truncate_pair`; returns whether it cut [R], too.
+    """
     half = (max_tokens + 1) // 2  # a's tokens if both are too long
     length_a = tf.minimum(a.length, tf.maximum(max_tokens - b.length, half))
     length_b = tf.minimum(b.length, tf.maximum(max_tokens - a.length, max_tokens - half))
@@ -96,7 +97,9 @@ def lay_out(a: Slices, b: Slices | None, template: Template) -> Layout:
 
 def pack_batch(ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None, template: Template, max_seq_length: int,
                part: Part = "head") -> tuple[Layout, Tensor]:
-    """Packs examples of a classifier, cut to lengths as in 2018, keeping a part of each text; returns whether each was cut [B], too."""
+    """Packs examples of a classifier, cut to lengths as in 2018, keeping a part of each text; returns whether each was
+    cut [B], too.
+    """
     a = whole(ids_a)
     if ids_b is None:
         cut_a, truncated = truncate(a, max_seq_length - template.extra(False))

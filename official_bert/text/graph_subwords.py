@@ -1,4 +1,5 @@
-"""The base of tokenizers of pieces in TensorFlow: added tokens are found first, then each part between them is cut into pieces.
+"""The base of tokenizers of pieces in TensorFlow: added tokens are found first, then each part between them is cut into
+pieces.
 
 B texts, P parts (added tokens, and the text between them), N characters, T tokens.
 """
@@ -20,7 +21,8 @@ WHITE_SPACE = "".join(chr(code) for code in range(0x3001) if chr(code).isspace()
 
 
 class Tokens(NamedTuple):
-    """The tokens of texts, flat; `starts` and `ends` are characters of their text, spaces at the ends still included."""
+    """The tokens of texts, flat; `starts` and `ends` are characters of their text, spaces at the ends still included.
+    """
 
     ids: Tensor  # [T] int32
     starts: Tensor  # [T] int32
@@ -77,7 +79,9 @@ class GraphSubwords(HostFacts, abc.ABC):
         starts, ends = starts - first, ends - first
         # A character that becomes several belongs to the piece with its last, and to pieces of some of them alone.
         ends += tf.cast(tf.equal(starts, ends) & ~tf.gather(self._blank, tokens.ids) & (starts < length), tf.int32)
-        return tuple(tf.RaggedTensor.from_row_splits(values, tokens.row_splits, validate=False) for values in (tokens.ids, starts, ends))
+        return tuple(
+            tf.RaggedTensor.from_row_splits(values, tokens.row_splits, validate=False)
+            for values in (tokens.ids, starts, ends))
 
     def stands_alone(self, codes: Tensor) -> Tensor:
         """Whether each character [N] is always a word of its own: punctuation or an ideograph."""
@@ -94,7 +98,8 @@ class GraphSubwords(HostFacts, abc.ABC):
             return self._pieces(text)
         # A regular expression of very many tokens would be slow: then their first letters are searched for.
         first = [token.content for token in self.added if not any(
-            token.content.startswith(other.content) and token != other for other in self.added)]  # longer ones hold these
+            # longer ones hold these
+            token.content.startswith(other.content) and token != other for other in self.added)]
         contents = {content if len(first) <= 16 else content[0] for content in first}
         pattern = f"(?s).*(?:{'|'.join(map(_quoted, sorted(contents)))}).*"
         return tf.cond(tf.reduce_any(tf.strings.regex_full_match(text, pattern)),
@@ -105,8 +110,9 @@ class GraphSubwords(HostFacts, abc.ABC):
         is_text = parts.tokens < 0
         pieces = self._pieces(tf.boolean_mask(parts.strings, is_text))
         # Added tokens are rows of one piece among the rows of the other parts.
-        lengths = tf.scatter_nd(tf.where(is_text), pieces.row_splits[1:] - pieces.row_splits[:-1], tf.shape(parts.tokens, tf.int64)) \
-            + tf.cast(~is_text, tf.int64)
+        lengths = tf.scatter_nd(
+            tf.where(is_text), pieces.row_splits[1:] - pieces.row_splits[:-1], tf.shape(parts.tokens, tf.int64)
+        ) + tf.cast(~is_text, tf.int64)
         owner = tf.repeat(tf.range(tf.size(lengths)), lengths)
         token_ids = tf.gather(parts.tokens, owner)
         within = tf.gather(parts.starts, owner)
@@ -135,7 +141,9 @@ class GraphSubwords(HostFacts, abc.ABC):
         return Parts(strings, tokens, starts - of_row, ends - of_row, row_splits)
 
     def _found(self, codes: Tensor, row_starts: Tensor) -> Tensor:
-        """Returns the added tokens in the characters of texts: (first, end, id) [K,3] int32, in order, none overlapping."""
+        """Returns the added tokens in the characters of texts: (first, end, id) [K,3] int32, in order, none
+        overlapping.
+        """
         longest = max(len(token.content) for token in self.added)
         row_end = tf.repeat(row_starts[1:], row_starts[1:] - row_starts[:-1])
         padded = tf.concat([codes, tf.fill([longest], 0)], 0)
@@ -162,8 +170,10 @@ class GraphSubwords(HostFacts, abc.ABC):
         # White space runs from the last other character before, to the next behind.
         before, behind = _others_around(self._is_space(codes))
         stripped_end = tf.where(flag >= 2, tf.minimum(tf.gather(behind, end), tf.gather(row_starts, row + 1)), end)
-        earliest = tf.maximum(tf.concat([[0], stripped_end[:-1]], 0)[:tf.size(first)], tf.maximum(last_end, tf.gather(row_starts, row)))
-        stripped_first = tf.where(tf.equal(flag % 2, 1), tf.maximum(tf.gather(before, first), earliest), tf.maximum(first, earliest))
+        earliest = tf.maximum(
+            tf.concat([[0], stripped_end[:-1]], 0)[:tf.size(first)], tf.maximum(last_end, tf.gather(row_starts, row)))
+        stripped_first = tf.where(tf.equal(flag % 2, 1), tf.maximum(tf.gather(before, first), earliest),
+                                  tf.maximum(first, earliest))
         return tf.stack([stripped_first, tf.maximum(stripped_end, stripped_first), token], 1)
 
 
@@ -184,8 +194,8 @@ def running_maximum(values: Tensor) -> Tensor:
 
 
 def _others_around(space: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns, for each place [N+1] among characters of which some are `space` [N], where the last other one before it ends, and where the
-    next one begins.
+    """Returns, for each place [N+1] among characters of which some are `space` [N], where the last other one before it
+    ends, and where the next one begins.
     """
     count, place = tf.size(space), tf.range(tf.size(space))
     ends = running_maximum(tf.where(space, 0, place + 1))

@@ -24,9 +24,10 @@ BEFORE = ("NFKD", "StripAccents", "Lowercase")  # steps of ALBERT's normalizer; 
 class GraphUnigram(GraphSubwords):
     """A unigram tokenizer as a graph.
 
-    The op sums scores in float32, and so which of two spellings with equal scores ("0", "00" and "00", "0") it gives would depend on how
-    much text stands before. So it gets the words between spaces one by one, which no piece crosses, and scores rounded to 2^-13: sums of
-    such scores are exact up to 2,048. Then it gives the libraries' spelling, the one whose last piece is longest.
+    The op sums scores in float32, and so which of two spellings with equal scores ("0", "00" and "00", "0") it gives
+    would depend on how much text stands before. So it gets the words between spaces one by one, which no piece crosses,
+    and scores rounded to 2^-13: sums of such scores are exact up to 2,048. Then it gives the libraries' spelling, the
+    one whose last piece is longest.
     """
 
     def __init__(self, host: SentencePieceTokenizer | LibraryTokenizer):
@@ -40,13 +41,17 @@ class GraphUnigram(GraphSubwords):
         self._by_word = WORD_START in host.vocab
 
     def _pieces(self, text: Tensor) -> Tokens:
-        words = tf.strings.split(text, " ") if self._by_word else tf.RaggedTensor.from_row_lengths(text, tf.ones_like(text, tf.int64))
-        pieces, starts, ends = self._op.tokenize_with_offsets(words.values)                # [W,(T)], in bytes of the word
+        words = tf.strings.split(text, " ") if self._by_word else tf.RaggedTensor.from_row_lengths(
+            text, tf.ones_like(text, tf.int64))
+        # [W,(T)], in bytes of the word
+        pieces, starts, ends = self._op.tokenize_with_offsets(words.values)
         lengths = tf.strings.length(words.values)
         before = tf.cumsum(lengths + 1, exclusive=True)                                    # a space behind each word
-        text_start = tf.gather(before, words.row_splits[:-1])                              # every text has a word, which may be empty
+        # every text has a word, which may be empty
+        text_start = tf.gather(before, words.row_splits[:-1])
         word_start = before - tf.repeat(text_start, words.row_lengths())
-        starts, ends = (tf.cast(part.values, tf.int32) + tf.gather(word_start, pieces.value_rowids()) for part in (starts, ends))
+        starts, ends = (tf.cast(part.values, tf.int32) + tf.gather(word_start, pieces.value_rowids())
+                        for part in (starts, ends))
         starts = _with_words_of_no_piece(starts, pieces, word_start, words.row_starts())
         row_splits = tf.gather(pieces.row_splits, words.row_splits)
         row = tf.repeat(tf.range(tf.size(text)), row_splits[1:] - row_splits[:-1])
@@ -55,10 +60,13 @@ class GraphUnigram(GraphSubwords):
 
 
 def _with_words_of_no_piece(starts: Tensor, pieces: tf.RaggedTensor, word_start: Tensor, text_starts: Tensor) -> Tensor:
-    """Lets the first piece behind words without any, such as a lone accent for ALBERT, begin with them, as in the library."""
+    """Lets the first piece behind words without any, such as a lone accent for ALBERT, begin with them, as in the
+    library.
+    """
     has_pieces = pieces.row_lengths() > 0                                                  # [W]
     place = tf.range(tf.size(word_start))
-    begins = tf.tensor_scatter_nd_update(tf.concat([[True], has_pieces[:-1]], 0), text_starts[:, None], tf.ones_like(text_starts, tf.bool))
+    begins = tf.tensor_scatter_nd_update(tf.concat([[True], has_pieces[:-1]], 0), text_starts[:, None],
+                                         tf.ones_like(text_starts, tf.bool))
     run_start = tf.gather(word_start, running_maximum(tf.where(begins, place + 1, 0)) - 1)
     first = tf.boolean_mask(pieces.row_starts(), has_pieces)
     return tf.tensor_scatter_nd_update(starts, first[:, None], tf.boolean_mask(run_start, has_pieces))
@@ -93,7 +101,9 @@ def model_of(host: LibraryTokenizer) -> tuple[bytes, np.ndarray]:
     special = {token.content for token in host.added}
     model = model_proto.ModelProto()
     for index, (piece, score) in enumerate(vocab):
-        kind = model_proto.UNKNOWN if index == unknown else model_proto.CONTROL if piece in special else model_proto.NORMAL
+        kind = (
+            model_proto.UNKNOWN if index == unknown else model_proto.CONTROL if piece in special else model_proto.NORMAL
+        )
         model.pieces.add(piece=piece, score=score, type=kind)
     steps, charsmap = _steps(host.settings.get("normalizer"), host.vocab_file)
     model.normalizer_spec.precompiled_charsmap = joined(charsmap, steps, host.vocab_file)
@@ -115,9 +125,11 @@ def _steps(normalizer: Mapping[str, Any] | None, where: str) -> tuple[Steps, byt
             charsmap = base64.b64decode(step["precompiled_charsmap"])
         elif kind in BEFORE and not charsmap:
             names.append(kind)
-        elif not (kind == "Strip" or (kind == "Replace" and pattern.get("Regex") == " {2,}" and step.get("content") == " ")):
+        elif not (kind == "Strip" or
+                  (kind == "Replace" and pattern.get("Regex") == " {2,}" and step.get("content") == " ")):
             raise ValueError(f"{where}: tokenizer.json: normalizer: {kind} is not computed here")
     accents = [name for name in names if name != "Lowercase"]
     if accents not in ([], ["NFKD", "StripAccents"]):
-        raise ValueError(f"{where}: tokenizer.json: normalizer: expected NFKD and StripAccents together, got {' '.join(accents)}")
+        raise ValueError(
+            f"{where}: tokenizer.json: normalizer: expected NFKD and StripAccents together, got {' '.join(accents)}")
     return Steps(quotes, bool(accents), "Lowercase" in names), charsmap

@@ -19,19 +19,22 @@ VOCAB_FILE = tokenizer_files.WORDPIECE_FILE  # in a run, for WordPiece
 def load(vocab_file: str, do_lower_case: bool = True) -> Tokenizer:
     """Returns the tokenizer of a file; see `subwords/tokenizer_files` for those that are no list of WordPieces.
 
-    `do_lower_case` is read for lists of WordPieces alone: the files of other tokenizers say it. Raises ValueError for files that cannot
-    be used.
+    `do_lower_case` is read for lists of WordPieces alone: the files of other tokenizers say it. Raises ValueError for
+    files that cannot be used.
     """
     if not tokenizer_files.is_subwords(vocab_file):
         return FullTokenizer(vocab_file, do_lower_case)
     try:
         return _load_subwords(vocab_file, content_of(vocab_file))
-    except ValueError as error:  # names a temporary copy where the files were in another one, such as a checkpoint's folder
+    except (
+        ValueError
+    ) as error:  # names a temporary copy where the files were in another one, such as a checkpoint's folder
         raise ValueError(original_paths(str(error))) from None
 
 
 def load_lines(vocab_file: str, do_lower_case: bool) -> Any:
-    """Returns the form of a tokenizer for whole corpora: `FastTokenizer`, or `LineTokenizer` of another than WordPiece."""
+    """Returns the form of a tokenizer for whole corpora: `FastTokenizer`, or `LineTokenizer` of another than WordPiece.
+    """
     if tokenizer_files.is_subwords(vocab_file):
         from official_bert.text.subwords.lines import LineTokenizer
         return LineTokenizer(load(vocab_file))  # type: ignore[arg-type]
@@ -50,8 +53,10 @@ def _load_subwords(vocab_file: str, content: bytes) -> Tokenizer:
     from official_bert.text.subwords.definition import read_definition
     definition = read_definition(tokenizer_files.unpack(content, vocab_file), vocab_file)
     classes: dict[str, type[host.SubwordTokenizer]] = {
-        "wordpiece": word_pieces.WordPieceTokenizer, "japanese": japanese.JapaneseTokenizer, "byte_bpe": host.LibraryTokenizer,
-        "unigram": host.SentencePieceTokenizer if definition.model is not None else host.LibraryTokenizer}
+        "wordpiece": word_pieces.WordPieceTokenizer, "japanese": japanese.JapaneseTokenizer,
+        "byte_bpe": host.LibraryTokenizer,
+        "unigram": host.SentencePieceTokenizer if definition.model is not None else host.LibraryTokenizer
+    }
     return classes[definition.family.kind](vocab_file, definition)  # type: ignore[call-arg]
 
 

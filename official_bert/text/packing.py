@@ -27,7 +27,8 @@ def truncate_pair(tokens_a: T, tokens_b: T, max_tokens: int) -> tuple[T, T]:
 
 
 def keep(tokens: T, count: int, part: Part) -> T:
-    """Returns the `count` tokens of a sequence that is too long which lie at its head, at its tail, or half at each (Sun et al. 2019).
+    """Returns the `count` tokens of a sequence that is too long which lie at its head, at its tail, or half at each
+    (Sun et al. 2019).
 
     Of an odd number, the head has one more.
     """
@@ -66,10 +67,13 @@ class Template:
 
 
 def check_segments(type_vocab_size: int, where: str, second_segment: int = 1) -> None:
-    """Raises ValueError, naming `where`, if the model lacks the segment of a row's second text; a model of 0 segments reads none."""
+    """Raises ValueError, naming `where`, if the model lacks the segment of a row's second text; a model of 0 segments
+    reads none.
+    """
     if 0 < type_vocab_size <= second_segment:
-        raise ValueError(f"{where}: expected a model.type_vocab_size of at least 2 for two texts in a row (segments 0 and 1), "
-                         f"got {type_vocab_size}")
+        raise ValueError(
+            f"{where}: expected a model.type_vocab_size of at least 2 for two texts in a row (segments 0 and 1), "
+            f"got {type_vocab_size}")
 
 
 def sliding_windows(length: int, window: int, stride: int) -> list[tuple[int, int]]:

@@ -28,7 +28,9 @@ def is_control(char: str) -> bool:
 
 
 def is_punctuation(char: str) -> bool:
-    """2018 `_is_punctuation`: the Unicode class, and all printable ASCII but letters, digits and space, such as $ and ~."""
+    """2018 `_is_punctuation`: the Unicode class, and all printable ASCII but letters, digits and space, such as $ and
+    ~.
+    """
     return "!" <= char <= "/" or ":" <= char <= "@" or "[" <= char <= "`" or "{" <= char <= "~" \
         or unicodedata.category(char).startswith("P")
 
@@ -63,7 +65,8 @@ class _SplitTable(dict):
 
 
 class BasicTokenizer:
-    """Splits text into words (2018 `BasicTokenizer`). Special tokens in it are split like other text: `[`, `mask`, `]`."""
+    """Splits text into words (2018 `BasicTokenizer`). Special tokens in it are split like other text: `[`, `mask`, `]`.
+    """
 
     def __init__(self, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case

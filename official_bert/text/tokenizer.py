@@ -1,6 +1,8 @@
-"""What every tokenizer gives: tokens with their places in a text, special ids, the form of rows, which tokens begin a word.
+"""What every tokenizer gives: tokens with their places in a text, special ids, the form of rows, which tokens begin a
+word.
 
-Three kinds exist: WordPiece (`text/tokenization`), byte-level BPE and SentencePiece unigram (`text/subwords`). Special tokens go by the
+Three kinds exist: WordPiece (`text/tokenization`), byte-level BPE and SentencePiece unigram (`text/subwords`). Special
+    tokens go by the
 names that BERT gives to their roles: `special_id("[CLS]")` is the id of `<s>` in XLM-R's vocabulary.
 """
 
@@ -21,8 +23,8 @@ Span = tuple[str, int, int]  # a token, its start and end in code points of the 
 class Tokenizer(abc.ABC):
     """Turns text into tokens and their ids.
 
-    Attributes: `vocab` {token: id}, `inv_vocab` {id: token}, `vocab_file`, `do_lower_case`, `special` {role of BERT's token: token},
-    `exportable` ("", or why there is no form in TensorFlow).
+    Attributes: `vocab` {token: id}, `inv_vocab` {id: token}, `vocab_file`, `do_lower_case`, `special` {role of BERT's
+    token: token}, `exportable` ("", or why there is no form in TensorFlow).
     """
 
     kind: ClassVar[Literal["wordpiece", "byte_bpe", "unigram", "japanese"]]
@@ -30,7 +32,8 @@ class Tokenizer(abc.ABC):
     separators: int = 1  # between two texts of a row
     second_segment: int = 1  # segment of the second text
 
-    def __init__(self, vocab_file: str, do_lower_case: bool, vocab: Mapping[str, int], special: Mapping[str, str] | None = None):
+    def __init__(self, vocab_file: str, do_lower_case: bool, vocab: Mapping[str, int],
+                 special: Mapping[str, str] | None = None):
         self.vocab_file, self.do_lower_case, self.vocab = vocab_file, do_lower_case, vocab
         self.inv_vocab = _by_id(vocab, vocab_file)
         self.special = dict(special or zip(ROLES, ROLES))
@@ -43,7 +46,8 @@ class Tokenizer(abc.ABC):
     @functools.cached_property
     def template(self) -> Template:
         """The form of rows of one text or two."""
-        return Template(self.special_id("[CLS]"), self.special_id("[SEP]"), self.special_id("[PAD]"), self.separators, self.second_segment)
+        return Template(self.special_id("[CLS]"), self.special_id("[SEP]"), self.special_id("[PAD]"), self.separators,
+                        self.second_segment)
 
     @functools.cached_property
     def continues_word(self) -> np.ndarray:
@@ -58,7 +62,8 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def tokenize_with_offsets(self, text: str) -> list[Span]:
-        """Returns (token, start, end) for each token: from its first to its last character of `text` that is not a space.
+        """Returns (token, start, end) for each token: from its first to its last character of `text` that is not a
+        space.
 
         Offsets count code points of `text`, the end excluded. If one character becomes several tokens, each spans it.
         """
@@ -75,11 +80,12 @@ class Tokenizer(abc.ABC):
         """Returns the ids of a text's tokens."""
         return self.convert_tokens_to_ids(self.tokenize(text))
 
-    def encode(self, texts: Sequence[str], text_pairs: Sequence[str] | None = None, max_seq_length: int = 512) -> dict[str, np.ndarray]:
+    def encode(self, texts: Sequence[str], text_pairs: Sequence[str] | None = None,
+               max_seq_length: int = 512) -> dict[str, np.ndarray]:
         """The inputs of an encoder for B texts, or pairs: `input_ids`, `input_mask`, `segment_ids`, each int32 [B,S].
 
-        S is the length of the longest row, at most `max_seq_length`: longer ones are cut as in 2018. Raises ValueError if there are not as
-        many `text_pairs` as texts.
+        S is the length of the longest row, at most `max_seq_length`: longer ones are cut as in 2018. Raises ValueError
+        if there are not as many `text_pairs` as texts.
         """
         if isinstance(texts, str) or (text_pairs is not None and len(text_pairs) != len(texts)):
             raise ValueError("expected a list of texts and, if there are pairs, as many second texts")

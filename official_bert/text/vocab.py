@@ -19,11 +19,12 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def load_vocab(path: str) -> dict[str, int]:
     """Reads a vocabulary as {token: id}, in the order of the file (2018 `load_vocab`).
 
-    Blank lines keep their ids (the published Chinese vocabulary has one, others U+2028 and U+3000): the first is the entry "", others are
-    one of spaces each, which no text has. Empty lines at the end are ignored. Raises
-    ValueError for a file that is missing, not UTF-8 or empty, that lacks a special token, or that repeats an entry:
-    2018 silently used the last line of a repeated word, so that the embeddings of the others were never trained. Also raises ValueError
-    if a file of Hugging Face beside it names a class that splits text otherwise, such as BertJapaneseTokenizer.
+    Blank lines keep their ids (the published Chinese vocabulary has one, others U+2028 and U+3000): the first is the
+    entry "", others are one of spaces each, which no text has. Empty lines at the end are ignored. Raises ValueError
+    for a file that is missing, not UTF-8 or empty, that lacks a special token, or that repeats an entry: 2018 silently
+    used the last line of a repeated word, so that the embeddings of the others were never trained. Also raises
+    ValueError if a file of Hugging Face beside it names a class that splits text otherwise, such as
+    BertJapaneseTokenizer.
     """
     if not path:
         raise ValueError("--vocab_file: expected a vocabulary, got none, and the model was trained without one")
@@ -40,7 +41,10 @@ def number_entries(lines: Iterable[str], path: str, special: Sequence[str] = SPE
         if not token:
             token = " " * (blanks - 1)
         if token in vocab:
-            raise ValueError(f"{path}:{index + 1}: vocabulary entry {token!r} is repeated; it stands in line {vocab[token] + 1} already")
+            raise ValueError(
+                f"{path}:{index + 1}: vocabulary entry {token!r} is repeated; it stands in line {vocab[token] + 1} "
+                f"already"
+            )
         vocab[token] = index
     if missing := [token for token in special if token not in vocab]:
         raise ValueError(f"{path}: expected a BERT vocabulary with {' '.join(special)}, "
@@ -49,7 +53,9 @@ def number_entries(lines: Iterable[str], path: str, special: Sequence[str] = SPE
 
 
 def _check_tokenizer(folder: str) -> None:
-    """Raises ValueError if Hugging Face's files in a folder name another tokenizer than BERT's; the tokenizer's own file comes first."""
+    """Raises ValueError if Hugging Face's files in a folder name another tokenizer than BERT's; the tokenizer's own
+    file comes first.
+    """
     for path in (os.path.join(folder, name) for name in TOKENIZER_FILES):
         try:
             values = read_json(path, missing={})
@@ -57,8 +63,10 @@ def _check_tokenizer(folder: str) -> None:
             continue
         class_name = values.get("tokenizer_class") if isinstance(values, dict) else None
         if isinstance(class_name, str) and class_name.removesuffix("Fast") not in WORDPIECE_CLASSES:
-            raise ValueError(f"{path}: tokenizer_class: expected BertTokenizer, got {class_name!r}: the vocabulary beside it is for text "
-                             "that another tokenizer has split; the folder as --vocab_file gives that one, if it is computed here")
+            raise ValueError(
+                f"{path}: tokenizer_class: expected BertTokenizer, got {class_name!r}: the vocabulary beside it is "
+                f"for text "
+                "that another tokenizer has split; the folder as --vocab_file gives that one, if it is computed here")
         if class_name is not None:
             return
 
@@ -78,8 +86,9 @@ def has_capitals(vocab: Iterable[str]) -> bool:
 def check_casing(path: str, vocab: Iterable[str], do_lower_case: bool) -> None:
     """Raises ValueError if text is to be lower-cased for a vocabulary with capitals, whose words would never occur."""
     if do_lower_case and has_capitals(vocab):
-        raise ValueError(f"{path}: more than 1 % of its entries have capital letters, but text is lower-cased; expected "
-                         "--do_lower_case=False (tokenizer.do_lower_case: false) beside it, or a lower-cased vocabulary")
+        raise ValueError(
+            f"{path}: more than 1 % of its entries have capital letters, but text is lower-cased; expected "
+            "--do_lower_case=False (tokenizer.do_lower_case: false) beside it, or a lower-cased vocabulary")
 
 
 def extend_vocab(vocab: Mapping[str, int], words: Iterable[str], grow: bool = True) -> tuple[list[str], dict[str, int]]:
@@ -93,7 +102,8 @@ def extend_vocab(vocab: Mapping[str, int], words: Iterable[str], grow: bool = Tr
     slots = [index for token, index in vocab.items() if UNUSED.fullmatch(token)]
     new = [word for word in dict.fromkeys(words) if word not in vocab]
     if len(new) > len(slots) and not grow:
-        raise ValueError(f"the vocabulary has {len(slots)} [unusedN] slots for {len(new)} new words; give fewer, or let it grow")
+        raise ValueError(
+            f"the vocabulary has {len(slots)} [unusedN] slots for {len(new)} new words; give fewer, or let it grow")
     ids = dict(zip(new, [*slots, *range(len(entries), len(entries) + len(new))]))
     entries += [""] * max(0, len(new) - len(slots))
     for word, index in ids.items():

@@ -63,8 +63,8 @@ def deleted_share(paths: Sequence[str]) -> float:
 def forget_rare_words(counts: Mapping[str, collections.Counter], most: int = MOST_DIFFERENT_WORDS) -> int:
     """Takes the rarest words out of the largest tables until there are at most `most` words; returns their occurrences.
 
-    Memory stays bounded over all languages together. What is forgotten was seen once (or twice, ...) in all the text before:
-    too rare to become a piece.
+    Memory stays bounded over all languages together. What is forgotten was seen once (or twice, ...) in all the text
+    before: too rare to become a piece.
     """
     forgotten = 0
     while sum(map(len, counts.values())) > most:
@@ -105,14 +105,14 @@ def unspelled_words(counts: Mapping[str, int], characters: Iterable[str]) -> dic
     return dict(sorted(lost.items(), key=lambda item: (-item[1], item[0])))
 
 
-def learn_pieces(counts: Mapping[str, float], size: int, min_frequency: int = 2, characters: Iterable[str] | None = None,
-                 true_counts: Mapping[str, int] | None = None) -> list[str]:
+def learn_pieces(counts: Mapping[str, float], size: int, min_frequency: int = 2,
+                 characters: Iterable[str] | None = None, true_counts: Mapping[str, int] | None = None) -> list[str]:
     """Returns at most `size` WordPieces: `characters` (default: all) alone and as `##c`, then merges in their order.
 
-    A word with another character is not learned from. Very many words are scaled down. If so, or if `counts` were smoothed
-    from `true_counts`, words that truly occur fewer than `min_frequency` times, or would then count less than half, give
-    their characters only. Deterministic. Raises ValueError if there is no word, or if the characters alone are more than
-    `size`.
+    A word with another character is not learned from. Very many words are scaled down. If so, or if `counts` were
+    smoothed from `true_counts`, words that truly occur fewer than `min_frequency` times, or would then count less than
+    half, give their characters only. Deterministic. Raises ValueError if there is no word, or if the characters alone
+    are more than `size`.
     """
     words = _spellable(counts)
     if not words:
@@ -121,15 +121,21 @@ def learn_pieces(counts: Mapping[str, float], size: int, min_frequency: int = 2,
     words = {word: count for word, count in sorted(words.items()) if letters.issuperset(word)}
     starts, continuing = sorted(letters), sorted({char for word in words for char in word[1:]})
     if len(starts) + len(continuing) > size:
-        raise ValueError(f"a vocabulary of {size} pieces cannot hold {len(starts)} characters and {len(continuing)} "
-                         "continuing ones; give a larger size (--vocab_size), fewer [unusedN] slots (--num_unused) or fewer characters "
-                         "(--character_coverage)")
+        raise ValueError(
+            f"a vocabulary of {size} pieces cannot hold {len(starts)} characters and {len(continuing)} "
+            "continuing ones; give a larger size (--vocab_size), fewer [unusedN] slots (--num_unused) or fewer "
+            "characters "
+            "(--character_coverage)")
     scale = min(1.0, MOST_WORDS / max(1, sum(words.values())))
     if true_counts is not None or scale < 1:
-        words = {word: count for word, count in words.items() if (true_counts or counts)[word] >= min_frequency and count * scale >= 0.5}
+        words = {
+            word: count
+            for word, count in words.items() if (true_counts or counts)[word] >= min_frequency and count * scale >= 0.5
+        }
     whole = {word: max(1, round(count * scale)) for word, count in words.items()}
     private = {char: chr(PRIVATE_START + index) for index, char in enumerate(continuing)}
-    merges = _learn_merges(_encoded_words(whole, private), starts + list(private.values()), size, max(1, round(min_frequency * scale)))
+    merges = _learn_merges(_encoded_words(whole, private), starts + list(private.values()), size,
+                           max(1, round(min_frequency * scale)))
     public = {code: char for char, code in private.items()}
     return [_decode_piece(piece, public) for piece in merges]
 
@@ -164,10 +170,12 @@ def _decode_piece(piece: str, public: Mapping[str, str]) -> str:
     return ("##" if piece[0] in public else "") + "".join(public.get(char, char) for char in piece)
 
 
-def choose_domain_words(counts: Mapping[str, int], tokenizer: FullTokenizer, most: int, min_frequency: int = 10) -> list[str]:
+def choose_domain_words(counts: Mapping[str, int], tokenizer: FullTokenizer, most: int,
+                        min_frequency: int = 10) -> list[str]:
     """Returns the words that would save the most tokens of the counted text as entries of the vocabulary, best first.
 
-    Each occurrence of a word saves one token less than the word has pieces; a word that cannot be spelled counts as two.
+    Each occurrence of a word saves one token less than the word has pieces; a word that cannot be spelled counts as
+    two.
     """
     saved = {}
     for word, count in counts.items():
@@ -177,6 +185,8 @@ def choose_domain_words(counts: Mapping[str, int], tokenizer: FullTokenizer, mos
 
 
 def make_vocab(pieces: Iterable[str], num_unused: int = 99) -> list[str]:
-    """Returns the lines of a vocabulary file: [PAD], [unused0...], the other special tokens, then pieces in their order."""
+    """Returns the lines of a vocabulary file: [PAD], [unused0...], the other special tokens, then pieces in their
+    order.
+    """
     unused = [f"[unused{number}]" for number in range(num_unused)]
     return list(dict.fromkeys([SPECIAL_TOKENS[0], *unused, *SPECIAL_TOKENS[1:], *pieces]))

@@ -8,11 +8,13 @@ from official_bert.files import BadText, read_lines
 from official_bert.text.tokenization import BasicTokenizer
 
 
-def read_vectors(path: str, words: Collection[str], lower: bool = False, on_bad_text: BadText = "error") -> dict[str, np.ndarray]:
-    """Reads the vectors of the `words` that are in a file, float64 [W] each; word2vec's first line (words, numbers) may be there.
+def read_vectors(path: str, words: Collection[str], lower: bool = False,
+                 on_bad_text: BadText = "error") -> dict[str, np.ndarray]:
+    """Reads the vectors of the `words` that are in a file, float64 [W] each; word2vec's first line (words, numbers) may
+    be there.
 
-    The file may be packed (`.gz`). With `lower`, words first lose capitals and accents, as a lower-cased vocabulary's have; of several
-    the first one counts, which is the most frequent in the published files.
+    The file may be packed (`.gz`). With `lower`, words first lose capitals and accents, as a lower-cased vocabulary's
+    have; of several the first one counts, which is the most frequent in the published files.
 
     Raises ValueError, naming the line, for a line with fewer numbers than the first, or with something else.
     """

@@ -42,10 +42,11 @@ def _holds_weights_alone(prefix: str) -> bool:
 
 
 class CheckpointFolder:
-    """The checkpoints `ckpt-N` of a run, N the step: writes them, restores the newest, keeps the last `keep` (None: all).
+    """The checkpoints `ckpt-N` of a run, N the step: writes them, restores the newest, keeps the last `keep` (None:
+    all).
 
-    Those of multiples of `keep_every` steps are kept for good. One at a time may be written in the background; whatever reads or
-    writes the folder's checkpoints then waits for it.
+    Those of multiples of `keep_every` steps are kept for good. One at a time may be written in the background; whatever
+    reads or writes the folder's checkpoints then waits for it.
 
     TensorFlow's `checkpoint` state file is written for other tools, and not read.
     """
@@ -58,7 +59,8 @@ class CheckpointFolder:
         self._last_step = -1  # of the checkpoint that was begun last
 
     def restore_newest(self) -> str | None:
-        """Restores everything from the newest readable checkpoint and returns its prefix, None if there are no checkpoints.
+        """Restores everything from the newest readable checkpoint and returns its prefix, None if there are no
+        checkpoints.
 
         Warns of each unreadable checkpoint. Raises ValueError if all are unreadable.
         """
@@ -68,8 +70,10 @@ class CheckpointFolder:
             if restore(self.checkpoint, prefix):
                 return prefix
         if prefixes and _holds_weights_alone(prefixes[0]):
-            raise ValueError(f"{self.folder}: expected the folder of a run, got weights alone, as convert_checkpoint and resize_checkpoint "
-                             "write them; --init_checkpoint takes them, with another --output_dir or, to evaluate, none")
+            raise ValueError(
+                f"{self.folder}: expected the folder of a run, got weights alone, as convert_checkpoint and "
+                f"resize_checkpoint "
+                "write them; --init_checkpoint takes them, with another --output_dir or, to evaluate, none")
         if prefixes:
             raise ValueError(f"{self.folder}: none of its {len(prefixes)} checkpoints can be read")
         return None
@@ -80,26 +84,33 @@ class CheckpointFolder:
         return next(iter(self.run.checkpoints()), "")
 
     def save(self, step: int, same: str = "") -> str:
-        """Writes the checkpoint of a step and returns its name; then removes old ones, and unreadable ones of later steps.
+        """Writes the checkpoint of a step and returns its name; then removes old ones, and unreadable ones of later
+        steps.
 
-        `same` is the prefix of a checkpoint with the same content: its files are shared if the disk can do so. Raises OSError if the
-        checkpoint cannot be written; earlier ones stay intact.
+        `same` is the prefix of a checkpoint with the same content: its files are shared if the disk can do so. Raises
+        OSError if the checkpoint cannot be written; earlier ones stay intact.
         """
         self.wait()
         return self._write(self.checkpoint, step, same)
 
     def save_in_background(self, snapshot: tf.train.Checkpoint, step: int, then: Callable[[str], None]) -> None:
-        """Begins to do what `save` does with a snapshot of the checkpoint; `then` is called with its name, in the same thread."""
+        """Begins to do what `save` does with a snapshot of the checkpoint; `then` is called with its name, in the same
+        thread.
+        """
         self.wait()
         self._last_step = step
         self._unfinished = self._writer.submit(lambda: then(self._write(snapshot, step)))
 
     def written(self, step: int) -> str:
-        """The prefix of the checkpoint of `step`, if it is the last one that this process has written in the background; else ""."""
+        """The prefix of the checkpoint of `step`, if it is the last one that this process has written in the
+        background; else "".
+        """
         return self.run.checkpoint(step) if self._last_step == step else ""
 
     def wait(self, only_if_done: bool = False) -> None:
-        """Waits until the checkpoint that is being written in the background is whole. Raises OSError if it could not be written."""
+        """Waits until the checkpoint that is being written in the background is whole. Raises OSError if it could not
+        be written.
+        """
         if (unfinished := self._unfinished) and (unfinished.done() or not only_if_done):
             self._unfinished = None
             unfinished.result()
@@ -114,7 +125,8 @@ class CheckpointFolder:
                 _flush(path)
         except (tf.errors.OpError, OSError) as error:
             _remove(prefix)
-            before = "those before it are intact" if self.run.checkpoints() else "none was written before it: the same command begins anew"
+            before = "those before it are intact" if self.run.checkpoints(
+            ) else "none was written before it: the same command begins anew"
             raise OSError(f"{self.folder}: the checkpoint of step {step} could not be written, {before}: "
                           f"{disk_full_reason(error) or ' '.join(str(error).split())}") from None
         self._remove_all_but_the_last(step)
@@ -166,7 +178,8 @@ def _flush(path: str) -> None:
 
 
 class BestCheckpoint:
-    """Keeps the checkpoint with the best value of a metric (`-` in front: less is better) in `best/` of a run's folder."""
+    """Keeps the checkpoint with the best value of a metric (`-` in front: less is better) in `best/` of a run's folder.
+    """
 
     def __init__(self, run: RunFolder, metric: str):
         self.run, self.folder, self.metric = run, run.best.path, metric.removeprefix("-")
@@ -174,13 +187,16 @@ class BestCheckpoint:
         self.record = run.best_record
 
     def keep_if_better(self, checkpoint: tf.train.Checkpoint, step: int, metrics: Mapping[str, float], phase: int = 0,
-                       batches: int = 0, saved: str = "", tuned: Mapping[str, Any] = types.MappingProxyType({})) -> bool:
-        """Writes the weights and what was `tuned` for them, then the metric, if it beats the best so far; returns whether it does.
+                       batches: int = 0, saved: str = "", tuned: Mapping[str,
+                                                                         Any] = types.MappingProxyType({})) -> bool:
+        """Writes the weights and what was `tuned` for them, then the metric, if it beats the best so far; returns
+        whether it does.
 
         Of equal metrics, the lower held-out loss is better: a small held-out set has many ties.
-        `saved` is the prefix of a checkpoint of this step, if the run has just written one: it is not stored twice. `phase` is the
-        first phase that is measured like this one, `batches` the number of batches measured, 0 for all. The best of a phase measured
-        otherwise, on other lengths say, or on another number of batches, is not comparable, and gives way.
+        `saved` is the prefix of a checkpoint of this step, if the run has just written one: it is not stored twice.
+        `phase` is the first phase that is measured like this one, `batches` the number of batches measured, 0 for all.
+        The best of a phase measured otherwise, on other lengths say, or on another number of batches, is not
+        comparable, and gives way.
         """
         if self.metric not in metrics:
             raise ValueError(f"best checkpoint: expected a metric among {sorted(metrics)}, got {self.metric!r}")
@@ -189,10 +205,12 @@ class BestCheckpoint:
         comparable = self.record and (self.record.get("phase", 0), self.record.get("batches")) == (phase, batches)
         if not math.isfinite(value):
             return False
-        if comparable and (self.sign * value, -loss) <= (self.sign * self.record["value"], -self.record.get("loss", -math.inf)):
+        if comparable and (self.sign * value, -loss) <= (self.sign * self.record["value"],
+                                                         -self.record.get("loss", -math.inf)):
             return False
         CheckpointFolder(checkpoint, self.run.best, keep=1).save(step, saved)
-        write_tuned(tuned, self.run.best.checkpoint(step))  # before the metric: after a kill in between, this evaluation is better again
+        # before the metric: after a kill in between, this evaluation is better again
+        write_tuned(tuned, self.run.best.checkpoint(step))
         self.record = {"metric": self.metric, "value": value, "step": step, "batches": batches} | (
             {"phase": phase} if phase else {}) | ({"loss": loss} if loss < math.inf and self.metric != "loss" else {})
         self.run.write_best_record(self.record)

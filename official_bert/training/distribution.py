@@ -1,4 +1,6 @@
-"""Distributed training: --strategy, --tpu_name, --worker_hosts to `tf.distribute`; precision, batches of replicas, lost workers."""
+"""Distributed training: --strategy, --tpu_name, --worker_hosts to `tf.distribute`; precision, batches of replicas, lost
+workers.
+"""
 
 from official_bert.command_line import error_in_one_line
 
@@ -37,7 +39,8 @@ class Workers(tf.distribute.MultiWorkerMirroredStrategy):
 
     def leave(self, error: object) -> None:
         """Tells the other workers why this one ends, and ends all computations with them that are under way."""
-        from tensorflow.python.eager import context  # no public call has this effect; TensorFlow's own failure handling uses this one
+        # no public call has this effect; TensorFlow's own failure handling uses this one
+        from tensorflow.python.eager import context
         self.meeting.leave(text := error_in_one_line(error))
         with contextlib.suppress(tf.errors.OpError):  # the others have ended too
             context.context().report_error_to_cluster(tf.errors.UNAVAILABLE, text[:LONGEST_REASON])
@@ -60,7 +63,9 @@ def make_strategy(placement: Placement) -> tf.distribute.Strategy:
         _split_cpu(placement.num_cpu_devices)
     if placement.strategy == "one_device":
         return tf.distribute.get_strategy()
-    makers: dict[str, Callable[[Placement], tf.distribute.Strategy]] = {"mirrored": _mirrored, "multi_worker": _multi_worker, "tpu": _tpu}
+    makers: dict[str, Callable[[Placement], tf.distribute.Strategy]] = {
+        "mirrored": _mirrored, "multi_worker": _multi_worker, "tpu": _tpu
+    }
     if placement.strategy not in makers:
         raise ValueError(f"--strategy: expected one of {list(STRATEGIES)}, got {placement.strategy!r}")
     return makers[placement.strategy](placement)
@@ -99,7 +104,9 @@ def _multi_worker(placement: Placement) -> tf.distribute.Strategy:
 
 @functools.cache  # once in the life of a process
 def _begin_together(placement: Placement) -> Meeting:
-    """Waits until all workers are about to make their strategy: TensorFlow would wait an hour for one that has ended meanwhile."""
+    """Waits until all workers are about to make their strategy: TensorFlow would wait an hour for one that has ended
+    meanwhile.
+    """
     meeting = join(placement)
     meeting.agree()
     return meeting
@@ -109,7 +116,8 @@ def _begin_together(placement: Placement) -> Meeting:
 def _tpu(placement: Placement) -> tf.distribute.Strategy:
     where = f"--tpu_name={placement.tpu_name}"
     resolver, hosts = _find_tpu(placement, where)
-    if silent := next((host for host in hosts if not answers(host)), ""):  # for which the connection would wait for minutes
+    # for which the connection would wait for minutes
+    if silent := next((host for host in hosts if not answers(host)), ""):
         raise ValueError(_unreachable(where, f"{silent} does not answer"))
     try:
         tf.config.experimental_connect_to_cluster(resolver)
@@ -132,7 +140,9 @@ def _find_tpu(placement: Placement, where: str) -> tuple[Any, list[str]]:
             resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
                 tpu=placement.tpu_name, zone=placement.tpu_zone or None, project=placement.gcp_project or None)
             results.put((resolver, [host for hosts in resolver.cluster_spec().as_dict().values() for host in hosts]))
-        except Exception as error:  # the libraries of the cloud have their own for missing credentials, unknown names, no network
+        except (
+            Exception
+        ) as error:  # the libraries of the cloud have their own for missing credentials, unknown names, no network
             results.put(error)
     threading.Thread(target=find, daemon=True).start()  # it may wait for an answer of the cloud that never comes
     try:
@@ -152,8 +162,13 @@ def _unreachable(where: str, error: object) -> str:
 
 
 def other_hosts(strategy: tf.distribute.TPUStrategy) -> list[str]:
-    """The processors of the other machines that have the strategy's TPUs, by TensorFlow's names; such a host runs no Python of ours."""
-    hosts = {tf.DeviceSpec.from_string(name).replace(device_type="CPU", device_index=0) for name in strategy.extended.worker_devices}
+    """The processors of the other machines that have the strategy's TPUs, by TensorFlow's names; such a host runs no
+    Python of ours.
+    """
+    hosts = {
+        tf.DeviceSpec.from_string(name).replace(device_type="CPU", device_index=0)
+        for name in strategy.extended.worker_devices
+    }
     return sorted(host.to_string() for host in hosts if host.job not in (None, "localhost"))
 
 
@@ -166,13 +181,18 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 def answering_scope(placement: Placement) -> contextlib.AbstractContextManager:
-    """The scope in which to build a model that answers: on the devices of a run; of several workers, on those of the one that answers."""
+    """The scope in which to build a model that answers: on the devices of a run; of several workers, on those of the
+    one that answers.
+    """
     return contextlib.nullcontext() if placement.strategy == "multi_worker" else make_strategy(placement).scope()
 
 
 def answering_strategy(model: keras.Model) -> tf.distribute.Strategy:
-    """The strategy with which a model answers: that of its variables, but a worker that answers does not wait for the others."""
-    strategy = getattr(model.variables[0].value, "distribute_strategy", tf.distribute.get_strategy())  # a plain variable has no such field
+    """The strategy with which a model answers: that of its variables, but a worker that answers does not wait for the
+    others.
+    """
+    # a plain variable has no such field
+    strategy = getattr(model.variables[0].value, "distribute_strategy", tf.distribute.get_strategy())
     return tf.distribute.get_strategy() if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) else strategy
 
 
@@ -184,9 +204,11 @@ def set_precision(name: str, tf32: bool = True) -> None:
 
 @contextlib.contextmanager
 def reporting_lost_workers(strategy: tf.distribute.Strategy, when: Callable[[], str]) -> Iterator[None]:
-    """Raises ValueError if another worker has ended with an error, which it names; OSError, with TensorFlow's cause, if it is lost.
+    """Raises ValueError if another worker has ended with an error, which it names; OSError, with TensorFlow's cause, if
+    it is lost.
 
-    `when` says at which step, for example. An error of this worker is told to the others, whose computations end at once.
+    `when` says at which step, for example. An error of this worker is told to the others, whose computations end at
+    once.
     """
     if not isinstance(strategy, Workers):
         yield
@@ -199,9 +221,11 @@ def reporting_lost_workers(strategy: tf.distribute.Strategy, when: Callable[[], 
         strategy.meeting.own_error = said or cause
         if said:
             raise ValueError(said) from None
-        raise OSError(f"{when()}: another worker no longer answers; start all of them again with the same command, and the run "
-                      f"continues from its newest checkpoint. That worker's own output says why it ended; here TensorFlow says: {cause}"
-                      ) from None
+        raise OSError(
+            f"{when()}: another worker no longer answers; start all of them again with the same command, and the run "
+            f"continues from its newest checkpoint. That worker's own output says why it ended; here TensorFlow says: "
+            f"{cause}"
+        ) from None
     except Exception as error:
         if not strategy.meeting.own_error:
             strategy.leave(error)
@@ -210,7 +234,9 @@ def reporting_lost_workers(strategy: tf.distribute.Strategy, when: Callable[[], 
 
 @contextlib.contextmanager
 def reporting_bad_rows(strategy: tf.distribute.Strategy, source: BatchSource) -> Iterator[None]:
-    """Tells the other workers of a row that cannot be read, while steps are computed: TensorFlow may wait for them forever instead."""
+    """Tells the other workers of a row that cannot be read, while steps are computed: TensorFlow may wait for them
+    forever instead.
+    """
     if not isinstance(strategy, Workers) or not isinstance(source, RecordSource):
         yield
         return
@@ -250,29 +276,36 @@ def of_first_worker(strategy: tf.distribute.Strategy, number: int) -> int:
 
 
 def check_same(strategy: tf.distribute.Strategy, what: str, value: Any) -> None:
-    """Raises ValueError unless all workers have the same value, of JSON types; all of them must ask. `what` says what it is.
+    """Raises ValueError unless all workers have the same value, of JSON types; all of them must ask. `what` says what
+    it is.
 
     Each worker makes its own updates: with another rate or other data, their weights would differ without a word.
     """
     number = zlib.crc32(json.dumps(value, sort_keys=True).encode())
     if sum_over_replicas(strategy, tf.constant(number, tf.int64)) != number * strategy.num_replicas_in_sync:
-        raise ValueError(f"--strategy=multi_worker: expected the same {what} on every worker, got another one on at least one of them")
+        raise ValueError(
+            f"--strategy=multi_worker: expected the same {what} on every worker, got another one on at least one of "
+            f"them"
+        )
 
 
 def check_batch(key: str, batch_size: int, strategy: tf.distribute.Strategy, accumulation_steps: int = 1) -> int:
-    """Returns the rows of one replica's micro-batch. Raises ValueError if the global batch `training.<key>` is not divisible."""
+    """Returns the rows of one replica's micro-batch. Raises ValueError if the global batch `training.<key>` is not
+    divisible.
+    """
     micro_batches = strategy.num_replicas_in_sync * accumulation_steps
     if batch_size < 1 or batch_size % micro_batches:
-        raise ValueError(f"config.training.{key}: expected a multiple of {strategy.num_replicas_in_sync} replicas times "
-                         f"{accumulation_steps} accumulation steps = {micro_batches}, got {batch_size}")
+        raise ValueError(
+            f"config.training.{key}: expected a multiple of {strategy.num_replicas_in_sync} replicas times "
+            f"{accumulation_steps} accumulation steps = {micro_batches}, got {batch_size}")
     return batch_size // micro_batches
 
 
 def distribute(source: BatchSource, strategy: tf.distribute.Strategy, start: int = 0, stop: int = 0) -> tf.data.Dataset:
     """Distributes the source's batches from `start` on: each replica gets its block of the rows of every global batch.
 
-    On other machines' TPUs, which need to know the end, up to `stop` (default: that of the first epoch). Raises ValueError for data
-    that only this machine can read.
+    On other machines' TPUs, which need to know the end, up to `stop` (default: that of the first epoch). Raises
+    ValueError for data that only this machine can read.
     """
     on_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
     if on_tpu and isinstance(source, ExampleSource):
@@ -281,7 +314,8 @@ def distribute(source: BatchSource, strategy: tf.distribute.Strategy, start: int
     hosts = other_hosts(strategy) if on_tpu else []
     if replicas == 1 and not hosts:
         return source.dataset(start)
-    read = on_hosts(source, hosts, start, stop or source.batches_per_epoch) if hosts else functools.partial(source.dataset, start)
+    read = on_hosts(source, hosts, start, stop or source.batches_per_epoch) if hosts else functools.partial(
+        source.dataset, start)
 
     def worker_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
         rows = source.batch_size // replicas
@@ -295,24 +329,32 @@ def on_hosts(source: BatchSource, hosts: Sequence[str], start: int, stop: int) -
     Raises ValueError for data that a host cannot read, naming both.
     """
     if not isinstance(source, RecordSource):
-        raise ValueError("--strategy=tpu: the TPUs of other machines train on records of pre-training alone; a task's rows are made by "
-                         "this process, for the TPU of this machine (--tpu_name=local)")
+        raise ValueError(
+            "--strategy=tpu: the TPUs of other machines train on records of pre-training alone; a task's rows are "
+            "made by "
+            "this process, for the TPU of this machine (--tpu_name=local)")
     if not source.cache_dir:
-        raise ValueError("--cache_dir: expected a folder that all hosts of the TPU read, such as gs://bucket/cache, for the order of the "
-                         "records, got none")
+        raise ValueError(
+            "--cache_dir: expected a folder that all hosts of the TPU read, such as gs://bucket/cache, for the order "
+            "of the "
+            "records, got none")
     reader = GraphReader(source, os.path.join(source.cache_dir, "record_orders"))
     reader.write_orders(start, stop)
     for host in hosts:
         if unread := reader.find_unread(host):
-            raise ValueError(f"{unread}: {host} cannot read it; records (--input_file) and --cache_dir must lie where all hosts of the TPU "
-                             "read them, such as gs://bucket")
+            raise ValueError(
+                f"{unread}: {host} cannot read it; records (--input_file) and --cache_dir must lie where all hosts of "
+                f"the TPU "
+                "read them, such as gs://bucket")
     return functools.partial(reader.dataset, start, stop)
 
 
 def over_batches(run: Any, source: BatchSource, strategy: tf.distribute.Strategy, limit: int = 0) -> Iterator[Any]:
-    """Yields what `run`, a `tf.function`, returns for each distributed batch of the source, or for its first `limit`."""
+    """Yields what `run`, a `tf.function`, returns for each distributed batch of the source, or for its first `limit`.
+    """
     dataset = distribute(source, strategy)
-    if strategy.num_replicas_in_sync == 1:  # one graph for all lengths, not one for the first and another for all others
+    # one graph for all lengths, not one for the first and another for all others
+    if strategy.num_replicas_in_sync == 1:
         run.get_concrete_function(dataset.element_spec)
     for _, batch in zip(range(limit or source.batches_per_epoch), dataset):
         yield run(batch)
@@ -320,7 +362,10 @@ def over_batches(run: Any, source: BatchSource, strategy: tf.distribute.Strategy
 
 def gather_replicas(strategy: tf.distribute.Strategy, values: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Gathers the replicas' rows to those of the global batch, in its order."""
-    return {name: value if strategy.num_replicas_in_sync == 1 else strategy.gather(value, axis=0) for name, value in values.items()}
+    return {
+        name: value if strategy.num_replicas_in_sync == 1 else strategy.gather(value, axis=0)
+        for name, value in values.items()
+    }
 
 
 def assign(strategy: tf.distribute.Strategy, variables: Iterable[tf.Variable], values: Iterable) -> None:
@@ -329,13 +374,17 @@ def assign(strategy: tf.distribute.Strategy, variables: Iterable[tf.Variable], v
         strategy.extended.update(variable, lambda copy, new: copy.assign(new), args=(value,), group=False)
 
 
-def update(strategy: tf.distribute.Strategy, function: Callable[..., None], variables: Sequence[tf.Variable], values: tuple) -> None:
-    """Calls `function` on every device with its copies of the variables and its part of the values, as `extended.update` does.
+def update(strategy: tf.distribute.Strategy, function: Callable[..., None], variables: Sequence[tf.Variable],
+           values: tuple) -> None:
+    """Calls `function` on every device with its copies of the variables and its part of the values, as
+    `extended.update` does.
 
     That would pass the first variable's copy only, and the others as a whole.
     """
     def update_copies(first: tf.Variable, *mine) -> None:
-        other_copies = [next(copy for copy in strategy.experimental_local_results(variable) if copy.device == first.device)
-                        for variable in variables[1:]]
+        other_copies = [
+            next(copy for copy in strategy.experimental_local_results(variable) if copy.device == first.device)
+            for variable in variables[1:]
+        ]
         function(first, *other_copies, *mine)
     strategy.extended.update(variables[0], update_copies, args=values, group=False)

@@ -27,14 +27,17 @@ from official_bert.training.trainer import EXACT_SHAPES, Trainer, real_rows
 POLL_SECONDS = 2.0
 NO_RUN = RunFolder("")
 DIVISION = ("options.dev_share", "options.train_share", "options.split_seed", "options.fold")  # of a training file
-MEANING = ("model.", "options.labels", "options.objective", "options.sentence_task", "options.sentence_loss")  # of the outputs
+# of the outputs
+MEANING = ("model.", "options.labels", "options.objective", "options.sentence_task", "options.sentence_loss")
 
 
 def measure(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
             report: Callable[[str], None] = print, best: bool = False) -> Measured:
-    """Measures the newest readable checkpoint of a run's folder, its `best` one, or `init_checkpoint`, on the task's evaluation data.
+    """Measures the newest readable checkpoint of a run's folder, its `best` one, or `init_checkpoint`, on the task's
+    evaluation data.
 
-    Raises ValueError if there is no evaluation data or no checkpoint, or if it lacks a weight of the model or has other classes.
+    Raises ValueError if there is no evaluation data or no checkpoint, or if it lacks a weight of the model or has other
+    classes.
     """
     run = RunFolder(local_copy(output_dir))
     digests = task.data_digests(files)
@@ -45,12 +48,17 @@ def measure(task: TaskBase, files: DataFiles, output_dir: str, placement: Placem
         if "eval" not in digests or folds:
             origins.check_same_run(task.config, place, DIVISION, task.Options)
         if origins.evaluates_on_training_file(digests, place):
-            report("the run was trained on the file that it is evaluated on; what is measured there says nothing about other data")
+            report(
+                "the run was trained on the file that it is evaluated on; what is measured there says nothing about "
+                "other data"
+            )
     trainer = _prepare(task, run, placement, init_checkpoint)
     if init_checkpoint:
         take_all(task, trainer.model, init_checkpoint, report)
         measured = _measure(trainer, task, files, report, start)
-        return dataclasses.replace(measured, metrics={name: value for name, value in measured.metrics.items() if name != "step"})
+        return dataclasses.replace(measured,
+                                   metrics={name: value
+                                            for name, value in measured.metrics.items() if name != "step"})
     best_checkpoint = BestCheckpoint(run, task.best_metric())
     if best and best_checkpoint.record:
         best_checkpoint.restore(trainer.checkpoint)
@@ -59,12 +67,13 @@ def measure(task: TaskBase, files: DataFiles, output_dir: str, placement: Placem
     return _measure(trainer, task, files, report, run)
 
 
-def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, idle_seconds: float = 3600.0,
-                          report: Callable[[str], None] = print) -> dict[str, float]:
-    """Evaluates each checkpoint that a run beside this one writes, in order, to its last step; returns the last metrics.
+def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement,
+                          idle_seconds: float = 3600.0, report: Callable[[str], None] = print) -> dict[str, float]:
+    """Evaluates each checkpoint that a run beside this one writes, in order, to its last step; returns the last
+    metrics.
 
-    Writes only `eval_log.jsonl` and TensorBoard's `eval` folder; started again, it continues after the last step in its log.
-    Also ends if no new checkpoint comes for `idle_seconds`.
+    Writes only `eval_log.jsonl` and TensorBoard's `eval` folder; started again, it continues after the last step in its
+    log. Also ends if no new checkpoint comes for `idle_seconds`.
     """
     work = WorkingFolder(output_dir)
     run = RunFolder(work.folder)
@@ -72,7 +81,8 @@ def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, pla
     total = total_steps(task.config)
     run.make()
     metrics = run.last_followed()
-    with contextlib.closing(Watcher(run, total, log_file=EVAL_LOG_FILE, board_folder=os.path.join(BOARD_FOLDER, "eval"))) as watcher:
+    with contextlib.closing(Watcher(run, total, log_file=EVAL_LOG_FILE, board_folder=os.path.join(BOARD_FOLDER,
+                                                                                                  "eval"))) as watcher:
         for prefix in _new_checkpoints(work, int(metrics.get("step", -1)), total, idle_seconds):
             if not checkpointing.restore(trainer.checkpoint, prefix):
                 continue  # removed or damaged meanwhile; a warning has been given
@@ -85,17 +95,20 @@ def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, pla
     return metrics
 
 
-def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[str], None] = print) -> checkpoints.Initialization:
+def take_all(task: TaskBase, model: keras.Model, path: str,
+             report: Callable[[str], None] = print) -> checkpoints.Initialization:
     """Takes all weights of a model from a checkpoint of any format; reports what was assumed about it.
 
-    Raises ValueError if one is missing, if the checkpoint's classes are not the task's, or if words of the vocabulary have no embedding.
+    Raises ValueError if one is missing, if the checkpoint's classes are not the task's, or if words of the vocabulary
+    have no embedding.
     """
     if vocab_file := task.config.tokenizer.vocab_file:
         loading.check_rows(vocab_file, task.config.model.vocab_size)
     result = checkpoints.initialize_from(model, path, task.classes)
     unneeded = () if task.reads_pooler(model) else "pooler/"  # which Hugging Face's files then lack
     if [name for name in result.new if not name.startswith(unneeded)]:
-        raise ValueError(f"--init_checkpoint={result.describe()}: expected a fine-tuned checkpoint, with every weight of the model")
+        raise ValueError(
+            f"--init_checkpoint={result.describe()}: expected a fine-tuned checkpoint, with every weight of the model")
     if result.unused:
         report(f"{result.origin}: not used: {', '.join(result.unused[:6])}{' ...' if len(result.unused) > 6 else ''}")
     if result.notes:
@@ -104,13 +117,16 @@ def take_all(task: TaskBase, model: keras.Model, path: str, report: Callable[[st
 
 
 def predict(task: TaskBase, model: keras.Model, source: BatchSource) -> list[dict[str, Any]]:
-    """Returns the task's predictions for each real row of a source, in its order, as NumPy values; the model's devices share each batch."""
+    """Returns the task's predictions for each real row of a source, in its order, as NumPy values; the model's devices
+    share each batch.
+    """
     return list(outputs_of(task.predictions, model, source))
 
 
 def outputs_of(choose: Callable[[Outputs, Batch], dict[str, tf.Tensor]], model: keras.Model,
                source: BatchSource) -> Iterator[dict[str, Any]]:
-    """Yields what `choose` takes of the model's outputs, for each real row of a source, in its order, as NumPy values."""
+    """Yields what `choose` takes of the model's outputs, for each real row of a source, in its order, as NumPy values.
+    """
     strategy = distribution.answering_strategy(model)
 
     def answer(local):
@@ -137,8 +153,8 @@ def _prepare(task: TaskBase, run: RunFolder, placement: Placement, init_checkpoi
 
 def _measure(trainer: Trainer, task: TaskBase, files: DataFiles, report: Callable[[str], None] = lambda _: None,
              run: RunFolder = NO_RUN) -> Measured:
-    """Measures the restored weights on the data of their step's phase; reports the notes about these, and whether the run in the
-    folder was trained on them.
+    """Measures the restored weights on the data of their step's phase; reports the notes about these, and whether the
+    run in the folder was trained on them.
     """
     step = trainer.steps_done
     with trainer.strategy.scope():
@@ -148,13 +164,17 @@ def _measure(trainer: Trainer, task: TaskBase, files: DataFiles, report: Callabl
     held_out = resolved.held_out
     assert held_out is not None
     if trained_on := origins.trained_on(held_out.source.content, run):
-        report(f"{', '.join(trained_on[:3])}: the run was trained on these data; what is measured there says nothing about others")
+        report(
+            f"{', '.join(trained_on[:3])}: the run was trained on these data; what is measured there says nothing "
+            f"about others"
+        )
     metrics, rows = trainer.evaluate(held_out.source, task.config.training.eval_steps)
     return Measured({"step": float(step)} | metrics | held_out.evaluate(rows), resolved, rows)
 
 
 def _new_checkpoints(work: WorkingFolder, after: int, total: int, idle_seconds: float) -> Iterator[str]:
-    """Yields the prefixes of checkpoints after step `after` as they come, to step `total` (0: unknown) or until idle."""
+    """Yields the prefixes of checkpoints after step `after` as they come, to step `total` (0: unknown) or until idle.
+    """
     changed = time.monotonic()
     while time.monotonic() - changed < idle_seconds and (not total or after < total):
         work.pull()

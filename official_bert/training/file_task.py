@@ -1,4 +1,6 @@
-"""Tasks on files: the steps from files to batches, which are the same in every family (open, check, divide, make batches)."""
+"""Tasks on files: the steps from files to batches, which are the same in every family (open, check, divide, make
+batches).
+"""
 
 import abc
 import dataclasses
@@ -25,7 +27,8 @@ class TrainingRows(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskRows:
-    """The rows of a task's files, in the form that the task reads them in; None (or nothing) for a step without data."""
+    """The rows of a task's files, in the form that the task reads them in; None (or nothing) for a step without data.
+    """
 
     train: Any = None  # `TrainingRows`
     held_out: Any = None
@@ -40,7 +43,8 @@ class FileTask(TaskBase):
     """
 
     inspector = "tools/inspect_data.py"
-    file_names: Mapping[str, Sequence[str]] = {}  # by `Use`, of the files in a --data_dir; the first that is there counts
+    # by `Use`, of the files in a --data_dir; the first that is there counts
+    file_names: Mapping[str, Sequence[str]] = {}
     may_hold_out: bool = True  # whether a part of the training rows can be evaluated on
 
     def path(self, files: DataFiles, use: Use) -> Source:
@@ -52,8 +56,9 @@ class FileTask(TaskBase):
         """Returns the training file. Raises ValueError if there is none."""
         if path := self.path(files, "train"):
             return path
-        raise ValueError(f"expected training data: --train_file, or one of {', '.join(self.file_names['train'])} in --data_dir "
-                         f"({files.data_dir or 'not given'})")
+        raise ValueError(
+            f"expected training data: --train_file, or one of {', '.join(self.file_names['train'])} in --data_dir "
+            f"({files.data_dir or 'not given'})")
 
     def eval_path(self, files: DataFiles) -> Source:
         """Returns the file to evaluate on; "" if there is none, and with folds."""
@@ -80,7 +85,9 @@ class FileTask(TaskBase):
         return self.read_file(path, "test") if (path := self.path(files, "test")) else None
 
     def check_rows(self, rows: TaskRows, files: DataFiles, steps: Steps) -> TaskRows:
-        """Checks what was read together, and returns it, with notes. Raises ValueError if nearly all rows held out are training rows."""
+        """Checks what was read together, and returns it, with notes. Raises ValueError if nearly all rows held out are
+        training rows.
+        """
         return rows
 
     def with_labels_of(self, train: Any) -> Self:
@@ -123,11 +130,12 @@ class FileTask(TaskBase):
         tests: Any = held_out
         if rows.tests is not rows.held_out:
             tests = task.make_tests(rows.tests, files, model) if rows.tests else None
-        return Resolved(task=task, model=model, train=train, held_out=held_out, tests=tests, notes=(*rows.notes, *notes),
-                        training_rows=task.described(rows.train) if rows.train else "")
+        return Resolved(task=task, model=model, train=train, held_out=held_out, tests=tests,
+                        notes=(*rows.notes, *notes), training_rows=task.described(rows.train) if rows.train else "")
 
     def read_rows(self, files: DataFiles, steps: Steps) -> tuple[Self, TaskRows]:
-        """Reads and checks the rows of all `steps`, those to evaluate on from a file of their own or as a part of the training file.
+        """Reads and checks the rows of all `steps`, those to evaluate on from a file of their own or as a part of the
+        training file.
 
         Returns the task with the labels found, and the rows.
         """

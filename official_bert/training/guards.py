@@ -22,10 +22,11 @@ class DivergedError(ValueError):
 
 
 def check_vocabulary(config: Config, run: RunFolder, init_checkpoint: str) -> None:
-    """Raises ValueError if there is a vocabulary, and it has ids without an embedding in the model, or capitals although text is
-    lower-cased.
+    """Raises ValueError if there is a vocabulary, and it has ids without an embedding in the model, or capitals
+    although text is lower-cased.
 
-    The run in a folder, or a checkpoint, whose own files say that text is lower-cased for such a vocabulary goes on with a warning.
+    The run in a folder, or a checkpoint, whose own files say that text is lower-cased for such a vocabulary goes on
+    with a warning.
     """
     if not (path := config.tokenizer.vocab_file):
         return
@@ -34,16 +35,21 @@ def check_vocabulary(config: Config, run: RunFolder, init_checkpoint: str) -> No
         return
     vocab, lower_case = load_vocab(path), config.tokenizer.do_lower_case
     if lower_case and has_capitals(vocab) and _lower_cases_already(path, run, init_checkpoint):
-        logging.warning("%s: more than 1 %% of its entries have capital letters, but text is lower-cased, as in earlier training", path)
+        logging.warning(
+            "%s: more than 1 %% of its entries have capital letters, but text is lower-cased, as in earlier training",
+            path)
     else:
         check_casing(path, vocab, lower_case)
 
 
 def _lower_cases_already(vocab_file: str, run: RunFolder, init_checkpoint: str) -> bool:
-    """Whether the files of the run in a folder say that text is lower-cased or, if there is none, those of the checkpoint."""
+    """Whether the files of the run in a folder say that text is lower-cased or, if there is none, those of the
+    checkpoint.
+    """
     if run.has_begun:
         return run.recorded_config().tokenizer.do_lower_case and run.casing_is_chosen
-    return bool(init_checkpoint and casing.is_lower_case(casing.with_vocabulary(formats.read(init_checkpoint), vocab_file)))
+    return bool(init_checkpoint
+                and casing.is_lower_case(casing.with_vocabulary(formats.read(init_checkpoint), vocab_file)))
 
 
 def check_patience(phases: Sequence[Phase]) -> None:
@@ -61,8 +67,10 @@ def check_patience(phases: Sequence[Phase]) -> None:
 def check_counted(training: TrainingConfig) -> None:
     """Raises ValueError if `training.patience` has no evaluations to count but the last one, whatever the data."""
     if training.patience and not (training.eval_every or training.eval_epochs):
-        raise ValueError(f"{_no_patience(training)}: it counts evaluations, and only the last weights are measured; training.eval_every or "
-                         "eval_epochs says when others are")
+        raise ValueError(
+            f"{_no_patience(training)}: it counts evaluations, and only the last weights are measured; "
+            f"training.eval_every or "
+            "eval_epochs says when others are")
 
 
 def _no_patience(training: TrainingConfig) -> str:
@@ -72,7 +80,10 @@ def _no_patience(training: TrainingConfig) -> str:
 def check_reinitialized(config: Config, init_checkpoint: str) -> None:
     """Raises ValueError for layers that are made anew although no checkpoint gives the others."""
     if config.training.reinitialize_layers and not init_checkpoint:
-        raise ValueError("config.training.reinitialize_layers: expected --init_checkpoint beside it; without one, all weights are new")
+        raise ValueError(
+            "config.training.reinitialize_layers: expected --init_checkpoint beside it; without one, all weights are "
+            "new"
+        )
 
 
 def is_finite(value: tf.Tensor) -> bool:
@@ -89,7 +100,8 @@ def watched(model: keras.Model, note: Callable[[str, tf.Tensor], None]) -> Itera
         def watched_call(*args, **kwargs):
             outputs = call(*args, **kwargs)
             for value in tf.nest.flatten(outputs):
-                note(layer.path or layer.name, value)  # a layer without weights may never be built, and then has no path
+                # a layer without weights may never be built, and then has no path
+                note(layer.path or layer.name, value)
             return outputs
         return watched_call
     for layer in layers:
@@ -102,8 +114,9 @@ def watched(model: keras.Model, note: Callable[[str, tf.Tensor], None]) -> Itera
 
 
 def first_bad_tensor(step: Step, weights: Tensors, batch: Batch, number: int, micro_batches: int) -> str:
-    """Names the first tensor of step `number` on a global batch that has NaN or infinity: a weight, an input, a layer's output,
-    a loss, or, in the order of the backward pass, a gradient. Repeats the step eagerly, micro-batch by micro-batch.
+    """Names the first tensor of step `number` on a global batch that has NaN or infinity: a weight, an input, a layer's
+    output, a loss, or, in the order of the backward pass, a gradient. Repeats the step eagerly, micro-batch by
+    micro-batch.
     """
     names = [variable.path for variable in step.model.trainable_variables]
     for name, value in [*zip((f"weight {name}" for name in names), weights), *batch.items()]:

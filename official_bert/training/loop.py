@@ -27,12 +27,13 @@ STOPPED = 75  # exit status after SIGTERM: saved, run the same command again to 
 
 
 def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placement, init_checkpoint: str = "",
-          profile_steps: str = "", steps: Steps = TRAIN_AND_EVALUATE, report: Callable[[str], None] = print) -> Measured:
+          profile_steps: str = "", steps: Steps = TRAIN_AND_EVALUATE, report: Callable[[str],
+                                                                                       None] = print) -> Measured:
     """Trains a task into a folder, or continues a run there.
 
-    First reports whether the run is fresh, initialised or resumed. `profile_steps` is `first:last`. Opens the data of all
-    `steps` before the first one. Raises ValueError, before the first step, if configuration, data or folder do not fit;
-    SystemExit with status 75 after SIGTERM, KeyboardInterrupt after SIGINT, once the run is saved.
+    First reports whether the run is fresh, initialised or resumed. `profile_steps` is `first:last`. Opens the data of
+    all `steps` before the first one. Raises ValueError, before the first step, if configuration, data or folder do not
+    fit; SystemExit with status 75 after SIGTERM, KeyboardInterrupt after SIGINT, once the run is saved.
     """
     began = clock.now()
     init_checkpoint = run_config.initial_checkpoint_of(task.config.training, init_checkpoint)
@@ -56,7 +57,8 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
             with contextlib.closing(Watcher(run, 0 if task.config.training.hours else plan.last, chief)) as watcher:
                 for name, text in notes.items():
                     watcher.note(trainer.steps_done, name, text)
-                training = Run(trainer, folder, watcher, plan.phases, profile, publish, clock.make_clock(trainer, watcher, began))
+                training = Run(trainer, folder, watcher, plan.phases, profile, publish,
+                               clock.make_clock(trainer, watcher, began))
                 return Measured(training.go(), plan.phases[-1].resolved, training.evaluations.predictions)
         finally:
             publish()
@@ -65,8 +67,8 @@ def train(task: TaskBase, files: DataFiles, output_dir: str, placement: Placemen
 class Run:
     """One training run, from its trainer's step to the last one."""
 
-    def __init__(self, trainer: Trainer, folder: CheckpointFolder, watcher: Watcher, phases: list[Phase], profile: Profile,
-                 publish: Callable[[], None], timer: NoClock):
+    def __init__(self, trainer: Trainer, folder: CheckpointFolder, watcher: Watcher, phases: list[Phase],
+                 profile: Profile, publish: Callable[[], None], timer: NoClock):
         self.trainer, self.folder, self.watcher, self.phases, self.profile = trainer, folder, watcher, phases, profile
         self.clock = timer
         self.publish = publish  # called when there is something new in the run's folder
@@ -155,7 +157,8 @@ class Run:
         steps_left = [every - step % every for every in events if every] + [last - step, self.settings.steps_per_loop]
         steps_left += [edge - step for edge in (*self.profile.edges, *self.recovery.spikes.edges) if edge > step]
         steps_left += [self.evaluations.next_due(step) - step]
-        # Each worker measures its own seconds, but all of them must see a spike after the same step, before another one begins.
+        # Each worker measures its own seconds, but all of them must see a spike after the same step, before another one
+        # begins.
         at_once = self.trainer.several_workers and self.settings.rewind_on_spike
         bound = int(self.clock.seconds_of_loop / seconds_a_step) if seconds_a_step and not at_once else 1
         return max(1, min(*steps_left, bound))
@@ -175,8 +178,15 @@ class Run:
         if step % self.settings.log_every == 0 or step == phase.last or stopping:
             self._write_log(phase, step)
         is_kept = bool(self.settings.keep_every) and step % self.settings.keep_every == 0
-        is_kept |= self.clock.limited and self.evaluations.is_due(step)  # which may take longer than the time that is left
-        if step % self.settings.save_every == 0 or is_kept or step == phase.last or stopping or self.signals.save_wanted:
+        # which may take longer than the time that is left
+        is_kept |= self.clock.limited and self.evaluations.is_due(step)
+        if (
+            step % self.settings.save_every == 0
+            or is_kept
+            or step == phase.last
+            or stopping
+            or self.signals.save_wanted
+        ):
             self.signals.save_wanted = False
             self.save()
         if stopping:
@@ -191,7 +201,8 @@ class Run:
         self.recovery.spikes.saving(self.trainer.steps_done)
         if self.watcher.enabled:
             began = clock.now()
-            self.folder.save_in_background(self.trainer.snapshot(), self.trainer.steps_done, lambda name: self._saved(name, began))
+            self.folder.save_in_background(self.trainer.snapshot(), self.trainer.steps_done,
+                                           lambda name: self._saved(name, began))
 
     def _save_unless_saved(self, step: int) -> None:
         if step_of(self.folder.newest()) != step:
@@ -218,6 +229,8 @@ class Run:
         if not self.evaluations.are_out_of_patience(step):
             return False
         self._save_unless_saved(step)
-        self.watcher.note(step, "stopped_early", f"at step {step} of {self.phases[-1].last}: {self.settings.patience} evaluations without "
-                          f"a better {self.evaluations.best.metric} (training.patience)")
+        self.watcher.note(
+            step, "stopped_early",
+            f"at step {step} of {self.phases[-1].last}: {self.settings.patience} evaluations without "
+            f"a better {self.evaluations.best.metric} (training.patience)")
         return True

@@ -1,7 +1,8 @@
-"""Losses of classifiers (cross-entropy, label smoothing, squared error) as (sum, weight): only the step divides, over the global batch.
+"""Losses of classifiers (cross-entropy, label smoothing, squared error) as (sum, weight): only the step divides, over
+the global batch.
 
-So N replicas, k micro-batches and one big batch are the same training. (2018 averaged the means of its shards, so tokens of
-a shard with few masks counted more.)
+So N replicas, k micro-batches and one big batch are the same training. (2018 averaged the means of its shards, so
+tokens of a shard with few masks counted more.)
 """
 
 from collections.abc import Mapping
@@ -12,11 +13,13 @@ MANY, BLOCKS = 4096, range(4, 65)  # logits that are searched by blocks, and int
 ABSENT = -1e9  # the logit of a label, or a choice, that a row does not have
 
 
-def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, smoothing: float = 0.0) -> tuple[tf.Tensor, tf.Tensor]:
-    """Weighted sum of -log softmax(logits)[label] and the sum of weights, in float32: logits [...,K], labels and weights [...].
+def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor,
+                  smoothing: float = 0.0) -> tuple[tf.Tensor, tf.Tensor]:
+    """Weighted sum of -log softmax(logits)[label] and the sum of weights, in float32: logits [...,K], labels and
+    weights [...].
 
-    With `smoothing` s, each of the K labels gets s / K of the target, and the row's own label the rest, 1 - s (Szegedy et al. 2016). A
-    logit of -1e9 stands for a label that the row does not have.
+    With `smoothing` s, each of the K labels gets s / K of the target, and the row's own label the rest, 1 - s (Szegedy
+    et al. 2016). A logit of -1e9 stands for a label that the row does not have.
     """
     logits = tf.cast(logits, tf.float32)
     losses = negative_log_likelihoods(logits, labels)
@@ -37,8 +40,9 @@ def weighted_sum(values: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.T
 def negative_log_likelihoods(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns -log softmax(logits)[label] of each row: logits [...,K] float32, labels [...] -> [...].
 
-    Takes fewer passes over the logits than TensorFlow's operation: a softmax, which also is the gradient but for one number a row, and
-    the place of the largest logit, which `accuracy` wants too. The probability there is at least 1 / K, so its logarithm loses no digits.
+    Takes fewer passes over the logits than TensorFlow's operation: a softmax, which also is the gradient but for one
+    number a row, and the place of the largest logit, which `accuracy` wants too. The probability there is at least 1 /
+    K, so its logarithm loses no digits.
     """
     targets = tf.cast(tf.reshape(labels, [-1]), tf.int32)
 
@@ -63,7 +67,8 @@ def as_rows(logits: tf.Tensor) -> tf.Tensor:
 def largest_places(rows: tf.Tensor) -> tf.Tensor:
     """Returns the place of the largest logit of each row, the first of equal ones: [rows,K] -> [rows].
 
-    Of many logits, first the block that has the largest: TensorFlow finds a maximum in half the time that it takes to find its place.
+    Of many logits, first the block that has the largest: TensorFlow finds a maximum in half the time that it takes to
+    find its place.
     """
     width = rows.shape[-1] or 0
     count = next((count for count in BLOCKS if width >= MANY and width % count == 0), 1)
@@ -74,11 +79,12 @@ def largest_places(rows: tf.Tensor) -> tf.Tensor:
     return block * (width // count) + tf.argmax(tf.gather(blocks, block, batch_dims=1), axis=-1, output_type=tf.int32)
 
 
-def binary_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, label_weights: tf.Tensor | float = 1.0,
-                         smoothing: float = 0.0) -> tuple[tf.Tensor, tf.Tensor]:
+def binary_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor,
+                         label_weights: tf.Tensor | float = 1.0, smoothing: float = 0.0) -> tuple[tf.Tensor, tf.Tensor]:
     """Mean over K independent labels, weighted sum over examples: logits and labels [B,K], weights [B].
 
-    `label_weights` [B,K] multiply the losses of single labels. With `smoothing` s, the targets 0 and 1 are s / 2 and 1 - s / 2.
+    `label_weights` [B,K] multiply the losses of single labels. With `smoothing` s, the targets 0 and 1 are s / 2 and 1
+    - s / 2.
     """
     labels = tf.cast(labels, tf.float32) * (1.0 - smoothing) + 0.5 * smoothing
     losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=tf.cast(logits, tf.float32)) * label_weights

@@ -1,11 +1,11 @@
 """Optimizers (AdamW, LAMB, StableAdamW): pure functions of tensors, and Keras optimizers around them.
 
-`adamw` is 2018's `AdamWeightDecayOptimizer`: no bias correction, epsilon 1e-6, decay of all weights except LayerNorm and
-biases. `adamw_bias_corrected` is AdamW as published (Loshchilov and Hutter, 2019), `lamb` is LAMB as published (You et al.,
-2020, algorithm 2): with bias correction, and with the decay inside the trust ratio. `stable_adamw` is AdamW as published
-with Adafactor's clipping of each weight's update (Wortsman et al., 2023, algorithm 2), as ModernBERT was trained. Updates of
-large weights are compiled by XLA, which takes a weight's numbers through memory a few times instead of many; once in a
-process for all weights of a shape, in every training.
+`adamw` is 2018's `AdamWeightDecayOptimizer`: no bias correction, epsilon 1e-6, decay of all weights except LayerNorm
+and biases. `adamw_bias_corrected` is AdamW as published (Loshchilov and Hutter, 2019), `lamb` is LAMB as published (You
+et al., 2020, algorithm 2): with bias correction, and with the decay inside the trust ratio. `stable_adamw` is AdamW as
+published with Adafactor's clipping of each weight's update (Wortsman et al., 2023, algorithm 2), as ModernBERT was
+trained. Updates of large weights are compiled by XLA, which takes a weight's numbers through memory a few times instead
+of many; once in a process for all weights of a shape, in every training.
 """
 
 import dataclasses
@@ -22,7 +22,8 @@ from official_bert.config import OptimizerConfig
 from official_bert.training.schedules.learning_rate import check_lengths, scheduled_rate
 
 READ_BY_UPDATE = ("name", "beta_1", "beta_2", "epsilon", "weight_decay_rate")  # fields of OptimizerConfig
-BLOCK = 2 ** 14  # numbers of a weight that are updated together on a CPU: with both moments and the gradient half a megabyte
+# numbers of a weight that are updated together on a CPU: with both moments and the gradient half a megabyte
+BLOCK = 2 ** 14
 NOT_DECAYED = re.compile(r"(LayerNorm|layer_norm|/bias$|_bias$)")  # 2018: ["LayerNorm", "layer_norm", "bias"]
 
 
@@ -66,7 +67,8 @@ def trust_ratio(weight: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
 
 
 def surprise(gradient: tf.Tensor, second: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """The root mean square of a weight's gradient over its expected size: above 1 if the gradients are larger than before.
+    """The root mean square of a weight's gradient over its expected size: above 1 if the gradients are larger than
+    before.
 
     The second moment follows a sudden growth of the gradients only after many steps; until then, updates are too large.
     `second` is bias-corrected. A gradient that was always 0 counts as 0.
@@ -89,15 +91,17 @@ class Decision(NamedTuple):
 
 
 def pure_update(rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """`update`, compiled: a function of tensors (weight, first, second, gradient, decision) -> (weight, first, second)."""
+    """`update`, compiled: a function of tensors (weight, first, second, gradient, decision) -> (weight, first, second).
+    """
     return _compiled(_updated, _read_fields(rule), shape, decayed)
 
 
 def update_in_place(rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool) -> Callable[..., None]:
-    """`update`, compiled: a function of variables (weight, first, second, gradient, decision), the first three of which it overwrites.
+    """`update`, compiled: a function of variables (weight, first, second, gradient, decision), the first three of which
+    it overwrites.
 
-    The variables are plain ones. A compiled function takes a `DistributedVariable` of the same shape for the one that it was traced
-    with (TensorFlow's `DistributedVariableTraceType`): pass the copy of one device.
+    The variables are plain ones. A compiled function takes a `DistributedVariable` of the same shape for the one that
+    it was traced with (TensorFlow's `DistributedVariableTraceType`): pass the copy of one device.
     """
     needs_norms = rule.name == "stable_adamw" or (rule.name == "lamb" and decayed)  # of whole weights
     whole = needs_norms or block_size(math.prod(shape)) < BLOCK / 16 or tf.config.list_logical_devices("GPU")
@@ -106,57 +110,67 @@ def update_in_place(rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool
 
 @functools.cache
 def block_size(size: int) -> int:
-    """The largest divisor of a weight's size that is at most BLOCK; 1 for a weight below that, for which blocks would not pay."""
+    """The largest divisor of a weight's size that is at most BLOCK; 1 for a weight below that, for which blocks would
+    not pay.
+    """
     return 1 if size <= BLOCK else next(block for block in range(BLOCK, 0, -1) if size % block == 0)
 
 
 def _read_fields(rule: OptimizerConfig) -> OptimizerConfig:
-    """The rule without what no update reads, so that trainings with other rates and schedules share a compiled function."""
+    """The rule without what no update reads, so that trainings with other rates and schedules share a compiled
+    function.
+    """
     return OptimizerConfig(**{name: getattr(rule, name) for name in READ_BY_UPDATE})
 
 
 @functools.cache
 def _compiled(function: Callable, rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool) -> Callable:
-    # A function for each shape: TensorFlow warns of one that is traced for many. Small weights lie in the cache of a CPU, where the third
-    # of a second that compiling a shape takes would not be won back.
+    # A function for each shape: TensorFlow warns of one that is traced for many. Small weights lie in the cache of a
+    # CPU, where the third of a second that compiling a shape takes would not be won back.
     large = math.prod(shape) > BLOCK or bool(tf.config.list_logical_devices("GPU"))
     return tf.function(functools.partial(function, rule, decayed), jit_compile=large or None, autograph=False)
 
 
-def _updated(rule: OptimizerConfig, decayed: bool, weight: tf.Tensor, first: tf.Tensor, second: tf.Tensor, gradient: tf.Tensor,
-             decision: Decision) -> tuple[tf.Tensor, ...]:
+def _updated(rule: OptimizerConfig, decayed: bool, weight: tf.Tensor, first: tf.Tensor, second: tf.Tensor,
+             gradient: tf.Tensor, decision: Decision) -> tuple[tf.Tensor, ...]:
     """Returns a weight and its moments after the step, unchanged if it is not taken."""
     new = _taken(rule, decayed, weight, first, second, gradient, decision)
     return tuple(tf.where(decision.taken, after, before) for after, before in zip(new, (weight, first, second)))
 
 
-def _taken(rule: OptimizerConfig, decayed: bool, weight: tf.Tensor, first: tf.Tensor, second: tf.Tensor, gradient: tf.Tensor,
-           decision: Decision) -> tuple[tf.Tensor, ...]:
+def _taken(rule: OptimizerConfig, decayed: bool, weight: tf.Tensor, first: tf.Tensor, second: tf.Tensor,
+           gradient: tf.Tensor, decision: Decision) -> tuple[tf.Tensor, ...]:
     """Returns a weight and its moments after a step that is taken."""
-    new, moments = update(rule, weight, gradient * decision.gradient_scale, Moments(first, second), decision.rate, decision.step, decayed)
+    new, moments = update(rule, weight, gradient * decision.gradient_scale, Moments(first, second), decision.rate,
+                          decision.step, decayed)
     return new, *moments
 
 
-def _overwrite(rule: OptimizerConfig, decayed: bool, weight: tf.Variable, first: tf.Variable, second: tf.Variable, gradient: tf.Tensor,
-               decision: Decision) -> None:
-    """Writes what `_updated` returns over a weight and its moments: compiled, its results lie in the memory of its inputs."""
+def _overwrite(rule: OptimizerConfig, decayed: bool, weight: tf.Variable, first: tf.Variable, second: tf.Variable,
+               gradient: tf.Tensor, decision: Decision) -> None:
+    """Writes what `_updated` returns over a weight and its moments: compiled, its results lie in the memory of its
+    inputs.
+    """
     new = _updated(rule, decayed, weight.read_value(), first.read_value(), second.read_value(), gradient, decision)
     for variable, value in zip((weight, first, second), new):
         variable.assign(value, read_value=False)
 
 
-def _overwrite_in_blocks(rule: OptimizerConfig, decayed: bool, weight: tf.Variable, first: tf.Variable, second: tf.Variable,
-                         gradient: tf.Tensor, decision: Decision) -> None:
+def _overwrite_in_blocks(rule: OptimizerConfig, decayed: bool, weight: tf.Variable, first: tf.Variable,
+                         second: tf.Variable, gradient: tf.Tensor, decision: Decision) -> None:
     """`_overwrite` for a CPU, block by block.
 
-    XLA makes three loops of an update, one for each result. If they write over what they read, they take their path without vectors, and a
-    large weight passes through memory three times. Here their results are blocks in the cache, which are copied into their places; the
-    condition keeps XLA from writing them there at once.
+    XLA makes three loops of an update, one for each result. If they write over what they read, they take their path
+    without vectors, and a large weight passes through memory three times. Here their results are blocks in the cache,
+    which are copied into their places; the condition keeps XLA from writing them there at once.
     """
     block = block_size(math.prod(gradient.shape))
     count = math.prod(gradient.shape) // block
-    arrays = [tf.TensorArray(tf.float32, count, element_shape=(block,)).unstack(tf.reshape(variable.read_value(), (count, block)))
-              for variable in (weight, first, second)]
+    arrays = [
+        tf.TensorArray(tf.float32, count,
+                       element_shape=(block,)).unstack(tf.reshape(variable.read_value(), (count, block)))
+        for variable in (weight, first, second)
+    ]
     gradients = tf.reshape(gradient, (count, block))
 
     def overwrite(index, *arrays):
@@ -173,13 +187,15 @@ def _overwrite_in_blocks(rule: OptimizerConfig, decayed: bool, weight: tf.Variab
 class BertOptimizer(keras.optimizers.Optimizer):
     """The optimizers above as a Keras optimizer, for `compile` or a loop of your own.
 
-    The schedule ends at `total_steps`. Clips the gradients as Keras passes them: under `tf.distribute`, clip them before.
+    The schedule ends at `total_steps`. Clips the gradients as Keras passes them: under `tf.distribute`, clip them
+    before.
     """
 
     def __init__(self, total_steps: int, optimizer: str = "adamw", peak_learning_rate: float = 1e-4,
                  schedule: str = "linear", power: float = 1.0, end_learning_rate: float = 0.0, warmup_steps: int = 0,
                  weight_decay_rate: float = 0.01, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-6,
-                 clip_norm: float = 1.0, name: str = "bert_optimizer", decay_steps: int = 0, decay_shape: str = "linear", **kwargs):
+                 clip_norm: float = 1.0, name: str = "bert_optimizer", decay_steps: int = 0,
+                 decay_shape: str = "linear", **kwargs):
         kwargs.pop("learning_rate", None)
         super().__init__(learning_rate=peak_learning_rate, name=name, **kwargs)
         self.total_steps = total_steps

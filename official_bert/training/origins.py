@@ -23,18 +23,23 @@ TEACHER = "teacher"  # the digest of its weights
 NAMED = 3  # files of a kind in a message
 
 
-def check_same_run(config: Config, run: RunFolder, sections: tuple[str, ...] = ("",), options: type | None = None) -> list[Difference]:
+def check_same_run(config: Config, run: RunFolder, sections: tuple[str, ...] = ("",),
+                   options: type | None = None) -> list[Difference]:
     """Returns the values that have changed since the run in the folder began, all of which may change.
 
-    An option that is left out has its default in the task's `options`. The casing may be chosen with the first vocabulary. Raises
-    ValueError, naming the keys, if values that begin with one of `sections` have changed and may not.
+    An option that is left out has its default in the task's `options`. The casing may be chosen with the first
+    vocabulary. Raises ValueError, naming the keys, if values that begin with one of `sections` have changed and may
+    not.
     """
     if not run.has_begun:
         return []
     every = differences(_completed(run.recorded_config(), options), _completed(config, options))
     free = () if run.casing_is_chosen else ("tokenizer.do_lower_case",)
-    wrong = [change for change in every if change.key.startswith(sections) and not may_change(change.key) and change.key not in free
-             and not (change.key == "phases" and _phases_may_follow(change.before, change.after, run.steps_done))]
+    wrong = [
+        change for change in every
+        if change.key.startswith(sections) and not may_change(change.key) and change.key not in free
+        and not (change.key == "phases" and _phases_may_follow(change.before, change.after, run.steps_done))
+    ]
     if wrong:
         raise run.another_run(f"another configuration ({'; '.join(change.describe() for change in wrong)})",
                               "give another folder, or the same values to resume it")
@@ -46,20 +51,26 @@ def _completed(config: Config, options: type | None) -> dict[str, Any]:
     plain = to_dict(config)
     defaults = json.dumps(defaults_of(options), default=dataclasses.asdict) if options else "{}"
     plain["options"] = merge(json.loads(defaults), plain["options"])
-    plain["phases"] = [phase | {"options": merge(plain["options"], phase["options"]),
-                                "batch_size": phase["batch_size"] or config.training.batch_size} for phase in plain["phases"]]
+    plain["phases"] = [
+        phase | {
+            "options": merge(plain["options"], phase["options"]), "batch_size": phase["batch_size"]
+            or config.training.batch_size
+        } for phase in plain["phases"]
+    ]
     return plain
 
 
 def _phases_may_follow(before: Sequence[Mapping], after: Sequence[Mapping], done: int) -> bool:
-    """Whether a run that has done so many steps may go on with other phases: with other steps of those to come, and with more.
+    """Whether a run that has done so many steps may go on with other phases: with other steps of those to come, and
+    with more.
 
     A phase that has been left must have its steps; accumulation is free.
     """
     free = {"steps": 0, "accumulation_steps": 0}
     first = 0
     for old, new in zip(before, after):
-        if {**old, **free} != {**new, **free} or (old["steps"] != new["steps"] and first + min(old["steps"], new["steps"]) < done):
+        if {**old, **free} != {**new, **free} or (old["steps"] != new["steps"]
+                                                  and first + min(old["steps"], new["steps"]) < done):
             return False
         first += old["steps"]
     return len(after) >= len(before) or first >= done
@@ -68,15 +79,16 @@ def _phases_may_follow(before: Sequence[Mapping], after: Sequence[Mapping], done
 def origin_of(config: Config, digests: Mapping[str, str], phases: Sequence[Phase]) -> dict[str, Any]:
     """Returns what a run is made of, as JSON types.
 
-    Its keys are `train` and `eval`, the digests of the task's files; without them `train_content` and `eval_content`, those of the
-    sources of batches (`eval_content` beside `train`: a part of the training file is held out); and
+    Its keys are `train` and `eval`, the digests of the task's files; without them `train_content` and `eval_content`,
+    those of the sources of batches (`eval_content` beside `train`: a part of the training file is held out); and
     `vocabulary`, the digest of the vocabulary's content.
     """
     origin: dict[str, Any] = dict(digests)
     if "train" not in digests:
         origin["train_content"] = _all([phase.source.content for phase in phases])
     if "eval" not in digests:
-        origin["eval_content"] = _all([phase.resolved.held_out.source.content for phase in phases if phase.resolved.held_out])
+        origin["eval_content"] = _all(
+            [phase.resolved.held_out.source.content for phase in phases if phase.resolved.held_out])
     if (student := phases[0].resolved.task.student) and student.teacher:
         origin[TEACHER] = student.teacher.digest
     if config.tokenizer.vocab_file:
@@ -86,7 +98,10 @@ def origin_of(config: Config, digests: Mapping[str, str], phases: Sequence[Phase
 
 def same_everywhere(config: Config, init_checkpoint: str) -> list:
     """What all workers of a run must have in common, as JSON types; the files may have other paths on each of them."""
-    return [to_dict(dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=""))), bool(init_checkpoint)]
+    return [
+        to_dict(dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=""))),
+        bool(init_checkpoint)
+    ]
 
 
 def _all(contents: Sequence[list]) -> list:
@@ -96,7 +111,8 @@ def _all(contents: Sequence[list]) -> list:
 
 
 def changes(origin: Mapping[str, Any], run: RunFolder) -> list[str]:
-    """Describes the differences to what the run in the folder is made of; [] if there are none, or nothing is recorded."""
+    """Describes the differences to what the run in the folder is made of; [] if there are none, or nothing is recorded.
+    """
     before = run.origin
     changed = [_describe(key, before[key], origin[key]) for key in changed_keys(before, origin)
                if not (key == START and _may_be_moved(before[key], origin[key]))]
@@ -111,8 +127,11 @@ def _may_be_moved(before: str, path: str) -> bool:
 
 
 def _other_division(before: Mapping[str, Any], origin: Mapping[str, Any]) -> list[str]:
-    """Says that a part of the training file is held out where none was, or the other way round: then the training rows are others."""
-    if "train" not in before or "train_content" in before or "vocabulary" not in origin:  # no whole origin of a fine-tuning
+    """Says that a part of the training file is held out where none was, or the other way round: then the training rows
+    are others.
+    """
+    # no whole origin of a fine-tuning
+    if "train" not in before or "train_content" in before or "vocabulary" not in origin:
         return []
     held_out = "eval_content" in before
     if held_out == ("eval_content" in origin):
@@ -127,7 +146,8 @@ def check_unchanged(origin: Mapping[str, Any], run: RunFolder) -> None:
 
 
 def check_held_out_part(digests: Mapping[str, str], run: RunFolder, folds: bool = False) -> None:
-    """Raises ValueError if an evaluation without a file of its own would hold out rows on which the run in the folder has trained.
+    """Raises ValueError if an evaluation without a file of its own would hold out rows on which the run in the folder
+    has trained.
 
     With `folds` a file of its own, which `--data_dir` may have, is not read.
     """
@@ -135,9 +155,15 @@ def check_held_out_part(digests: Mapping[str, str], run: RunFolder, folds: bool 
     if ("eval" in digests and not folds) or not {"train"} <= digests.keys() & before.keys():
         return
     if not {"eval_content", *(["eval"] if folds else [])} & before.keys():
-        raise ValueError(f"--output_dir={run.path}: its run held out no part of its training file; expected --eval_file to evaluate on")
+        raise ValueError(
+            f"--output_dir={run.path}: its run held out no part of its training file; expected --eval_file to "
+            f"evaluate on"
+        )
     if digests["train"] != before["train"]:
-        raise ValueError(f"--output_dir={run.path}: its run held out a part of another training file; expected that file, or --eval_file")
+        raise ValueError(
+            f"--output_dir={run.path}: its run held out a part of another training file; expected that file, or "
+            f"--eval_file"
+        )
 
 
 def trained_on(content: Sequence[list], run: RunFolder) -> list[str]:
@@ -158,7 +184,8 @@ def evaluates_otherwise(origin: Mapping[str, Any], run: RunFolder) -> bool:
 
 
 def write(origin: Mapping[str, Any], run: RunFolder, goes_on: bool = True) -> None:
-    """Records what the run is made of; if a run goes on there, keeps what was recorded of other keys, such as the initial checkpoint.
+    """Records what the run is made of; if a run goes on there, keeps what was recorded of other keys, such as the
+    initial checkpoint.
 
     What a run recorded that was killed before its first checkpoint says nothing about the one that begins now.
     """
@@ -181,7 +208,8 @@ def _describe(key: str, before: Any, after: Any) -> str:
     gone, new = ([item for item in some if item not in others] for some, others in ((before, after), (after, before)))
     if not gone and not new:
         return f"its {use} data in another order"
-    return f"other {use} data: " + ", ".join([*([f"{_some(gone)} there"] if gone else []), *([f"{_some(new)} here"] if new else [])])
+    return f"other {use} data: " + ", ".join(
+        [*([f"{_some(gone)} there"] if gone else []), *([f"{_some(new)} here"] if new else [])])
 
 
 def _some(items: Sequence[Any]) -> str:

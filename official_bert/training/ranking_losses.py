@@ -1,9 +1,11 @@
-"""Losses of search (contrastive, triplet, margin, listwise): a text and its right answer against wrong ones, as (sum, weight).
+"""Losses of search (contrastive, triplet, margin, listwise): a text and its right answer against wrong ones, as (sum,
+weight).
 
-A group is a number of rows, one after another, that lies whole in one micro-batch of one replica: so a loss over groups is the same in a
-global batch and in its parts. Scores are cosines divided by a temperature, or a reranker's logits.
+A group is a number of rows, one after another, that lies whole in one micro-batch of one replica: so a loss over groups
+is the same in a global batch and in its parts. Scores are cosines divided by a temperature, or a reranker's logits.
 
-B rows, G rows of a group, T texts of a row (anchor, positive, negatives), C = G * (T - 1) candidates of a group, D numbers of a vector.
+B rows, G rows of a group, T texts of a row (anchor, positive, negatives), C = G * (T - 1) candidates of a group, D
+numbers of a vector.
 """
 
 import tensorflow as tf
@@ -17,10 +19,12 @@ Fraction = tuple[tf.Tensor, tf.Tensor]
 
 def group_logits(vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group_size: int,
                  temperature: float) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compares the anchor of each row with all positives and negatives of its group: logits [B,C], and the place of the positive [B].
+    """Compares the anchor of each row with all positives and negatives of its group: logits [B,C], and the place of the
+    positive [B].
 
-    vectors [B,T,D] of length 1; `texts` [B,T] are numbers, equal for equal texts; weights [B]. Not a candidate (`ABSENT`) is a text of a
-    row of weight 0, a missing text, the anchor itself, and a positive of the same anchor in any row of the group.
+    vectors [B,T,D] of length 1; `texts` [B,T] are numbers, equal for equal texts; weights [B]. Not a candidate
+    (`ABSENT`) is a text of a row of weight 0, a missing text, the anchor itself, and a positive of the same anchor in
+    any row of the group.
     """
     anchors, positives, candidates = _numbers(texts, group_size)
     same_anchor = anchors[:, :, None] == anchors[:, None]                                 # [B/G,G,G]
@@ -37,7 +41,9 @@ def group_logits(vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group
 
 def reverse_logits(vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group_size: int,
                    temperature: float) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compares the positive of each row with all anchors of its group: logits [B,G], and the place of the row's own anchor [B]."""
+    """Compares the positive of each row with all anchors of its group: logits [B,G], and the place of the row's own
+    anchor [B].
+    """
     anchors, positives, _ = _numbers(texts, group_size)
     same_anchor = anchors[:, :, None] == anchors[:, None]
     is_positive = _joined(positives[:, :, None] == positives[:, None], same_anchor)             # [B/G,G,G]
@@ -49,13 +55,15 @@ def reverse_logits(vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, gro
 
 def contrastive(vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group_size: int, temperature: float,
                 both_directions: bool = False) -> Fraction:
-    """Cross-entropy of the positive among the candidates (InfoNCE, van den Oord et al. 2018), inputs as of `group_logits`.
+    """Cross-entropy of the positive among the candidates (InfoNCE, van den Oord et al. 2018), inputs as of
+    `group_logits`.
 
     With `both_directions`, the mean of it and of that of the anchor among the anchors (Radford et al. 2021).
     """
     total, weight = cross_entropy(*group_logits(vectors, texts, weights, group_size, temperature), weights)
     if both_directions:
-        total = (total + cross_entropy(*reverse_logits(vectors, texts, weights, group_size, temperature), weights)[0]) / 2.0
+        total = (total
+                 + cross_entropy(*reverse_logits(vectors, texts, weights, group_size, temperature), weights)[0]) / 2.0
     return total, weight
 
 
@@ -68,7 +76,9 @@ def triplet(scores: tf.Tensor, present: tf.Tensor, weights: tf.Tensor, margin: f
 
 
 def margin_mse(scores: tf.Tensor, teacher: tf.Tensor, present: tf.Tensor, weights: tf.Tensor) -> Fraction:
-    """Mean over the negatives of the squared difference of margins, positive minus negative, to the teacher's (Hofstätter et al. 2020)."""
+    """Mean over the negatives of the squared difference of margins, positive minus negative, to the teacher's
+    (Hofstätter et al. 2020).
+    """
     margins, teacher_margins = (values[:, :1] - values[:, 1:] for values in (scores, tf.cast(teacher, tf.float32)))
     return _mean_of_negatives(tf.math.squared_difference(margins, teacher_margins), present, weights)
 
@@ -79,11 +89,13 @@ def kl_divergence(scores: tf.Tensor, teacher: tf.Tensor, present: tf.Tensor, wei
 
 
 def cosent(cosines: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, group_size: int, temperature: float) -> Fraction:
-    """log(1 + sum of exp((cosine of the less similar pair - that of the more similar) / temperature)) over all pairs of rows of a group.
+    """log(1 + sum of exp((cosine of the less similar pair - that of the more similar) / temperature)) over all pairs of
+    rows of a group.
 
     All [B]: Su 2022. Each group counts with its real rows.
     """
-    values, scores, real = (tf.reshape(tf.cast(part, tf.float32), (-1, group_size)) for part in (cosines, targets, weights))
+    values, scores, real = (tf.reshape(tf.cast(part, tf.float32), (-1, group_size))
+                            for part in (cosines, targets, weights))
     ordered = (scores[:, :, None] > scores[:, None]) & ((real[:, :, None] * real[:, None]) > 0.0)
     differences = tf.where(ordered, (values[:, None] - values[:, :, None]) / temperature, ABSENT)
     flat = tf.reshape(differences, (-1, group_size * group_size))
@@ -99,7 +111,9 @@ def pointwise(scores: tf.Tensor, labels: tf.Tensor, present: tf.Tensor, weights:
 
 
 def pairwise(scores: tf.Tensor, labels: tf.Tensor, present: tf.Tensor, weights: tf.Tensor) -> Fraction:
-    """Mean over a row's pairs of a more and a less relevant text of log(1 + exp(less - more)) (RankNet, Burges et al. 2005)."""
+    """Mean over a row's pairs of a more and a less relevant text of log(1 + exp(less - more)) (RankNet, Burges et al.
+    2005).
+    """
     labels = tf.cast(labels, tf.float32)
     pairs = (labels[:, :, None] > labels[:, None]) & present[:, :, None] & present[:, None]    # [B,C,C]
     each = tf.nn.softplus(scores[:, None] - scores[:, :, None])
@@ -108,7 +122,9 @@ def pairwise(scores: tf.Tensor, labels: tf.Tensor, present: tf.Tensor, weights: 
 
 
 def listwise(scores: tf.Tensor, labels: tf.Tensor, present: tf.Tensor, weights: tf.Tensor) -> Fraction:
-    """Cross-entropy of the softmax of a row's scores with its labels, scaled to the sum 1 (ListNet, Cao et al. 2007, with linear gains)."""
+    """Cross-entropy of the softmax of a row's scores with its labels, scaled to the sum 1 (ListNet, Cao et al. 2007,
+    with linear gains).
+    """
     shares = tf.where(present, tf.cast(labels, tf.float32), 0.0)
     shares = tf.math.divide_no_nan(shares, tf.reduce_sum(shares, axis=-1, keepdims=True))
     logs = tf.nn.log_softmax(tf.where(present, scores, ABSENT))

@@ -24,8 +24,10 @@ NOT_FOUND = "(not found)"  # in place of a passage
 class RankingTask(FileTask):
     """A task on tables, or on a collection (BEIR); its `options` are `TableOptions` with `training_columns`."""
 
-    file_names = {name: (*(f"{name}{suffix}" for suffix in tables.SUFFIXES), f"qrels/{name}.tsv") for name in ("train", "dev")} | {
-        "test": tuple(f"test{suffix}" for suffix in tables.SUFFIXES)}
+    file_names = {
+        name: (*(f"{name}{suffix}" for suffix in tables.SUFFIXES), f"qrels/{name}.tsv")
+        for name in ("train", "dev")
+    } | {"test": tuple(f"test{suffix}" for suffix in tables.SUFFIXES)}
     of_tables: ClassVar[Sequence[str]] = ()  # options that are not read of a collection
 
     def data(self, files):
@@ -78,11 +80,14 @@ class Rankings(abc.ABC):
     source: ExampleSource
     queries: Sequence[str]
     passages: Sequence[Sequence[str]]  # that each query ranks
-    relevant: Sequence[Mapping[int, int]]  # the grades of each query's answers, by number; those that it does not rank are below 0
+    # the grades of each query's answers, by number; those that it does not rank are below 0
+    relevant: Sequence[Mapping[int, int]]
 
     @abc.abstractmethod
     def rankings(self, predictions: Predictions) -> list[list[int]]:
-        """Returns the numbers of each query's passages, best first. Raises ValueError unless every passage has a prediction."""
+        """Returns the numbers of each query's passages, best first. Raises ValueError unless every passage has a
+        prediction.
+        """
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Computes nDCG@10, MRR@10, MAP and recall."""
@@ -91,8 +96,11 @@ class Rankings(abc.ABC):
     def examine(self, predictions: Predictions) -> list[Section]:
         """Returns the queries that fare worst."""
         rankings = self.rankings(predictions)
-        answers = [next((passages[number] for number in sorted(grades, key=lambda number: (-grades[number], number)) if number >= 0),
-                        NOT_FOUND) for passages, grades in zip(self.passages, self.relevant)]
+        answers = [
+            next((passages[number]
+                  for number in sorted(grades, key=lambda number: (-grades[number], number)) if number >= 0), NOT_FOUND)
+            for passages, grades in zip(self.passages, self.relevant)
+        ]
         nearest = [passages[ranking[0]] if ranking else NOT_FOUND for passages, ranking in zip(self.passages, rankings)]
         return [measures.worst_queries(self.queries, measures.measure(rankings, self.relevant), answers, nearest)]
 
@@ -108,4 +116,5 @@ def require_negatives(rows: LabelledTexts, path: Source, expected: str, remedy: 
     """Raises ValueError, with what is `expected`, for a row without negatives."""
     lacking = [not negatives for negatives in rows.choices or [()] * len(rows)]
     if any(lacking):
-        raise ValueError(f"{path}: row {lacking.index(True) + 1}: expected {expected} ({sum(lacking)} such rows){remedy}")
+        raise ValueError(
+            f"{path}: row {lacking.index(True) + 1}: expected {expected} ({sum(lacking)} such rows){remedy}")

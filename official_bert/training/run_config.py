@@ -26,21 +26,24 @@ from official_bert.text.loading import VOCAB_FILE
 
 TEACHER = "config.training.teacher"
 # Pairs: a key, and the key that replaces it unless 0.
-OVERRIDDEN_BY = (("training.steps", "training.hours"), ("training.epochs", "training.hours"), ("training.epochs", "training.steps"),
-                 ("training.eval_epochs", "training.eval_every"),
-                 ("optimizer.warmup_proportion", "optimizer.warmup_steps"), ("optimizer.decay_proportion", "optimizer.decay_steps"))
+OVERRIDDEN_BY = (("training.steps", "training.hours"), ("training.epochs", "training.hours"),
+                 ("training.epochs", "training.steps"), ("training.eval_epochs", "training.eval_every"),
+                 ("optimizer.warmup_proportion", "optimizer.warmup_steps"), ("optimizer.decay_proportion",
+                                                                             "optimizer.decay_steps"))
 DEFAULTS: Mapping[str, Any] = merge(FINE_TUNING, {
     "training": {"keep_checkpoints": 1, "eval_epochs": 1.0, "answer_with": "best", "report": True}})
 
 
-def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: str = "", pretraining: bool = False) -> CheckpointValues:
-    """Returns the configuration values in a checkpoint's files: the model, the vocabulary (unless one is given), the casing.
+def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: str = "",
+                      pretraining: bool = False) -> CheckpointValues:
+    """Returns the configuration values in a checkpoint's files: the model, the vocabulary (unless one is given), the
+    casing.
 
-    For `pretraining` also the objective of one that predicts the next token or tells replaced ones, and the sentence task of one that
-    learned the order of sentences: training goes on with them unless it is told otherwise.
+    For `pretraining` also the objective of one that predicts the next token or tells replaced ones, and the sentence
+    task of one that learned the order of sentences: training goes on with them unless it is told otherwise.
 
-    If `output_dir` has a run, they come from its configuration, because the checkpoint may be gone. Raises ValueError if there is no
-    checkpoint, or if the vocabulary is not of its casing.
+    If `output_dir` has a run, they come from its configuration, because the checkpoint may be gone. Raises ValueError
+    if there is no checkpoint, or if the vocabulary is not of its casing.
     """
     if not init_checkpoint:
         return CheckpointValues({})
@@ -59,24 +62,29 @@ def checkpoint_values(init_checkpoint: str, output_dir: str = "", vocab_file: st
     lower_case = casing.is_lower_case(casing.with_vocabulary(stored, vocab_file))
     tokenizer = {"vocab_file": formats.vocab_file_of(stored), "do_lower_case": lower_case}
     tokenizer_values = {key: value for key, value in tokenizer.items() if value not in ("", None)}
-    objective = _objectives({"objective": stored.objective, **stored.objective_options}, stored.sentence_task) if pretraining else {}
+    objective = _objectives({"objective": stored.objective, **stored.objective_options},
+                            stored.sentence_task) if pretraining else {}
     return CheckpointValues(model | {"tokenizer": tokenizer_values} | objective, f"--init_checkpoint={stored.origin}")
 
 
-def of_training(sources: ConfigSources, init_checkpoint: str, run: RunFolder, defaults: Mapping[str, Any] | None = DEFAULTS,
-                report: Callable[[str], None] = print, pretraining: bool = False) -> Config:
-    """Returns the configuration of a training from what a user gives, the checkpoint that it begins with, and its vocabulary.
+def of_training(sources: ConfigSources, init_checkpoint: str, run: RunFolder,
+                defaults: Mapping[str, Any] | None = DEFAULTS, report: Callable[[str], None] = print,
+                pretraining: bool = False) -> Config:
+    """Returns the configuration of a training from what a user gives, the checkpoint that it begins with, and its
+    vocabulary.
 
     Raises ValueError as `resolve_config` and `checkpoint_values` do.
     """
     inherited, asked = sources.read()
     vocab_file = build(TokenizerConfig, asked.get("tokenizer", {}), "config.tokenizer").vocab_file
     checkpoint = _first_values(merge(inherited, asked), init_checkpoint, run.path, vocab_file, pretraining)
-    return resolve_config(sources, defaults=defaults, checkpoint=checkpoint, report=report, count_entries=counter_of_entries(run))
+    return resolve_config(sources, defaults=defaults, checkpoint=checkpoint, report=report,
+                          count_entries=counter_of_entries(run))
 
 
 def _first_values(values: Mapping[str, Any], init_checkpoint: str, *of_run: Any) -> CheckpointValues:
-    """Returns `checkpoint_values` of `init_checkpoint`, or of the layers of its teacher that `values`, a configuration, names.
+    """Returns `checkpoint_values` of `init_checkpoint`, or of the layers of its teacher that `values`, a configuration,
+    names.
 
     Raises ValueError as that does, and if there are both.
     """
@@ -94,21 +102,26 @@ def _first_values(values: Mapping[str, Any], init_checkpoint: str, *of_run: Any)
 
 
 def initial_checkpoint_of(training: TrainingConfig, init_checkpoint: str) -> str:
-    """Returns the checkpoint that gives a run's first weights: `init_checkpoint` or, for a student of some layers, its teacher.
+    """Returns the checkpoint that gives a run's first weights: `init_checkpoint` or, for a student of some layers, its
+    teacher.
 
     Raises ValueError if there are both.
     """
     if not (layers := training.distillation.layers):
         return init_checkpoint
     if init_checkpoint not in ("", training.teacher):
-        raise ValueError(f"--init_checkpoint={init_checkpoint}: expected none beside training.distillation.student_layers, because layers "
-                         f"{', '.join(map(str, layers))} of {training.teacher} give the weights")
+        raise ValueError(
+            f"--init_checkpoint={init_checkpoint}: expected none beside training.distillation.student_layers, because "
+            f"layers "
+            f"{', '.join(map(str, layers))} of {training.teacher} give the weights")
     return training.teacher
 
 
 @contextlib.contextmanager
 def named_as_teacher(is_teacher: bool = True) -> Iterator[None]:
-    """Errors about a checkpoint, which name --init_checkpoint, name training.teacher instead if the checkpoint `is_teacher`."""
+    """Errors about a checkpoint, which name --init_checkpoint, name training.teacher instead if the checkpoint
+    `is_teacher`.
+    """
     try:
         yield
     except ValueError as error:
@@ -126,7 +139,9 @@ def counter_of_entries(run: RunFolder) -> Callable[[str], int]:
 
 
 def _objectives(options: Mapping[str, Any], sentence_task: str) -> dict[str, Any]:
-    """The values of what a model of pre-training has learned, as far as they are not the defaults; `options` are those of its run."""
+    """The values of what a model of pre-training has learned, as far as they are not the defaults; `options` are those
+    of its run.
+    """
     others = options.get("objective", "") not in ("", "masked_lm")
     values = {key: options[key] for key in ("objective", *generators.OPTIONS) if key in options} if others else {}
     if sentence_task == "sop":
@@ -149,8 +164,8 @@ def with_classes_of(config: Config, init_checkpoint: str) -> Config:
 
 
 def with_objective_of(config: Config, init_checkpoint: str, report: Callable[[str], None] = print) -> Config:
-    """A configuration, to evaluate pre-training on a checkpoint: with its objective and its task about sentences, or without one if it
-    has no head for it.
+    """A configuration, to evaluate pre-training on a checkpoint: with its objective and its task about sentences, or
+    without one if it has no head for it.
     """
     stored, options = formats.read(init_checkpoint), config.options
     if stored.objective not in ("", options.get("objective", "masked_lm")):
@@ -166,7 +181,8 @@ def with_objective_of(config: Config, init_checkpoint: str, report: Callable[[st
 
 
 def with_vocabulary_of(config: Config, run: RunFolder, may_change: bool = False) -> Config:
-    """A configuration, to evaluate the run in a folder: with its vocabulary and casing, unless another vocabulary `may_change` them.
+    """A configuration, to evaluate the run in a folder: with its vocabulary and casing, unless another vocabulary
+    `may_change` them.
 
     Raises ValueError for another vocabulary or casing than that of the run.
     """
@@ -178,23 +194,30 @@ def with_vocabulary_of(config: Config, run: RunFolder, may_change: bool = False)
     if not may_change:
         if loading.digest(path) != loading.digest(begun.tokenizer.vocab_file) and (
                 loading.entries(path) != loading.entries(begun.tokenizer.vocab_file)):
-            raise run.another_run(f"another vocabulary than {path}", "leave --vocab_file out to evaluate with the run's own")
+            raise run.another_run(f"another vocabulary than {path}",
+                                  "leave --vocab_file out to evaluate with the run's own")
         casing.agreed(begun.tokenizer.do_lower_case, config.tokenizer.do_lower_case, run.path)
     return config
 
 
 def refuse_overridden(config: Config, keys: Iterable[str]) -> None:
-    """Raises ValueError for one of `keys`, those of flags and --set, that does nothing because another one of the configuration counts."""
+    """Raises ValueError for one of `keys`, those of flags and --set, that does nothing because another one of the
+    configuration counts.
+    """
     for unread, counts in OVERRIDDEN_BY:
-        value, counting_value = (getattr(getattr(config, section), name) for section, name in (key.split(".") for key in (unread, counts)))
+        value, counting_value = (getattr(getattr(config, section), name)
+                                 for section, name in (key.split(".") for key in (unread, counts)))
         if unread in keys:
             refuse_unused(f"config.{unread}", value, 0, f"config.{counts} 0 (not {counting_value})", not counting_value)
 
 
 def require_vocabulary(config: Config, init_checkpoint: str, begins: bool = False) -> None:
-    """Raises ValueError if no vocabulary is given: without a checkpoint, a run that `begins` lacks one, which would have a vocabulary."""
+    """Raises ValueError if no vocabulary is given: without a checkpoint, a run that `begins` lacks one, which would
+    have a vocabulary.
+    """
     if not config.tokenizer.vocab_file and begins and not init_checkpoint:
         raise ValueError("--init_checkpoint: expected the BERT to begin with, a path or a name of a hub such "
                          "as google-bert/bert-base-uncased; --vocab_file alone begins with random weights")
     if not config.tokenizer.vocab_file:
-        raise ValueError(f"--vocab_file: expected the vocabulary of the checkpoint (there is no {VOCAB_FILE} beside it)")
+        raise ValueError(
+            f"--vocab_file: expected the vocabulary of the checkpoint (there is no {VOCAB_FILE} beside it)")

@@ -33,9 +33,10 @@ from official_bert.training.task import (
 def _forgotten_gradients() -> Iterator[None]:
     """Forgets the gradients that graphs made meanwhile have registered, once nothing trains any more.
 
-    TensorFlow registers each use of `tf.custom_gradient` in a graph for good, and with it the graph and its variables: a search of twenty
-    runs would hold the weights and moments of all. No public call removes an entry. Gradients in graphs of tensors alone hold no
-    variables, but TensorFlow's optimizer then adds numbers in another order: the last digits of a training would change.
+    TensorFlow registers each use of `tf.custom_gradient` in a graph for good, and with it the graph and its variables:
+    a search of twenty runs would hold the weights and moments of all. No public call removes an entry. Gradients in
+    graphs of tensors alone hold no variables, but TensorFlow's optimizer then adds numbers in another order: the last
+    digits of a training would change.
     """
     registered = ops.gradient_registry._registry
     before = set(registered)
@@ -51,8 +52,8 @@ def _forgotten_gradients() -> Iterator[None]:
 class FineTuning:
     """A fine-tuning as it is asked for: a task is trained, evaluated and used to predict in the folder of a run.
 
-    Without training, the folder's checkpoint counts, or `init_checkpoint` if the folder has none. Of several workers all train and
-    evaluate, and the first one alone predicts and writes.
+    Without training, the folder's checkpoint counts, or `init_checkpoint` if the folder has none. Of several workers
+    all train and evaluate, and the first one alone predicts and writes.
     """
 
     task: TaskBase
@@ -61,12 +62,15 @@ class FineTuning:
     placement: Placement
     init_checkpoint: str = ""
     steps: Steps = TRAIN_AND_EVALUATE
-    best: bool | None = None  # whether the best checkpoint answers, or the last one; by default as `training.answer_with` says
+    # whether the best checkpoint answers, or the last one; by default as `training.answer_with` says
+    best: bool | None = None
     report: Callable[[str], None] = print
     opened: Steps | None = None  # the steps whose data are opened and checked before training; by default `steps`
     asked_keys: Collection[str] = ()  # the keys that the user gives: what an evaluation tuned yields to them
-    named_results: bool = True  # whether results on other data than the run's own get names of their own, beside the run's
-    write_answers: Callable[[Any, Predictions, str], list[str]] = lambda tests, *rows_and_folder: tests.write(*rows_and_folder)
+    # whether results on other data than the run's own get names of their own, beside the run's
+    named_results: bool = True
+    write_answers: Callable[[Any, Predictions, str],
+                            list[str]] = lambda tests, *rows_and_folder: tests.write(*rows_and_folder)
 
     @property
     def _best(self) -> bool:
@@ -105,18 +109,24 @@ class FineTuning:
         return self.task.data_digests(self.files, self.steps).get("eval", "")
 
     def _evaluation_name(self) -> str:
-        """Returns what tells the files about this evaluation from those about the run's own data. Raises ValueError if it is taken."""
+        """Returns what tells the files about this evaluation from those about the run's own data. Raises ValueError if
+        it is taken.
+        """
         if self.steps.train or not (self.steps.evaluate and self.named_results and is_first_worker(self.placement)):
             return ""
-        return self.run.name_of_evaluation(str(next(filter(None, self.task.data(self.files)["eval"]), "")), self._digest)
+        return self.run.name_of_evaluation(str(next(filter(None,
+                                                           self.task.data(self.files)["eval"]), "")), self._digest)
 
     def train(self) -> Measured:
         """Only trains. Raises ValueError if the folder holds a search."""
         if best := self.run.best_of_search:
-            raise ValueError(f"--output_dir={self.run.path} holds a search, whose best run {best.path} answers for it; give another folder")
+            raise ValueError(
+                f"--output_dir={self.run.path} holds a search, whose best run {best.path} answers for it; give "
+                f"another folder"
+            )
         begun_at, opened, first = self.run.steps_done, self.opened or self.steps, is_first_worker(self.placement)
-        trained = loop.train(self.task, self.files, self.run.path, self.placement, self.init_checkpoint, report=self.report,
-                             steps=dataclasses.replace(opened, predict=opened.predict and first))
+        trained = loop.train(self.task, self.files, self.run.path, self.placement, self.init_checkpoint,
+                             report=self.report, steps=dataclasses.replace(opened, predict=opened.predict and first))
         if first and not trained.metrics and self.run.steps_done != begun_at:
             self.run.forget_tuned(self.report)
         return trained
@@ -124,7 +134,8 @@ class FineTuning:
     def _evaluate(self) -> Measured:
         weights, task = trained_weights(self.run, self.init_checkpoint, self._best), self.task
         if task.measures_with_tuned:
-            task = with_tuned(task, tuned_for(checkpoint_at(weights)), (), self.report, "measured with what an earlier evaluation tuned")
+            task = with_tuned(task, tuned_for(checkpoint_at(weights)), (), self.report,
+                              "measured with what an earlier evaluation tuned")
         elsewhere = "" if self.run.has_weights(self._best) else weights
         return evaluation.measure(task, self.files, self.run.path, self.placement, elsewhere, self.report, self._best)
 
@@ -159,15 +170,20 @@ def _write_constant(constant: ConstantAnswers, run: RunFolder, report: Callable[
     return constant.metrics
 
 
-def store_tuned(task: TaskBase, metrics: Mapping[str, float], run: RunFolder, best: bool, report: Callable[[str], None] = print) -> None:
-    """Stores what an evaluation of the weights of a run tuned beside them, unless the run's own options ask for something else."""
+def store_tuned(task: TaskBase, metrics: Mapping[str, float], run: RunFolder, best: bool,
+                report: Callable[[str], None] = print) -> None:
+    """Stores what an evaluation of the weights of a run tuned beside them, unless the run's own options ask for
+    something else.
+    """
     tuned, stored = task.tuned_options(metrics), run.config()
     if not tuned or not run.has_weights(best) or stored is None:
         return
     for key in tuned:
         if (has := stored.options.get(key, asked := getattr(task.options, key))) != asked:
-            report(f"{key} of this evaluation is not stored, because the run in {run.path} has options.{key}: {has}; give it to the "
-                   f"commands that shall use it: {tuned[key]}")
+            report(
+                f"{key} of this evaluation is not stored, because the run in {run.path} has options.{key}: {has}; "
+                f"give it to the "
+                f"commands that shall use it: {tuned[key]}")
             return
     step = step_of(trained_weights(run, best=best))
     write_tuned(tuned, RunFolder(run.answering_folder(best)).checkpoint(step))
@@ -193,7 +209,8 @@ def resolve_answers(task: TaskBase, files: DataFiles, placement: Placement) -> R
         return task.resolve(files, Steps(train=False, evaluate=False, predict=True))
 
 
-def predict(resolved: Resolved, source: BatchSource, path: str, report: Callable[[str], None] = print) -> list[dict[str, Any]]:
+def predict(resolved: Resolved, source: BatchSource, path: str, report: Callable[[str],
+                                                                                 None] = print) -> list[dict[str, Any]]:
     """Predicts each row of a source, with the weights at a path, and reports what was assumed about them.
 
     Raises ValueError unless the path has weights for all variables of the model, with its classes.

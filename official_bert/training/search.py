@@ -1,7 +1,8 @@
-"""Hyper-parameter search: a grid of settings (paper A.3) or random ones, several seeds, folds; their results, and the best.
+"""Hyper-parameter search: a grid of settings (paper A.3) or random ones, several seeds, folds; their results, and the
+best.
 
-Each run has its own folder and is not repeated: `search.json` has its results. Of the runs of one search only the best keeps its
-checkpoints; another search in the same folder may add runs, and chooses among its own.
+Each run has its own folder and is not repeated: `search.json` has its results. Of the runs of one search only the best
+keeps its checkpoints; another search in the same folder may add runs, and chooses among its own.
 """
 
 import contextlib
@@ -28,15 +29,20 @@ from official_bert.reports.metric_text import shown
 from official_bert.training.guards import DivergedError
 
 # May be other values: the vocabulary's content is part of the origin, and the others change no result.
-WITHOUT_EFFECT = ("tokenizer.vocab_file", *(f"training.{name}" for name in (
-    "eval_batch_size", "log_every", "save_every", "keep_checkpoints", "keep_every", "steps_per_loop", "report", "accumulation_steps",
-    "recompute")))
+WITHOUT_EFFECT = ("tokenizer.vocab_file",
+                  *(f"training.{name}"
+                    for name in ("eval_batch_size", "log_every", "save_every", "keep_checkpoints", "keep_every",
+                                 "steps_per_loop", "report", "accumulation_steps", "recompute")))
 DATA = ("train", "eval")  # parts of the origin that may also be missing
 # The paper's A.3: "the following range of possible values to work well across all tasks".
 PAPER_GRID: Mapping[str, tuple[Any, ...]] = {
-    "training.batch_size": (16, 32), "optimizer.learning_rate": (5e-5, 4e-5, 3e-5, 2e-5), "training.epochs": (2.0, 3.0, 4.0)}
-SHORT_NAMES = {"training.batch_size": "batch", "optimizer.learning_rate": "rate", "training.epochs": "epochs", "seed": "seed",
-               "options.fold": "fold"}
+    "training.batch_size": (16, 32), "optimizer.learning_rate": (5e-5, 4e-5, 3e-5, 2e-5),
+    "training.epochs": (2.0, 3.0, 4.0)
+}
+SHORT_NAMES = {
+    "training.batch_size": "batch", "optimizer.learning_rate": "rate", "training.epochs": "epochs", "seed": "seed",
+    "options.fold": "fold"
+}
 DIGITS = 3  # of a number drawn from a range
 DRAWS = 100  # tries for each setting: it may have been drawn before
 Setting = dict[str, Any]  # values by dotted key
@@ -48,7 +54,8 @@ class Outcome:
     """The results of one setting over its seeds and folds."""
 
     setting: Setting
-    values: tuple[float, ...]  # of the metric, one for each seed and fold: all folds of the first seed first; infinite if it diverged
+    # of the metric, one for each seed and fold: all folds of the first seed first; infinite if it diverged
+    values: tuple[float, ...]
     folders: tuple[str, ...]
 
     @property
@@ -69,7 +76,9 @@ def deviation(values: Sequence[float]) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`, to draw from: each as likely, or each power of ten (`loguniform`), or each whole number."""
+    """Numbers from `low` to `high`, to draw from: each as likely, or each power of ten (`loguniform`), or each whole
+    number.
+    """
 
     kind: Literal["uniform", "loguniform", "integers"]
     low: float
@@ -89,7 +98,9 @@ _BETWEEN = re.compile(r",(?![^\[{]*[\]}])")  # a comma between values, not one w
 
 
 def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Any, ...] | Range]:
-    """Parses `key=a,b,c` of each --vary as {key: (a, b, c)}, and `key=loguniform(a,b)` as {key: Range}. Raises ValueError for others."""
+    """Parses `key=a,b,c` of each --vary as {key: (a, b, c)}, and `key=loguniform(a,b)` as {key: Range}. Raises
+    ValueError for others.
+    """
     varied: dict[str, tuple[Any, ...] | Range] = {}
     for text in texts:
         key, _, values = text.partition("=")
@@ -101,7 +112,8 @@ def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Any, ...] | Range]:
         choices = _BETWEEN.split(values)
         if not key or not all(choices):
             raise ValueError(f"--vary={text}: expected key=value,value,... as in optimizer.learning_rate=2e-5,3e-5")
-        varied[key] = tuple(functools.reduce(operator.getitem, key.split("."), parse_override(f"{key}={value}")) for value in choices)
+        varied[key] = tuple(
+            functools.reduce(operator.getitem, key.split("."), parse_override(f"{key}={value}")) for value in choices)
     return varied
 
 
@@ -112,9 +124,12 @@ def _parse_range(text: str, kind: str, bounds: Sequence[str]) -> Range:
     except ValueError:
         low, high = math.nan, math.nan
     whole = kind != "integers" or (low.is_integer() and high.is_integer())
-    if kind not in range_kinds or not -math.inf < low < high < math.inf or not whole or (kind == "loguniform" and low <= 0.0):
-        raise ValueError(f"--vary={text}: expected {', '.join(f'{name}(lowest,highest)' for name in range_kinds)}, with finite numbers, "
-                         "above 0 for loguniform, whole ones for integers")
+    if kind not in range_kinds or not -math.inf < low < high < math.inf or not whole or (kind == "loguniform"
+                                                                                         and low <= 0.0):
+        raise ValueError(
+            f"--vary={text}: expected {', '.join(f'{name}(lowest,highest)' for name in range_kinds)}, with finite "
+            f"numbers, "
+            "above 0 for loguniform, whole ones for integers")
     return Range(kind, low, high)  # type: ignore[arg-type]
 
 
@@ -123,7 +138,8 @@ def settings_of(grid: Grid) -> list[Setting]:
     from sklearn.model_selection import ParameterGrid
     for key, values in grid.items():
         if isinstance(values, Range):
-            raise ValueError(f"--vary={key}={values.kind}(...): expected --random, the number of settings to draw, beside it")
+            raise ValueError(
+                f"--vary={key}={values.kind}(...): expected --random, the number of settings to draw, beside it")
     return [_in_order(setting, grid) for setting in ParameterGrid(grid)]
 
 
@@ -152,7 +168,9 @@ def _in_order(setting: Setting, grid: Grid) -> Setting:
 
 
 def with_setting(config: Config, setting: Setting) -> Config:
-    """Returns the configuration with a setting's values. Raises ValueError for an unknown key or a value of another type."""
+    """Returns the configuration with a setting's values. Raises ValueError for an unknown key or a value of another
+    type.
+    """
     return build(Config, merge(to_dict(config), nest(setting)), "config")
 
 
@@ -168,19 +186,24 @@ def name_of(setting: Setting) -> str:
 def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: str, metric: str, train_one: TrainOne,
            report: Callable[[str], None] = print, origin: Mapping[str, str] = types.MappingProxyType({}),
            folds: int = 0) -> tuple[list[Outcome], str]:
-    """Trains every setting with `seeds` seeds (config.seed, config.seed + 1, ...), and each of them on every one of `folds`, if given.
+    """Trains every setting with `seeds` seeds (config.seed, config.seed + 1, ...), and each of them on every one of
+    `folds`, if given.
 
-    Returns the outcomes, best mean first, and the folder of the run with the best value. `metric` begins with `-` if less is
-    better. `origin` says what else the results depend on: digests of the data, the initial checkpoint. A run that diverges is the worst.
+    Returns the outcomes, best mean first, and the folder of the run with the best value. `metric` begins with `-` if
+    less is better. `origin` says what else the results depend on: digests of the data, the initial checkpoint. A run
+    that diverges is the worst.
 
-    Raises ValueError, before the first run, for settings that are the same run, and for results in the folder that are of another
-    origin or configuration, or lack the metric; at the end, if no run has a finite value.
+    Raises ValueError, before the first run, for settings that are the same run, and for results in the folder that are
+    of another origin or configuration, or lack the metric; at the end, if no run has a finite value.
     """
     _check_settings(config, settings, folds)
-    repeats: list[Setting] = [{"seed": config.seed + seed} | ({"options.folds": folds, "options.fold": fold} if folds else {})
-                            for seed in range(seeds) for fold in range(max(folds, 1))]
-    names = [[name_of(setting | {key: value for key, value in repeat.items() if key != "options.folds"}) for repeat in repeats]
-             for setting in settings]
+    repeats: list[Setting] = [{"seed": config.seed + seed} |
+                              ({"options.folds": folds, "options.fold": fold} if folds else {}) for seed in range(seeds)
+                              for fold in range(max(folds, 1))]
+    names = [[
+        name_of(setting | {key: value
+                           for key, value in repeat.items() if key != "options.folds"}) for repeat in repeats
+    ] for setting in settings]
     configs = {name: with_setting(config, setting | repeat) for setting, keys in zip(settings, names)
                for name, repeat in zip(keys, repeats)}
     folder = RunFolder(output_dir)
@@ -201,18 +224,24 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
             make(name, f"run {number} of {len(configs)}: {name}")
     best = records.best()
     if math.isinf(records.value(best)):
-        raise ValueError(f"{records.path}: no run of this search has a finite value; expected a lower learning rate among them")
+        raise ValueError(
+            f"{records.path}: no run of this search has a finite value; expected a lower learning rate among them")
     if best not in records.with_checkpoints:
         make(best, f"{best}, the best run, again: another search in this folder has removed its checkpoints")
     records.write()
-    outcomes = [Outcome(setting, tuple(map(records.value, keys)), tuple(map(folder.file, keys))) for setting, keys in zip(settings, names)]
+    outcomes = [
+        Outcome(setting, tuple(map(records.value, keys)), tuple(map(folder.file, keys)))
+        for setting, keys in zip(settings, names)
+    ]
     outcomes.sort(key=lambda outcome: -records.sign * outcome.mean)
     return outcomes, folder.file(best)
 
 
 @contextlib.contextmanager
 def _silent_about_retracing() -> Iterator[None]:
-    """Keeps back TensorFlow's warning that a function is traced often: each run has its own model, and so its own trace."""
+    """Keeps back TensorFlow's warning that a function is traced often: each run has its own model, and so its own
+    trace.
+    """
     def keep(record: logging.LogRecord) -> bool:
         return "triggered tf.function retracing" not in record.getMessage()
     logger = logging.getLogger("tensorflow")
@@ -250,7 +279,10 @@ class _Records:
             self.runs, self.with_checkpoints = stored["runs"], set(stored["kept"])
             unrecorded = dict.fromkeys(DATA)
             if other := changed_keys(unrecorded | stored["origin"], unrecorded | self.origin):
-                raise ValueError(f"{self.path}: its results are those of another {' and another '.join(other)}; give another --output_dir")
+                raise ValueError(
+                    f"{self.path}: its results are those of another {' and another '.join(other)}; give another "
+                    f"--output_dir"
+                )
             for name in configs:
                 if name in self.runs:
                     self._check_run(name)
@@ -260,7 +292,8 @@ class _Records:
         # As in every configuration, a key that is left out has its default.
         every = differences(to_dict(build(Config, run["config"])), to_dict(self.configs[name]))
         if changed := [change.describe() for change in every if change.key not in WITHOUT_EFFECT]:
-            raise ValueError(f"{self.path}: {name} is a run with other values ({'; '.join(changed)}); give another --output_dir")
+            raise ValueError(
+                f"{self.path}: {name} is a run with other values ({'; '.join(changed)}); give another --output_dir")
         if run["metrics"] is not None:
             self._check_metric(run["metrics"], f"{self.path}: {name}: ")
 
@@ -269,7 +302,9 @@ class _Records:
             raise ValueError(f"{where}expected a metric {self.metric!r} to choose by, got {sorted(metrics)}")
 
     def value(self, name: str) -> float:
-        """The metric of a finished run; infinite, worse than all others, if it diverged or has none (a correlation of equal answers)."""
+        """The metric of a finished run; infinite, worse than all others, if it diverged or has none (a correlation of
+        equal answers).
+        """
         metrics = self.runs[name]["metrics"]
         measured = math.nan if metrics is None else metrics[self.metric]
         return measured if math.isfinite(measured) else -self.sign * math.inf
@@ -291,8 +326,10 @@ class _Records:
 
     def write(self) -> None:
         """Writes the file."""
-        content = {"metric": self.metric, "best": self.best(), "kept": sorted(self.with_checkpoints), "origin": self.origin,
-                   "runs": self.runs}
+        content = {
+            "metric": self.metric, "best": self.best(), "kept": sorted(self.with_checkpoints), "origin": self.origin,
+            "runs": self.runs
+        }
         with files.written_whole(self.path) as file:
             json.dump(content, file, indent=1)
 
@@ -302,20 +339,25 @@ class _Records:
 
 
 def values_of_best_setting(stored: Mapping[str, Any]) -> tuple[list[float], float]:
-    """Returns the finite values of the metric over seeds and folds of the best run's setting, and their sample standard deviation.
+    """Returns the finite values of the metric over seeds and folds of the best run's setting, and their sample standard
+    deviation.
 
     `stored` is the content of `search.json`.
     """
     runs, metric = stored["runs"], stored["metric"]
     best = runs[stored["best"]]["config"]
-    same = [run["metrics"] for run in runs.values()
-            if {change.key for change in differences(best, run["config"])} <= {"seed", "options.fold"} and run["metrics"]]
+    same = [
+        run["metrics"] for run in runs.values()
+        if {change.key
+            for change in differences(best, run["config"])} <= {"seed", "options.fold"} and run["metrics"]
+    ]
     values = [metrics[metric] for metrics in same if math.isfinite(metrics[metric])]
     return values, deviation(values)
 
 
 def describe(outcomes: Sequence[Outcome], metric: str, folds: int = 0) -> list[str]:
-    """Returns a line for each setting: mean, spread, each seed's (and fold's) value; then what is best in which sense."""
+    """Returns a line for each setting: mean, spread, each seed's (and fold's) value; then what is best in which sense.
+    """
     name, width = metric.removeprefix("-"), max(len(name_of(outcome.setting)) for outcome in outcomes)
     each = f"each seed and fold ({folds} folds of the first seed first)" if folds else "each seed"
     several = len(outcomes[0].values) > 1
@@ -329,7 +371,10 @@ def describe(outcomes: Sequence[Outcome], metric: str, folds: int = 0) -> list[s
     single = (min if metric.startswith("-") else max)(value for outcome in outcomes for value in outcome.values)
     lines.append(f"best setting, by the {word} mean: {name_of(outcomes[0].setting)}")
     if folds:
-        return [*lines, "folds measure a setting: to use the best one, train it on all rows, without --folds",
-                f"run with the {word} single value, {shown(name, single)} on its own fold; of these, it alone keeps its checkpoints:"]
+        return [
+            *lines, "folds measure a setting: to use the best one, train it on all rows, without --folds",
+            f"run with the {word} single value, {shown(name, single)} on its own fold; of these, it alone keeps its "
+            f"checkpoints:"
+        ]
     best = f"best run, by the {word} single value {shown(name, single)}"
     return [*lines, f"{best}; of these, it alone keeps its checkpoints, and it predicts:"]

@@ -1,7 +1,8 @@
 """Compares devices with this machine's CPU: outputs, losses and gradients of a task's model, and whole trainings.
 
-An error is the root mean square of a difference, over that of the CPU's float32 values. If a tensor is much smaller than all tensors of its
-kind, its difference is compared with these: the gradient of a key's bias is 0 but for rounding, because softmax ignores that bias.
+An error is the root mean square of a difference, over that of the CPU's float32 values. If a tensor is much smaller
+than all tensors of its kind, its difference is compared with these: the gradient of a key's bias is 0 but for rounding,
+because softmax ignores that bias.
 """
 
 import dataclasses
@@ -36,7 +37,8 @@ class Finding:
     worst: str  # the tensor of the largest error
     error: float  # of `worst`
     tolerance: float  # of `worst`
-    first: str = ""  # the first tensor beyond the tolerance, in the order in which a step computes them; "" if there is none
+    # the first tensor beyond the tolerance, in the order in which a step computes them; "" if there is none
+    first: str = ""
 
     @property
     def agrees(self) -> bool:
@@ -44,15 +46,23 @@ class Finding:
         return not self.first
 
 
-def compare(check: str, case: str, got: Values, expected: Values, tolerance: float, rounded: Values | None = None) -> Finding:
-    """Compares tensors, named `KIND NAME`, in the order of `expected`; numbers that are not finite are an infinite error.
+def compare(check: str, case: str, got: Values, expected: Values, tolerance: float,
+            rounded: Values | None = None) -> Finding:
+    """Compares tensors, named `KIND NAME`, in the order of `expected`; numbers that are not finite are an infinite
+    error.
 
     `rounded` are the CPU's values in the precision of `got`: an error may be ROUNDINGS times as large as theirs.
     """
     if set(got) != set(expected):
-        raise ValueError(f"{check}, {case}: expected the same tensors, got others: {sorted(set(got) ^ set(expected))[:3]}")
-    floors = {kind: FLOOR * _root_mean_square(np.concatenate([np.ravel(value) for name, value in expected.items() if _kind(name) == kind]))
-              for kind in {_kind(name) for name in expected}}
+        raise ValueError(
+            f"{check}, {case}: expected the same tensors, got others: {sorted(set(got) ^ set(expected))[:3]}")
+    floors = {
+        kind: FLOOR
+        * _root_mean_square(np.concatenate([np.ravel(value)
+                                            for name, value in expected.items() if _kind(name) == kind]))
+        for kind in {_kind(name)
+                     for name in expected}
+    }
 
     def errors_of(values: Values) -> dict[str, float]:
         return {name: _error(values[name], value, floors[_kind(name)]) for name, value in expected.items()}
@@ -60,7 +70,8 @@ def compare(check: str, case: str, got: Values, expected: Values, tolerance: flo
     allowed = {name: max(tolerance, ROUNDINGS * error) for name, error in errors_of(rounded or expected).items()}
     worst = max(errors, key=lambda name: errors[name] / allowed[name])
     first = next((name for name, error in errors.items() if error > allowed[name]), "")
-    return Finding(check=check, case=case, tensors=len(expected), worst=worst, error=errors[worst], tolerance=allowed[worst], first=first)
+    return Finding(check=check, case=case, tensors=len(expected), worst=worst, error=errors[worst],
+                   tolerance=allowed[worst], first=first)
 
 
 def _kind(name: str) -> str:
@@ -87,7 +98,9 @@ def draw_weights(task: TaskBase) -> list[np.ndarray]:
 
 
 def made_batch(spec: Mapping[str, tf.TensorSpec], words: int, labels: int) -> dict[str, np.ndarray]:
-    """Makes a batch of a task's `batch_spec`: rows of different lengths, the last one filler; ids below `words`, tags below `labels`."""
+    """Makes a batch of a task's `batch_spec`: rows of different lengths, the last one filler; ids below `words`, tags
+    below `labels`.
+    """
     rng = np.random.default_rng(0)
     shape = tuple(spec["input_ids"].shape)
     places = np.arange(shape[-1])
@@ -97,24 +110,29 @@ def made_batch(spec: Mapping[str, tf.TensorSpec], words: int, labels: int) -> di
     starts = np.where(instances == 2, shape[-1] // 4, 0)
     values: dict[str, Callable[[tuple[int, ...]], Any]] = {
         "input_ids": lambda size: np.where(real, rng.integers(5, words, size), 0), "input_mask": lambda _: real,
-        "segment_ids": lambda _: real & (places > shape[-1] // 3), "example_weights": lambda size: np.arange(size[0]) < size[0] - 1,
-        "masked_lm_positions": lambda size: np.sort(rng.integers(1, shape[-1] // 2, size)), "masked_lm_weights": np.ones,
-        "masked_lm_ids": lambda size: rng.integers(5, words, size), "next_sentence_labels": lambda size: rng.integers(0, 2, size),
-        "instance_ids": lambda _: instances, "position_ids": lambda _: np.where(real, places - starts, 0),
+        "segment_ids": lambda _: real & (places > shape[-1] // 3),
+        "example_weights": lambda size: np.arange(size[0]) < size[0] - 1,
+        "masked_lm_positions": lambda size: np.sort(rng.integers(1, shape[-1] // 2, size)),
+        "masked_lm_weights": np.ones, "masked_lm_ids": lambda size: rng.integers(5, words, size),
+        "next_sentence_labels": lambda size: rng.integers(0, 2, size), "instance_ids": lambda _: instances,
+        "position_ids": lambda _: np.where(real, places - starts, 0),
         "cls_positions": lambda size: np.broadcast_to(np.where(np.arange(size[1]) == 1, shape[-1] // 4, 0), size),
         "instance_weights": lambda size: np.broadcast_to(np.arange(size[1]) < 2, size),
-        "sample_keys": lambda size: rng.integers(0, 2 ** 31, size),
+        "sample_keys": lambda size: rng.integers(0, 2**31, size),
         "text_numbers": lambda size: np.arange(np.prod(size)).reshape(size), "penalty_share": np.ones,
-        "labels": lambda size: np.broadcast_to(np.arange(size[1]) == 0, size), "tag_mask": lambda _: real & (places > 0),
-        "tags": lambda size: rng.integers(0, labels, size), "scores": lambda size: rng.uniform(0, 5, size),
-        "start_positions": lambda size: rng.integers(1, 5, size), "end_positions": lambda size: rng.integers(5, 9, size),
-        "label_ids": lambda size: rng.integers(0, labels if len(size) == 1 else 2, size)}
+        "labels": lambda size: np.broadcast_to(np.arange(size[1]) == 0, size),
+        "tag_mask": lambda _: real & (places > 0), "tags": lambda size: rng.integers(0, labels, size),
+        "scores": lambda size: rng.uniform(0, 5, size), "start_positions": lambda size: rng.integers(1, 5, size),
+        "end_positions": lambda size: rng.integers(5, 9, size),
+        "label_ids": lambda size: rng.integers(0, labels if len(size) == 1 else 2, size)
+    }
     return {name: np.asarray(values[name](tuple(part.shape)), part.dtype.as_numpy_dtype) for name, part in spec.items()}
 
 
 def passes(task: TaskBase, weights: Sequence[np.ndarray], batch: Values,
            strategy: tf.distribute.Strategy | None = None) -> dict[str, Values]:
-    """Returns outputs, losses and gradients of a batch, by device and name: `output NAME`, `loss NAME`, `gradient WEIGHT`.
+    """Returns outputs, losses and gradients of a batch, by device and name: `output NAME`, `loss NAME`, `gradient
+    WEIGHT`.
 
     Each replica of the strategy does the whole batch; without a strategy the CPU does it.
     """
@@ -130,7 +148,9 @@ def passes(task: TaskBase, weights: Sequence[np.ndarray], batch: Values,
         seeds = fold_seeds(model.non_trainable_variables, 0, tf.constant(0), tf.constant(0))
         outputs, _ = model.stateless_call(values, seeds, dict(part), training=False)
         gradients, losses, _ = step.gradients(values, seeds, part, task.loss_weights(part), tf.constant(1.0))
-        tensors = {f"output {name}": value for name, value in outputs.items()} | {f"loss {name}": value for name, value in losses.items()}
+        tensors = {f"output {name}": value
+                   for name, value in outputs.items()} | {f"loss {name}": value
+                                                          for name, value in losses.items()}
         tensors |= {f"gradient {name}": value for name, value in zip(names, gradients)}
         return {name: tf.cast(value, tf.float32) for name, value in tensors.items()}
 
@@ -139,7 +159,8 @@ def passes(task: TaskBase, weights: Sequence[np.ndarray], batch: Values,
         with tf.device("CPU:0"):
             tensors = tf.function(one_pass, autograph=False)(*arguments)
         return {"CPU": {name: tensors[name].numpy() for name in _in_order(tensors, names)}}
-    tensors = tf.function(lambda *replica_arguments: strategy.run(one_pass, args=replica_arguments), autograph=False)(*arguments)
+    tensors = tf.function(lambda *replica_arguments: strategy.run(one_pass, args=replica_arguments),
+                          autograph=False)(*arguments)
     local = {name: strategy.experimental_local_results(tensors[name]) for name in _in_order(tensors, names)}
     return {_place(strategy, index, replica): {name: values[index].numpy() for name, values in local.items()}
             for index, replica in enumerate(next(iter(local.values())))}
@@ -152,13 +173,16 @@ def _in_order(results: Mapping[str, object], weights: Sequence[str]) -> list[str
 
 
 def _place(strategy: tf.distribute.Strategy, index: int, tensor: tf.Tensor) -> str:
-    """The name of a replica of this worker with its device, such as `replica 1 (GPU:1)`; `tensor` is one of its results."""
+    """The name of a replica of this worker with its device, such as `replica 1 (GPU:1)`; `tensor` is one of its
+    results.
+    """
     # A single device may be TensorFlow's choice, of which the strategy knows nothing.
     device = tensor.device if strategy.num_replicas_in_sync == 1 else strategy.extended.worker_devices[index]
     return f"replica {index} ({device.rpartition('device:')[2]})"
 
 
-def training(task: TaskBase, source: BatchSource, strategy: tf.distribute.Strategy, steps: int) -> dict[str, np.ndarray]:
+def training(task: TaskBase, source: BatchSource, strategy: tf.distribute.Strategy,
+             steps: int) -> dict[str, np.ndarray]:
     """Returns losses and weights after steps from the same first weights: `loss STEPS` and `weight NAME`."""
     keras.utils.set_random_seed(task.config.seed)
     with strategy.scope():
@@ -171,12 +195,16 @@ def training(task: TaskBase, source: BatchSource, strategy: tf.distribute.Strate
 
 
 def in_rates(trained: Values, rate: float) -> dict[str, np.ndarray]:
-    """Returns weights in units of the learning rate: Adam changes each by about so much a step, whatever the size of its gradient."""
+    """Returns weights in units of the learning rate: Adam changes each by about so much a step, whatever the size of
+    its gradient.
+    """
     return {name: value if _kind(name) == "loss" else value / rate for name, value in trained.items()}
 
 
 def step_rate(task: TaskBase, batch: Values, strategy: tf.distribute.Strategy, seconds: float) -> dict[str, float]:
-    """Measures sequences and operations a second of training on a batch, `batch` for each replica, for about so many seconds."""
+    """Measures sequences and operations a second of training on a batch, `batch` for each replica, for about so many
+    seconds.
+    """
     with strategy.scope():
         model = task.build_model()
         trainer = Trainer(task, model, strategy, 10 ** 6)
@@ -201,7 +229,8 @@ def product_rate(strategy: tf.distribute.Strategy, precision: str) -> float:
 
     @functools.partial(tf.function, autograph=False)
     def product() -> tf.Tensor:
-        return strategy.run(lambda value: tf.reduce_sum(tf.cast(tf.matmul(value, value)[:1], tf.float32)), args=(first,))
+        return strategy.run(lambda value: tf.reduce_sum(tf.cast(tf.matmul(value, value)[:1], tf.float32)),
+                            args=(first,))
     strategy.experimental_local_results(product())[0].numpy()
     seconds = []
     for _ in range(5):

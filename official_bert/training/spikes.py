@@ -23,21 +23,27 @@ class Rewind:
 
 
 class Spikes:
-    """The mean loss of a run, which defines a spike, and the run's rewinds; both are stored in `rewinds.json` in its folder.
+    """The mean loss of a run, which defines a spike, and the run's rewinds; both are stored in `rewinds.json` in its
+    folder.
 
-    A step spikes if its loss is more than `threshold` times the mean of the steps before it. A run that is resumed from the
-    checkpoint of `step` continues with the mean of that step. Threshold 0 finds and writes nothing.
+    A step spikes if its loss is more than `threshold` times the mean of the steps before it. A run that is resumed from
+    the checkpoint of `step` continues with the mean of that step. Threshold 0 finds and writes nothing.
     """
 
     def __init__(self, run: RunFolder, threshold: float, step: int, writes: bool = True):
         self.path, self.threshold, self.writes = run.file(REWINDS_FILE), threshold, writes
         stored = read_json(self.path, missing={})
         self.rewinds = [Rewind(**values) for values in stored.get("rewinds", ())]
-        self.means: dict[int, tuple[float, int]] = {int(key): (mean, count) for key, (mean, count) in stored.get("means", {}).items()}
+        self.means: dict[int, tuple[float, int]] = {
+            int(key): (mean, count)
+            for key, (mean, count) in stored.get("means", {}).items()
+        }
         self.mean, self.count = self.means.get(step, (0.0, 0))
 
     def skipped(self, step: int, since: int = 0) -> int:
-        """Returns the number of batches skipped before the batch of the step that follows `step` steps, in the data begun at `since`."""
+        """Returns the number of batches skipped before the batch of the step that follows `step` steps, in the data
+        begun at `since`.
+        """
         return sum(rewind.batches for rewind in self.rewinds if since <= rewind.step <= step)
 
     @property
@@ -46,7 +52,9 @@ class Spikes:
         return [rewind.step for rewind in self.rewinds]
 
     def first(self, losses: Sequence[float], failed: Sequence[bool]) -> int | None:
-        """Returns the index of the first step that spikes or has failed, None if none has; the mean includes the steps before it."""
+        """Returns the index of the first step that spikes or has failed, None if none has; the mean includes the steps
+        before it.
+        """
         if not self.threshold:
             return None
         for index, (loss, bad) in enumerate(zip(losses, failed)):

@@ -1,9 +1,10 @@
-"""One training step, as pure functions of tensors: forward, backward, gradient accumulation, clipping, loss scale, update.
+"""One training step, as pure functions of tensors: forward, backward, gradient accumulation, clipping, loss scale,
+update.
 
 `Step.measure` gives the gradients of the global batch, `Step.decide` what to do with them, and an update of each weight
 writes the new numbers over the old ones. `Step.train` is the three in one pure function, which returns new
-weights and moments: TPUs run it, and it is lowered for them. Losses are divided once, by the global batch's weights, so that
-replicas, accumulation steps and one big batch are the same training.
+weights and moments: TPUs run it, and it is lowered for them. Losses are divided once, by the global batch's weights, so
+that replicas, accumulation steps and one big batch are the same training.
 """
 
 import dataclasses
@@ -26,7 +27,8 @@ EPSILON = 1e-5  # added to a sum of weights before dividing by it, as in 2018's 
 SCALE_UP_EVERY = 2000  # finite steps after which float16's loss scale is doubled
 FIRST_SCALE = 2.0 ** 15
 SHORT_ROW = 32  # tokens: a guess at the rows of batches whose length changes
-MANY_NUMBERS = 2 ** 29  # through the layers of a training, for which compiling for every length of its batches takes less than it saves
+# through the layers of a training, for which compiling for every length of its batches takes less than it saves
+MANY_NUMBERS = 2 ** 29
 TOTALS = ("tokens", "flops")  # sums over a step, not means: real tokens, operations of the model
 FACTS = ("learning_rate", "gradient_norm", "parameter_norm", "failed", "skipped", "loss_scale")  # of an update
 Tensors = list[tf.Tensor]
@@ -35,7 +37,9 @@ AllReduce = Callable[[Tensors], Tensors]
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """Everything that a step changes: weights, Adam's moments, float16's loss scale, and the finite steps since it changed."""
+    """Everything that a step changes: weights, Adam's moments, float16's loss scale, and the finite steps since it
+    changed.
+    """
 
     weights: Tensors
     first: Tensors
@@ -47,8 +51,8 @@ class State:
 def fold_seeds(sites: Sequence[keras.Variable], seed: int, step: tf.Tensor, part: tf.Tensor) -> Tensors:
     """Makes a dropout seed for each site, a function of (seed, step, part = replica and micro-batch, site) alone.
 
-    `sites` are the variables that training does not change: seed states and frozen weights, which stay unchanged. A site's number is that
-    among the seed states, so that frozen weights do not change the seeds.
+    `sites` are the variables that training does not change: seed states and frozen weights, which stay unchanged. A
+    site's number is that among the seed states, so that frozen weights do not change the seeds.
     """
     numbers = itertools.count()
     at_step = tf.random.experimental.stateless_fold_in(tf.constant([seed, 0], tf.int32), tf.cast(step, tf.int32))
@@ -64,14 +68,18 @@ def is_seed(variable: keras.Variable) -> bool:
 
 @functools.cache
 def _compiled_add(shapes: tuple, names: tuple[str, ...]) -> Callable:
-    """Adds what micro-batches gave; one function for all trainings of models of these shapes, with metrics of these names."""
+    """Adds what micro-batches gave; one function for all trainings of models of these shapes, with metrics of these
+    names.
+    """
     del shapes, names
     # Compiled because the graph optimizer's form of such sums in a loop within a loop (TemporaryVariable) fails.
-    return tf.function(lambda sums, addends: tf.nest.map_structure(tf.add, sums, addends), jit_compile=True, autograph=False)
+    return tf.function(lambda sums, addends: tf.nest.map_structure(tf.add, sums, addends), jit_compile=True,
+                       autograph=False)
 
 
 def _cut(value: tf.Tensor, count: int) -> tf.Tensor:
-    """[rows,...] -> [count,rows / count,...]; on replicas, batches of changing lengths have no static number of rows."""
+    """[rows,...] -> [count,rows / count,...]; on replicas, batches of changing lengths have no static number of rows.
+    """
     static = None if value.shape[0] is None else value.shape[0] // count
     rows = tf.shape(value)[0] // count if static is None else static
     cut = tf.reshape(value, tf.concat([[count, rows], tf.shape(value)[1:]], axis=0))
@@ -81,8 +89,8 @@ def _cut(value: tf.Tensor, count: int) -> tf.Tensor:
 def compiles_every_length(config: Config, total_steps: int) -> bool:
     """Whether the pieces between the products are compiled for each length of batches whose length changes.
 
-    On a CPU a length takes about half a second, once. In bfloat16 steps are then 1.3 to 1.5 times as fast, in float32 1.05 times, which
-    the lengths, rounded up, take back (docs/benchmarks/finetuning.md).
+    On a CPU a length takes about half a second, once. In bfloat16 steps are then 1.3 to 1.5 times as fast, in float32
+    1.05 times, which the lengths, rounded up, take back (docs/benchmarks/finetuning.md).
     """
     model, training = config.model, config.training
     numbers = total_steps * training.batch_size * SHORT_ROW * model.hidden_size * model.num_hidden_layers
@@ -91,18 +99,23 @@ def compiles_every_length(config: Config, total_steps: int) -> bool:
 
 
 def skips_padding(config: Config) -> bool:
-    """Whether layers compute no padding of batches whose length changes: by default on CPUs, where it was measured, unless XLA compiles
-    the step, for which shapes are known beforehand. Raises ValueError if it is asked for there.
+    """Whether layers compute no padding of batches whose length changes: by default on CPUs, where it was measured,
+    unless XLA compiles the step, for which shapes are known beforehand. Raises ValueError if it is asked for there.
     """
     choice = config.training.skip_padding
     fixed = "training.xla" if config.training.xla else "TPUs" if tf.config.list_logical_devices("TPU") else ""
     if choice is True and fixed:
-        raise ValueError(f"config.training.skip_padding: expected auto or false with {fixed}, which need shapes known beforehand, got true")
+        raise ValueError(
+            f"config.training.skip_padding: expected auto or false with {fixed}, which need shapes known beforehand, "
+            f"got true"
+        )
     return not fixed and (choice is True or (choice == "auto" and not tf.config.list_logical_devices("GPU")))
 
 
 class Step:
-    """The step functions of a task and its model. `names` are the names of the metrics that `train` returns, in their order."""
+    """The step functions of a task and its model. `names` are the names of the metrics that `train` returns, in their
+    order.
+    """
 
     def __init__(self, task: TaskBase, model: keras.Model, config: Config, total_steps: int, num_replicas: int = 1,
                  share: tf.Variable | None = None):
@@ -113,19 +126,23 @@ class Step:
         self.skips_padding = skips_padding(config)
         self.scales_loss = config.training.precision == "float16"
         # 2018 left weights without a gradient as they were.
-        self.decayed = [optimization.is_decayed(variable.path) and (task.reads_pooler(model) or "/pooler/" not in variable.path)
-                        for variable in model.trainable_variables]
+        self.decayed = [
+            optimization.is_decayed(variable.path) and (task.reads_pooler(model) or "/pooler/" not in variable.path)
+            for variable in model.trainable_variables
+        ]
         each = () if tuple(names := self.objective.loss_names) == ("loss",) else tuple(f"{name}_loss" for name in names)
         self.names = ("loss", *each, *task.counter_names, *FACTS, *TOTALS)
         keys = [(tuple(variable.shape), decayed) for variable, decayed in zip(model.trainable_variables, self.decayed)]
-        self.rate_factors = parts.rate_factors(model, config.optimizer.layer_decay, config.optimizer.head_rate)  # of each weight
+        # of each weight
+        self.rate_factors = parts.rate_factors(model, config.optimizer.layer_decay, config.optimizer.head_rate)
         self.pure_updates = [optimization.pure_update(config.optimizer, *key) for key in keys]
         self.updates_in_place = [optimization.update_in_place(config.optimizer, *key) for key in keys]
         self.compiled_add = _compiled_add(tuple(shape for shape, _ in keys), self.names)
         self.compiled_gradients = (tf.function(self.gradients, jit_compile=True, autograph=False) if config.training.xla
                                    else self.gradients)
 
-    def train(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor, all_reduce: AllReduce) -> tuple[State, tf.Tensor]:
+    def train(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
+              all_reduce: AllReduce) -> tuple[State, tf.Tensor]:
         """Returns the new state and the metrics (float32, `names`) after one replica's part of a global batch."""
         gradients, decisions, scaling, row = self.prepare(state, batch, step, replica, all_reduce)
         new = [update(*values, decisions[factor]) for update, factor, *values in zip(
@@ -135,8 +152,8 @@ class Step:
 
     def prepare(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
                 all_reduce: AllReduce) -> tuple[Tensors, dict[float, Decision], Tensors, dict[str, tf.Tensor]]:
-        """Returns all that the update of the weights needs: the gradients of the global batch, and the decision for each of the
-        `rate_factors`; with the new loss scale, its finite steps, and facts for the log.
+        """Returns all that the update of the weights needs: the gradients of the global batch, and the decision for
+        each of the `rate_factors`; with the new loss scale, its finite steps, and facts for the log.
         """
         gradients, loss, row = self.measure(state, batch, step, replica, all_reduce)
         decision, *scaling, facts = self.decide(gradients, loss, step, state.scale, state.finite_steps)
@@ -156,7 +173,10 @@ class Step:
         pairs = dict(zip(counts, zip(reduced_sums[len(sums)::2], reduced_sums[len(sums) + 1::2])))
         loss = tf.add_n(list(losses.values()))
         row = {f"{name}_loss": value for name, value in losses.items()} | {"loss": loss}
-        row |= {name: count if name in TOTALS else tf.math.divide_no_nan(count, weight) for name, (count, weight) in pairs.items()}
+        row |= {
+            name: count if name in TOTALS else tf.math.divide_no_nan(count, weight)
+            for name, (count, weight) in pairs.items()
+        }
         return gradients, loss, row
 
     def metrics(self, row: dict[str, tf.Tensor], parameter_norm: tf.Tensor) -> tf.Tensor:
@@ -190,7 +210,8 @@ class Step:
         return tf.while_loop(lambda index, _: index < count, add, (tf.constant(0), zeros), parallel_iterations=1)[1]
 
     def gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict, scale: tf.Tensor):
-        """Returns one micro-batch's gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters."""
+        """Returns one micro-batch's gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters.
+        """
         batch = self.objective.with_answers(batch)
         with computing(removes_padding=self.skips_padding, compiles_every_length=self.compiles_every_length):
             with tf.GradientTape() as tape:
@@ -203,12 +224,15 @@ class Step:
         work = {"tokens": tf.reduce_sum(tf.cast(batch["input_mask"], tf.float32)),
                 "flops": self.task.flops(batch)}
         counters = self.task.counters(outputs, batch) | {name: (work[name], tf.constant(1.0)) for name in TOTALS}
-        return ([tf.convert_to_tensor(gradient) for gradient in scaled_gradients], {name: part for name, (part, _) in losses.items()},
-                counters)
+        return ([tf.convert_to_tensor(gradient)
+                 for gradient in scaled_gradients], {name: part
+                                                     for name, (part, _) in losses.items()}, counters)
 
     def decide(self, gradients: Tensors, loss: tf.Tensor, step: tf.Tensor, scale: tf.Tensor,
                finite_steps: tf.Tensor) -> tuple[Decision, tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
-        """Clips, and decides whether the step is taken; returns also the new loss scale, its finite steps, and facts for the log."""
+        """Clips, and decides whether the step is taken; returns also the new loss scale, its finite steps, and facts
+        for the log.
+        """
         rule, training = self.config.optimizer, self.config.training
         gradient_scale = 1.0 / scale if self.scales_loss else tf.constant(1.0)
         norm = tf.linalg.global_norm(gradients) * gradient_scale
@@ -230,4 +254,5 @@ class Step:
     def evaluate(self, weights: Tensors, batch: Batch):
         """Returns (sum, weight) of losses and of counters, and the predictions of the batch's rows."""
         outputs, _ = self.model.stateless_call(weights, self._others(), dict(batch), training=False)
-        return self.task.losses(outputs, batch), self.task.counters(outputs, batch), self.task.predictions(outputs, batch)
+        return self.task.losses(outputs, batch), self.task.counters(outputs,
+                                                                    batch), self.task.predictions(outputs, batch)

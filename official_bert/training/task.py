@@ -36,7 +36,8 @@ Batch = Mapping[str, tf.Tensor]
 Outputs = Mapping[str, tf.Tensor]
 Predictions = Sequence[Mapping[str, Any]]  # one a row, as NumPy values
 Fraction = tuple[tf.Tensor, tf.Tensor]  # (sum, weight), float32 scalars; only the loop divides, over the global batch
-KINDS: Mapping[str, Kind] = {"classifier": "classifier", "multi_label": "multi_label", "regression": "regression"}  # of `Head`
+# of `Head`
+KINDS: Mapping[str, Kind] = {"classifier": "classifier", "multi_label": "multi_label", "regression": "regression"}
 Head = Literal["fill_mask", "classifier", "multi_label", "regression", "choice", "span", "tagger", "embeddings"]
 
 
@@ -81,7 +82,8 @@ class Comparable(Protocol):
     """Data to evaluate on whose answers by two models can be compared row by row."""
 
     def comparable(self, predictions: Predictions) -> dict[str, ComparableAnswers]:
-        """Returns the answers by set of rows ("" for the only one), from the predictions that `HeldOut.evaluate` takes."""
+        """Returns the answers by set of rows ("" for the only one), from the predictions that `HeldOut.evaluate` takes.
+        """
 
 
 class ToAnswer(Protocol):
@@ -110,16 +112,21 @@ class Resolved:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What a training or an evaluation gave: its last metrics, and the (last phase's) task, data, model and predictions behind them."""
+    """What a training or an evaluation gave: its last metrics, and the (last phase's) task, data, model and predictions
+    behind them.
+    """
 
     metrics: dict[str, float]
     resolved: Resolved
     predictions: Predictions = ()  # on `resolved.held_out`
 
     def answers(self) -> dict[str, ComparableAnswers]:
-        """Returns the answers by set of rows; {} without predictions, and for a task whose answers are not compared row by row."""
+        """Returns the answers by set of rows; {} without predictions, and for a task whose answers are not compared row
+        by row.
+        """
         held_out = self.resolved.held_out
-        return held_out.comparable(self.predictions) if len(self.predictions) and isinstance(held_out, Comparable) else {}
+        return held_out.comparable(
+            self.predictions) if len(self.predictions) and isinstance(held_out, Comparable) else {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +134,8 @@ class ConstantAnswers:
     """The answers of a task without a model: the same for every row."""
 
     metrics: dict[str, float]  # {} if there is nothing to evaluate on
-    write: Callable[[str], list[str]] | None  # writes the prediction files into a folder, returns their paths; None: nothing to answer
+    # writes the prediction files into a folder, returns their paths; None: nothing to answer
+    write: Callable[[str], list[str]] | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,9 +146,11 @@ class TaskBase(abc.ABC):
     """
 
     config: Config
-    student: Any = None  # of a teacher (`training/distillation`): a training step minimises its losses in place of the task's own
+    # of a teacher (`training/distillation`): a training step minimises its losses in place of the task's own
+    student: Any = None
     Options: ClassVar[type]
-    measures_with_tuned: ClassVar[bool] = False  # whether an evaluation without training takes stored `tuned_options`, or tunes anew
+    # whether an evaluation without training takes stored `tuned_options`, or tunes anew
+    measures_with_tuned: ClassVar[bool] = False
     refused: ClassVar[Mapping[str, str]] = {}  # options of other tasks, and why this one lacks them
     inspector: ClassVar[str] = ""  # the tool that shows what is read of this task's files
 
@@ -171,7 +181,8 @@ class TaskBase(abc.ABC):
 
     @property
     def labels(self) -> Any:
-        """The labels in the order of the outputs, as far as they are known; of a task of its own, whatever it calls so."""
+        """The labels in the order of the outputs, as far as they are known; of a task of its own, whatever it calls so.
+        """
         return self.option("labels", ())
 
     @property
@@ -214,7 +225,8 @@ class TaskBase(abc.ABC):
         return dataclasses.replace(self, config=config)
 
     def with_options(self, **values: Any) -> Self:
-        """Returns the task with values found in the data (`labels=[...]`) in its options, and so in the saved config."""
+        """Returns the task with values found in the data (`labels=[...]`) in its options, and so in the saved config.
+        """
         options = to_dict(dataclasses.replace(self.options, **values))
         return self.with_config(dataclasses.replace(self.config, options=options))
 
@@ -224,18 +236,22 @@ class TaskBase(abc.ABC):
         return self.config.training.freeze
 
     def reads_pooler(self, model: keras.Model) -> bool:
-        """Whether a head of the task's model reads it: tags, spans, embeddings do not; with `pooler_norm`, embeddings alone do not."""
-        return self.head != "embeddings" if self.config.model.pooler_norm else self.head not in ("tagger", "span", "embeddings")
+        """Whether a head of the task's model reads it: tags, spans, embeddings do not; with `pooler_norm`, embeddings
+        alone do not.
+        """
+        return self.head != "embeddings" if self.config.model.pooler_norm else self.head not in ("tagger", "span",
+                                                                                                 "embeddings")
 
     def draw_first_weights(self, model: keras.Model) -> None:
         """Gives a built model its first weights, the same under every strategy."""
         draw_first_weights(model, self.config.seed)
 
     def check(self, steps: Steps) -> None:
-        """Refuses lengths and batches that `steps` cannot use; it needs neither files nor a model, but the strategy's scope.
+        """Refuses lengths and batches that `steps` cannot use; it needs neither files nor a model, but the strategy's
+        scope.
 
-        Raises ValueError for more tokens than the model has positions, for a batch that replicas and micro-batches cannot share, and for
-        parts to freeze or to make anew that the model lacks.
+        Raises ValueError for more tokens than the model has positions, for a batch that replicas and micro-batches
+        cannot share, and for parts to freeze or to make anew that the model lacks.
         """
         settings, strategy = self.config.training, tf.distribute.get_strategy()
         check_length(self.options.max_seq_length, self.config.model)
@@ -246,10 +262,11 @@ class TaskBase(abc.ABC):
         check_batch("eval_batch_size", settings.eval_batch_size, strategy)
 
     def resolve(self, files: DataFiles, steps: Steps, model: keras.Model | None = None) -> Resolved:
-        """Opens and checks the files of all `steps`, finds the labels, builds the model unless it is given, makes the batches.
+        """Opens and checks the files of all `steps`, finds the labels, builds the model unless it is given, makes the
+        batches.
 
-        In this order; call it within the strategy's scope. Raises ValueError if a step lacks its data, but training may lack
-        evaluation data unless it is `compared`.
+        In this order; call it within the strategy's scope. Raises ValueError if a step lacks its data, but training may
+        lack evaluation data unless it is `compared`.
         """
         self.check(steps)
         try:
@@ -277,18 +294,24 @@ class TaskBase(abc.ABC):
         return f"; python {self.inspector} {path} --task={self.option('dataset', self.config.task)} shows what is read"
 
     def data(self, files: DataFiles) -> dict[str, list[Source]]:
-        """The files that `train` and `eval` read: a run is another one on other data. By default those given one by one."""
+        """The files that `train` and `eval` read: a run is another one on other data. By default those given one by
+        one.
+        """
         return {"train": [files.train_file], "eval": [files.eval_file]}
 
     def input_columns(self) -> dict[str, tuple[str, ...]]:
-        """The columns of each input of the served model in this task's files; choices have a beginning and endings. {}: as the inputs."""
+        """The columns of each input of the served model in this task's files; choices have a beginning and endings. {}:
+        as the inputs.
+        """
         return {}
 
     def data_digests(self, files: DataFiles, steps: Steps = TRAIN_AND_EVALUATE) -> dict[str, str]:
         """The SHA-256 of the data that `train` and `eval` read, as far as these steps are done and the files exist."""
         done = {"train": steps.train, "eval": steps.evaluate}
-        digests = {use: [digest(source) for source in sources if source and (isinstance(source, Rows) or exists(source))]
-                 for use, sources in self.data(files).items() if done[use]}
+        digests = {
+            use: [digest(source) for source in sources if source and (isinstance(source, Rows) or exists(source))]
+            for use, sources in self.data(files).items() if done[use]
+        }
         return {use: text_digest(parts) for use, parts in digests.items() if parts}
 
     @abc.abstractmethod
@@ -319,17 +342,20 @@ class TaskBase(abc.ABC):
         """The operations of a training step on a batch, as `training_flops` counts them."""
         return training_flops(self.config.model, batch)
 
-    def make_batches(self, examples: Sequence[Mapping[str, np.ndarray]], training: bool = False, **more: Any) -> ExampleSource:
-        """Batches examples in memory; evaluation puts rows of similar length together, unless it evaluates only the first few.
+    def make_batches(self, examples: Sequence[Mapping[str, np.ndarray]], training: bool = False,
+                     **more: Any) -> ExampleSource:
+        """Batches examples in memory; evaluation puts rows of similar length together, unless it evaluates only the
+        first few.
 
         `more` are arguments of `ExampleSource`.
         """
         settings = self.config.training
-        return ExampleSource(examples, settings.batch_size if training else settings.eval_batch_size, self.config.seed, training,
-                             self.buckets, by_length=not settings.eval_steps, **more)
+        return ExampleSource(examples, settings.batch_size if training else settings.eval_batch_size, self.config.seed,
+                             training, self.buckets, by_length=not settings.eval_steps, **more)
 
     def _row_spec(self, batch_size: int, *shape: int) -> dict[str, tf.TensorSpec]:
-        """The inputs of a batch at full length, int32 [B,...,S], and `example_weights`; `shape` has what lies between."""
+        """The inputs of a batch at full length, int32 [B,...,S], and `example_weights`; `shape` has what lies between.
+        """
         return {name: tf.TensorSpec((batch_size, *shape, self.options.max_seq_length), tf.int32) for name in INPUTS} | {
             "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
@@ -350,7 +376,9 @@ class TaskBase(abc.ABC):
         return "-loss"
 
     def tuned_options(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """The options that an evaluation tuned, such as a threshold: they are stored beside the weights; none by default."""
+        """The options that an evaluation tuned, such as a threshold: they are stored beside the weights; none by
+        default.
+        """
         return {}
 
     def with_tuned(self, stored: Mapping[str, Any]) -> Self:
@@ -363,6 +391,8 @@ class TaskBase(abc.ABC):
 
 
 def _has_pairs(resolved: Resolved) -> bool:
-    """Whether a row of the examples in memory has two texts; the records of pre-training are checked while they are read."""
+    """Whether a row of the examples in memory has two texts; the records of pre-training are checked while they are
+    read.
+    """
     sources = (resolved.train, resolved.held_out and resolved.held_out.source, resolved.tests and resolved.tests.source)
     return any(np.any(row.get("segment_ids", 0)) for source in sources if source for row in source.made_of)

@@ -20,7 +20,9 @@ EXACT_SHAPES = tf.distribute.RunOptions(experimental_enable_dynamic_batch_size=F
 
 
 class Trainer:
-    """The variables that a run changes, and the compiled functions that change them. Make it under the strategy, `model` too."""
+    """The variables that a run changes, and the compiled functions that change them. Make it under the strategy,
+    `model` too.
+    """
 
     def __init__(self, task: TaskBase, model: keras.Model, strategy: tf.distribute.Strategy, total_steps: int):
         self.model, self.strategy, self.total_steps = model, strategy, total_steps
@@ -28,15 +30,21 @@ class Trainer:
         with strategy.scope():
             trainable = [variable.value for variable in model.trainable_variables]
             names = [variable.path.partition("/")[2] for variable in model.trainable_variables]
-            self.first, self.second = ([tf.Variable(tf.zeros_like(weight), trainable=False) for weight in trainable] for _ in range(2))
+            self.first, self.second = ([tf.Variable(tf.zeros_like(weight), trainable=False) for weight in trainable]
+                                       for _ in range(2))
             self.scale = tf.Variable(FIRST_SCALE, trainable=False)
             self.finite_steps = tf.Variable(0, trainable=False)
             self.done = tf.Variable(0, dtype=tf.int64, trainable=False)
-            # Of a training of some hours: the share that has passed, as its steps see it, and the seconds of all its processes.
-            self.share, self.seconds = tf.Variable(0.0, trainable=False), tf.Variable(0.0, dtype=tf.float64, trainable=False)
+            # Of a training of some hours: the share that has passed, as its steps see it, and the seconds of all its
+            # processes.
+            self.share, self.seconds = tf.Variable(0.0,
+                                                   trainable=False), tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self.weights = trainable
-        self.saved = {"weights": checkpoints.named_weights(model), "first": dict(zip(names, self.first)),
-                      "second": dict(zip(names, self.second)), "scale": self.scale, "finite_steps": self.finite_steps, "step": self.done}
+        self.saved = {
+            "weights": checkpoints.named_weights(model), "first": dict(zip(names, self.first)),
+            "second": dict(zip(names,
+                               self.second)), "scale": self.scale, "finite_steps": self.finite_steps, "step": self.done
+        }
         self.saved |= {"seconds": self.seconds} if task.config.training.hours else {}
         self.checkpoint = tf.train.Checkpoint(**self.saved)
         # Workers stop at the same step: the request of one reaches the others with the step's own sums.
@@ -81,15 +89,19 @@ class Trainer:
         return _all_reduce([tf.identity(self.stop_wanted)])[0] if self.several_workers else tf.constant(0.0)
 
     def _replica_step(self, batch: Mapping[str, tf.Tensor], step: tf.Tensor):
-        """Runs one replica's part of a step: returns new state, metrics, and the number of stop requests; assigns nothing."""
+        """Runs one replica's part of a step: returns new state, metrics, and the number of stop requests; assigns
+        nothing.
+        """
         state, row = self.step.train(self._state(), batch, step, _replica(), _all_reduce)
-        return [*state.weights, *state.first, *state.second, state.scale, state.finite_steps], row, self._wants_to_stop()
+        return [*state.weights, *state.first, *state.second, state.scale,
+                state.finite_steps], row, self._wants_to_stop()
 
     def _replica_gradients(self, batch: Mapping[str, tf.Tensor], step: tf.Tensor):
         """Runs one replica's part of a step up to the update of the weights."""
         return *self.step.prepare(self._state(), batch, step, _replica(), _all_reduce), self._wants_to_stop()
 
-    @tf.autograph.experimental.do_not_convert  # rewriting the source of all that a step calls takes seconds at each start
+    # rewriting the source of all that a step calls takes seconds at each start
+    @tf.autograph.experimental.do_not_convert
     def _take_step(self, batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         """Takes a step; returns its metrics and the number of stop requests."""
         arguments = (batch, tf.identity(self.done))
@@ -99,8 +111,8 @@ class Trainer:
             distribution.assign(self.strategy, [*self.weights, *self.first, *self.second, *scaling], values)
             return self._local(row), self._local(stop)
         gradients, decisions, scales, row, stop = self.strategy.run(self._replica_gradients, args=arguments)
-        for update, factor, *variables, gradient in zip(self.step.updates_in_place, self.step.rate_factors, self.weights, self.first,
-                                                        self.second, gradients):
+        for update, factor, *variables, gradient in zip(self.step.updates_in_place, self.step.rate_factors,
+                                                        self.weights, self.first, self.second, gradients):
             distribution.update(self.strategy, update, tuple(variables), (gradient, decisions[factor]))
         distribution.assign(self.strategy, scaling, scales)
         # Every replica has the same weights.
@@ -133,7 +145,8 @@ class Trainer:
             "example_weights": self.strategy.run(lambda local: local["example_weights"], args=(batch,))}))
 
     def evaluate(self, source: BatchSource, limit: int = 0) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Returns mean losses and counters over the source (or its first `limit` batches), and predictions of its real rows.
+        """Returns mean losses and counters over the source (or its first `limit` batches), and predictions of its real
+        rows.
 
         Raises ValueError, naming file and record, for a record that cannot be read or is refused.
         """
@@ -147,7 +160,8 @@ class Trainer:
     def _evaluate(self, source: BatchSource, limit: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
         sums: dict[str, np.ndarray] = {}
         rows: list[dict[str, Any]] = []
-        for batch_losses, counters, predictions in distribution.over_batches(self.run_evaluation, source, self.strategy, limit):
+        for batch_losses, counters, predictions in distribution.over_batches(self.run_evaluation, source, self.strategy,
+                                                                             limit):
             named = {f"{name}_loss" if name != "loss" else name: pair for name, pair in batch_losses.items()} | counters
             for name, pair in named.items():
                 sums[name] = sums.get(name, 0) + np.array([float(value) for value in pair])
@@ -159,19 +173,25 @@ class Trainer:
 
     def steps_agree(self) -> bool:
         """Whether every worker is at the same step; each has restored from the output folder that it sees."""
-        return distribution.sum_over_replicas(self.strategy, self.done) == self.steps_done * self.strategy.num_replicas_in_sync
+        return distribution.sum_over_replicas(self.strategy,
+                                              self.done) == self.steps_done * self.strategy.num_replicas_in_sync
 
     def newest(self, folder: CheckpointFolder) -> str:
-        """The newest checkpoint of a folder, the same for all workers: they wait for the one that the first may be writing."""
+        """The newest checkpoint of a folder, the same for all workers: they wait for the one that the first may be
+        writing.
+        """
         folder.wait()
         self.any_worker(False)
         return folder.newest()
 
     def restore_newest(self, folder: CheckpointFolder) -> str | None:
-        """Restores the newest readable checkpoint of a folder, as the folder does. Raises ValueError if workers find different ones."""
+        """Restores the newest readable checkpoint of a folder, as the folder does. Raises ValueError if workers find
+        different ones.
+        """
         restored = folder.restore_newest() if self.newest(folder) else None
         if not self.steps_agree():
-            raise ValueError(f"--output_dir={folder.folder}: expected a folder that all workers share, found different checkpoints")
+            raise ValueError(
+                f"--output_dir={folder.folder}: expected a folder that all workers share, found different checkpoints")
         return restored
 
     def any_worker(self, claim: bool) -> bool:
@@ -187,7 +207,8 @@ def _replica() -> tf.Tensor:
 def _all_reduce(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Sums tensors over the replicas."""
     context = tf.distribute.get_replica_context()
-    return list(tensors) if context.num_replicas_in_sync == 1 else list(context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
+    return list(tensors) if context.num_replicas_in_sync == 1 else list(
+        context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
 
 
 def real_rows(predictions: Mapping[str, tf.Tensor]) -> list[dict[str, Any]]:

@@ -1,4 +1,6 @@
-"""The tables of fine-tuning: which runs are done, what survives a kill, and the numbers in a table; the runs are pretended."""
+"""The tables of fine-tuning: which runs are done, what survives a kill, and the numbers in a table; the runs are
+pretended.
+"""
 
 import json
 import statistics
@@ -7,7 +9,8 @@ import sys
 
 import pytest
 
-# A run whose metric is worked out from its rate, rule and seed. It fails, or ends the program that started it, if a file says so.
+# A run whose metric is worked out from its rate, rule and seed. It fails, or ends the program that started it, if a
+# file says so.
 PRETENDED = """
 import json, os, pathlib, signal, sys
 flags = dict(part.lstrip("-").partition("=")[::2] for part in sys.argv[1:])
@@ -22,7 +25,8 @@ if pathlib.Path(f"fail_at_{count}").exists():
 rate, seed, rule = flags["learning_rate"], int(flags["first_seed"]), flags.get("set", "")
 best = {"2e-5": 0.5, "3e-5": 0.7, "5e-5": 0.6} if rule else {"2e-5": 0.5, "3e-5": 0.6, "5e-5": 0.7}
 f1 = best[rate] + 0.01 * seed + 0.1 * (flags["sides"] == "theirs")
-pathlib.Path(flags["result_file"]).write_text(json.dumps({flags["sides"]: [{"metrics": {"f1": f1, "accuracy": 0.5}, "command": 36.0}]}))
+row = {"metrics": {"f1": f1, "accuracy": 0.5}, "command": 36.0}
+pathlib.Path(flags["result_file"]).write_text(json.dumps({flags["sides"]: [row]}))
 """
 
 
@@ -32,9 +36,11 @@ def compare(root, tmp_path):
     (tmp_path / "pretended.py").write_text(PRETENDED)
 
     def run(*more):
-        return subprocess.run([sys.executable, root / "benchmarks/quality.py", "--data=DATA", "--init_checkpoint=MODEL",
-                               "--results_file=out/results.jsonl", "--table_file=out/tables.md", "--only=mrpc",
-                               f"--command={tmp_path}/pretended.py", *more], cwd=tmp_path, capture_output=True, text=True, check=False)
+        return subprocess.run([
+            sys.executable, root / "benchmarks/quality.py", "--data=DATA", "--init_checkpoint=MODEL",
+            "--results_file=out/results.jsonl", "--table_file=out/tables.md", "--only=mrpc",
+            f"--command={tmp_path}/pretended.py", *more
+        ], cwd=tmp_path, capture_output=True, text=True, check=False)
     return run
 
 
@@ -43,13 +49,21 @@ def test_each_side_runs_three_rates_once_and_its_other_seeds_at_its_best_rate(co
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "out/results.jsonl").read_text().splitlines()]
     assert len(rows) == 3 * (3 + 4)
-    assert {(row["side"], row["rate"]) for row in rows if row["seed"] > 1} == {("2018", "5e-5"), ("corrected", "3e-5"), ("torch", "3e-5")}
-    assert "1 of 21" in done.stdout and "21 of 21" in done.stdout and "2.5 h left" in done.stdout  # 21 runs of 7 minutes, before any
+    assert {(row["side"], row["rate"])
+            for row in rows if row["seed"] > 1} == {("2018", "5e-5"), ("corrected", "3e-5"), ("torch", "3e-5")}
+    # 21 runs of 7 minutes, before any
+    assert "1 of 21" in done.stdout and "21 of 21" in done.stdout and "2.5 h left" in done.stdout
     values = [0.7 + 0.01 * seed for seed in range(1, 6)]
     mean, deviation = f"{statistics.mean(values):.4f}", f"{statistics.stdev(values):.4f}"
     page = (tmp_path / "out/tables.md").read_text()
-    assert f"| official_bert, 2018's rule | 5e-5 | 5 | {mean} ± {deviation} | 0.5000 ± 0.0000 | 0.5100, 0.6100, 0.7100 |" in page
-    assert "| Hugging Face PyTorch, bias-corrected AdamW | 3e-5 | 5 | 0.8300 ± 0.0158 | 0.5000 ± 0.0000 | 0.6100, 0.8100, 0.7100 |" in page
+    assert (
+        f"| official_bert, 2018's rule | 5e-5 | 5 | {mean} ± {deviation} | 0.5000 ± 0.0000 | 0.5100, 0.6100, 0.7100 |"
+        in page
+    )
+    assert (
+        "| Hugging Face PyTorch, bias-corrected AdamW | 3e-5 | 5 | 0.8300 ± 0.0158 | 0.5000 ± 0.0000 | 0.6100, "
+        "0.8100, 0.7100 |"
+        in page)
 
 
 def test_killed_and_failed_runs_are_done_again_and_finished_ones_are_not(compare, tmp_path):
@@ -60,7 +74,11 @@ def test_killed_and_failed_runs_are_done_again_and_finished_ones_are_not(compare
     assert len(results.read_text().splitlines()) == 2
     results.write_text(results.read_text() + '{"name": "mr')  # as a kill leaves a line
     done = compare()
-    assert done.returncode == 1 and "1 runs failed" in done.stderr and "its output is in build/quality/mrpc_" in done.stderr
+    assert (
+        done.returncode == 1
+        and "1 runs failed" in done.stderr
+        and "its output is in build/quality/mrpc_" in done.stderr
+    )
     assert compare().returncode == 0 and len(results.read_text().splitlines()) == 21
     page, ledger = (tmp_path / "out/tables.md").read_text(), (tmp_path / "ledger.txt").read_text()
     assert len(ledger.splitlines()) == 23  # a killed and a failed one
@@ -73,6 +91,7 @@ def test_a_line_that_is_no_result_and_a_name_that_is_no_comparison_are_refused(c
     (tmp_path / "out").mkdir()
     (tmp_path / "out/results.jsonl").write_text("[]\n")
     done = compare("--norun")
-    assert done.returncode == 1 and done.stderr.strip().endswith("out/results.jsonl:1: expected the result of a run as JSON, got '[]'")
+    assert done.returncode == 1 and done.stderr.strip().endswith(
+        "out/results.jsonl:1: expected the result of a run as JSON, got '[]'")
     done = compare("--only=mrcp")
     assert done.returncode == 1 and "error: --only: expected names of mrpc, rte," in done.stderr

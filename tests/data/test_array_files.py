@@ -44,12 +44,15 @@ def test_a_full_disk_is_an_error_and_no_signal(tmp_path, without_call):
     if not shutil.which("mount") or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)],
                                                    capture_output=True, check=False).returncode:
         pytest.skip("mounting a small file system is not permitted here")
-    code = ("import os, sys; from official_bert.data.array_files import make_array\n"
-            + "del os.posix_fallocate\n" * without_call
-            + "make_array(sys.argv[1] + '/fits.npy', (100, 1000))[:] = 1\n"
-            "try:\n    make_array(sys.argv[1] + '/large.npy', (200, 1000))[:] = 1\nexcept OSError as error:\n    print(error)\n")
+    code = (
+        "import os, sys; from official_bert.data.array_files import make_array\n"
+        + "del os.posix_fallocate\n" * without_call + "make_array(sys.argv[1] + '/fits.npy', (100, 1000))[:] = 1\n"
+        "try:\n    make_array(sys.argv[1] + '/large.npy', (200, 1000))[:] = 1\nexcept OSError as error:\n    "
+        "print(error)\n"
+    )
     try:
         done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
-    assert (done.returncode, done.stdout) == (0, f"[Errno 28] No space left on device: '{tmp_path}/large.npy'\n"), done.stderr
+    assert (done.returncode,
+            done.stdout) == (0, f"[Errno 28] No space left on device: '{tmp_path}/large.npy'\n"), done.stderr

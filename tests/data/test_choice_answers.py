@@ -31,14 +31,19 @@ def test_keys_are_those_of_each_row():
         found(["A"], [ABC], keys=[["A", "B"]])
 
 
-@pytest.mark.parametrize(("answers", "choices", "message"), [
-    (["B", "2"], [ABC, ABC], r"f\.csv:3: column 'answer': got '2', and 'B' in f\.csv:2: expected numbers or letters; options\.keys_column"),
-    (["1", "3"], [ABC, ABC], r"f\.csv:3: .* expected one of \['0', '1', '2'\], got '3'; no answer is 0: options\.first_choice=1"),
-    (["1", "4"], [ABC, ABC], r"f\.csv:3: .* expected one of \['0', '1', '2'\], got '4'$"),
-    (["red", "black"], [ABC, ABC], r"f\.csv:3: .* expected one of \['red', 'green', 'blue'\], got 'black'"),
-    (["1", "2"], [("2", "1", "0"), ("2", "3")], r"f\.csv:2: .* '1' is the text of a choice, and a number: options\.answer_as=text, number"),
-    (["A", "B"], [("B", "A"), ("A", "B")], r"f\.csv:2: .* 'A' is the text of a choice, and a letter"),
-    (["x", "red"], [ABC, ("red", "red")], r"f\.csv:2: .* expected one of"), (["", "A"], [ABC, ABC], r"f\.csv:2: .* got ''")])
+@pytest.mark.parametrize(
+    ("answers", "choices", "message"),
+    [(["B", "2"], [ABC, ABC],
+      r"f\.csv:3: column 'answer': got '2', and 'B' in f\.csv:2: expected numbers or letters; options\.keys_column"),
+     (["1", "3"], [ABC, ABC],
+      r"f\.csv:3: .* expected one of \['0', '1', '2'\], got '3'; no answer is 0: options\.first_choice=1"),
+     (["1", "4"], [ABC, ABC], r"f\.csv:3: .* expected one of \['0', '1', '2'\], got '4'$"),
+     (["red", "black"], [ABC, ABC], r"f\.csv:3: .* expected one of \['red', 'green', 'blue'\], got 'black'"),
+     (["1", "2"], [("2", "1", "0"), ("2", "3")
+                   ], r"f\.csv:2: .* '1' is the text of a choice, and a number: options\.answer_as=text, number"),
+     (["A", "B"], [("B", "A"), ("A", "B")], r"f\.csv:2: .* 'A' is the text of a choice, and a letter"),
+     (["x", "red"], [ABC, ("red", "red")], r"f\.csv:2: .* expected one of"),
+     (["", "A"], [ABC, ABC], r"f\.csv:2: .* got ''")])
 def test_answers_that_may_be_several_things_or_none_are_refused(answers, choices, message):
     with pytest.raises(ValueError, match=message):
         found(answers, choices)
@@ -46,4 +51,5 @@ def test_answers_that_may_be_several_things_or_none_are_refused(answers, choices
 
 def test_the_option_says_what_is_meant():
     choices = [("2", "1", "0"), ("2", "3", "1")]
-    assert found(["1", "2"], choices, answer_as="text") == [1, 0] and found(["1", "2"], choices, answer_as="number") == [1, 2]
+    assert found(["1", "2"], choices, answer_as="text") == [1, 0] and found(["1", "2"], choices,
+                                                                            answer_as="number") == [1, 2]

@@ -7,18 +7,22 @@ from official_bert.data.sources import ExampleSource, incomplete
 
 
 def examples(lengths):
-    return [{"input_ids": np.full(length, number, np.int32), "number": np.int32(number)} for number, length in enumerate(lengths)]
+    return [{"input_ids": np.full(length, number, np.int32), "number": np.int32(number)}
+            for number, length in enumerate(lengths)]
 
 
 def test_sorted_evaluation_pads_less_and_gives_results_back_in_order():
     lengths = np.random.default_rng(0).integers(1, 100, 50)
     rows = examples(lengths)
-    plain, sorted_rows = (ExampleSource(rows, 4, shuffle=False, sequence_keys=("input_ids",), by_length=flag) for flag in (False, True))
+    plain, sorted_rows = (ExampleSource(rows, 4, shuffle=False, sequence_keys=("input_ids",), by_length=flag)
+                          for flag in (False, True))
     padded = []
     for source in (plain, sorted_rows):
         batches = [source.batch(number) for number in range(source.batches_per_epoch)]
         padded.append(sum(batch["input_ids"].size for batch in batches))
-        numbers = [number for batch in batches for number, weight in zip(batch["number"], batch["example_weights"]) if weight]
+        numbers = [
+            number for batch in batches for number, weight in zip(batch["number"], batch["example_weights"]) if weight
+        ]
         assert source.in_order(numbers) == list(range(50))
     assert padded[1] < 0.7 * padded[0]
 
@@ -30,7 +34,9 @@ def test_examples_that_an_evaluation_did_not_reach_are_none():
 
 def test_texts_with_a_row_that_was_not_evaluated_are_incomplete_and_one_must_be_whole():
     assert incomplete(["a", "b", None, "c", None], [0, 0, 1, 1, 2]) == {1, 2}
-    with pytest.raises(ValueError, match=r"config\.training\.eval_steps: expected enough batches .*, got 2 of 5 rows and no text whole"):
+    with pytest.raises(
+            ValueError,
+            match=r"config\.training\.eval_steps: expected enough batches .*, got 2 of 5 rows and no text whole"):
         incomplete([None, "b", None, "c", None], [0, 0, 1, 1, 2])
 
 
@@ -80,7 +86,8 @@ def test_training_sorts_at_most_ten_batches_at_a_time():
     [batches] = planned_epochs(lengths, 10, 1)
     assert sorted(np.concatenate(batches)) == list(range(4000))
     spans = [lengths[rows].max() - lengths[rows].min() for rows in batches]
-    # Of 100 random lengths below 4,000, ten neighbours span 9 of 101 gaps, 4000 * 9 / 101 = 356 on average; ten of random order 3,273.
+    # Of 100 random lengths below 4,000, ten neighbours span 9 of 101 gaps, 4000 * 9 / 101 = 356 on average; ten of
+    # random order 3,273.
     assert 300 < np.mean(spans) < 420
 
 
@@ -92,5 +99,6 @@ def test_texts_of_few_batches_meet_others_in_every_epoch(batches):
     for rows in (rows for plan in epochs for rows in plan):
         for row in rows:
             met[row].update(rows)
-    # Were a whole epoch sorted, a text would meet the same 8 each time. In random order it meets nearly all in 30 epochs.
+    # Were a whole epoch sorted, a text would meet the same 8 each time. In random order it meets nearly all in 30
+    # epochs.
     assert min(map(len, met)) >= min(0.9 * 8 * batches, 24)

@@ -64,11 +64,13 @@ def test_what_a_killed_process_left_is_written_over(packed, folder):
     whole = pathlib.Path(copy).read_bytes()
     os.unlink(copy)
     pathlib.Path(f"{copy}.part").write_bytes(whole[:100])
-    assert pathlib.Path(local_records(packed, folder)).read_bytes() == whole and seen(folder) == [os.path.basename(copy)]
+    assert pathlib.Path(local_records(packed,
+                                      folder)).read_bytes() == whole and seen(folder) == [os.path.basename(copy)]
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-30], lambda data: data[:60] + bytes(20) + data[80:], lambda data: data + b"more"],
-                         ids=["cut", "overwritten", "longer"])
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-30], lambda data: data[:60] + bytes(20) + data[80:], lambda data: data + b"more"],
+    ids=["cut", "overwritten", "longer"])
 def test_a_broken_gzip_file_is_named_and_leaves_no_copy(packed, folder, damage):
     data = damage(pathlib.Path(packed).read_bytes())
     pathlib.Path(packed).write_bytes(data)
@@ -81,7 +83,8 @@ def test_a_full_disk_is_told_and_leaves_no_copy(packed, folder, monkeypatch):
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ValueError, match=f"{folder}/train.gz.*: No space left on device; --cache_dir on another disk, or unpack"):
+    with pytest.raises(ValueError,
+                       match=f"{folder}/train.gz.*: No space left on device; --cache_dir on another disk, or unpack"):
         local_records(packed, folder)
     assert seen(folder) == []
 
@@ -93,7 +96,9 @@ def test_the_space_is_checked_before_and_said(packed, folder, monkeypatch, caplo
     check_space([packed], folder)
     assert f"{folder} gets plain copies of 1 files of records, 0.0 GB while packed;" in caplog.text
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))
-    with pytest.raises(ValueError, match=r"about .* are needed for plain copies of 1 files of records \(--cache_dir\), 0 bytes are free"):
+    with pytest.raises(
+            ValueError,
+            match=r"about .* are needed for plain copies of 1 files of records \(--cache_dir\), 0 bytes are free"):
         check_space([packed], folder)
     monkeypatch.undo()
     local_records(packed, folder)

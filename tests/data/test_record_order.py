@@ -33,7 +33,9 @@ def stated_order(counts, seed, epoch, block=4, window=3):
     found = []
     for number, start in enumerate(range(0, len(order), window)):
         records = list(itertools.chain(*order[start:start + window]))
-        found += [records[index] for index in np.random.default_rng((seed, epoch, 1 + number)).permutation(len(records))]
+        found += [
+            records[index] for index in np.random.default_rng((seed, epoch, 1 + number)).permutation(len(records))
+        ]
     return found
 
 

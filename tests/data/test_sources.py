@@ -134,14 +134,20 @@ def test_a_file_damaged_in_its_middle_is_named_with_the_record(paths):
     source = RecordSource(paths, 2, parse, seed=3)
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         list(source.dataset().take(11))
-    assert source.explain(error.value.message) == f"{paths[0]}: record 5 is corrupted: its bytes do not match their checksum"
+    assert source.explain(
+        error.value.message) == f"{paths[0]}: record 5 is corrupted: its bytes do not match their checksum"
 
 
-@pytest.mark.parametrize("change, told", [
-    (lambda path: os.truncate(path, os.path.getsize(path) - 30), "record 9 is truncated: expected"),
-    (lambda path: overwrite(path, 9 * (os.path.getsize(path) // 10), bytes(12)), "record 9 is corrupted: its length does not match"),
-    (lambda path: (os.unlink(path), write_tfrecords(path, [b""] * 10)), "cannot be read: .* has changed since this run began"),
-    (lambda path: os.unlink(path), "cannot be read: No such file or directory")], ids=["cut", "overwritten", "replaced", "removed"])
+@pytest.mark.parametrize(
+    "change, told",
+    [(lambda path: os.truncate(path,
+                               os.path.getsize(path) - 30), "record 9 is truncated: expected"),
+     (lambda path: overwrite(path, 9 * (os.path.getsize(path) // 10), bytes(12)),
+      "record 9 is corrupted: its length does not match"),
+     (lambda path:
+      (os.unlink(path), write_tfrecords(path, [b""] * 10)), "cannot be read: .* has changed since this run began"),
+     (lambda path: os.unlink(path), "cannot be read: No such file or directory")],
+    ids=["cut", "overwritten", "replaced", "removed"])
 def test_a_file_that_changes_while_it_is_read_is_named(paths, change, told):
     source = RecordSource(paths, 2, parse, shuffle=False)
     if told.startswith("record 9"):
@@ -157,7 +163,8 @@ def test_an_index_that_is_removed_while_it_is_needed_is_named(paths):
     os.unlink(record_index.paths_of_index(paths[0], "")[0])
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         list(source.dataset())
-    assert re.search(f"{paths[0]}: record 0 cannot be found: .*record_index.*; start again", source.explain(error.value.message))
+    assert re.search(f"{paths[0]}: record 0 cannot be found: .*record_index.*; start again",
+                     source.explain(error.value.message))
 
 
 def test_a_worker_reads_its_own_records_alone(paths, monkeypatch):
@@ -180,7 +187,8 @@ def test_a_worker_reads_its_own_records_alone(paths, monkeypatch):
 
 
 @settings(max_examples=25, deadline=None)
-@given(counts=st.lists(st.integers(0, 60), min_size=1, max_size=4).filter(any), batch=st.sampled_from([4, 8, 12]), data=st.data())
+@given(counts=st.lists(st.integers(0, 60), min_size=1, max_size=4).filter(any), batch=st.sampled_from([4, 8, 12]),
+       data=st.data())
 def test_every_record_is_read_once_an_epoch_whatever_the_start_and_the_workers(counts, batch, data):
     numbers, parts = itertools.count(), []
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -188,7 +196,8 @@ def test_every_record_is_read_once_an_epoch_whatever_the_start_and_the_workers(c
         patch.setattr(record_order, "WINDOW", 3)
         for part, count in enumerate(counts):
             path = os.path.join(folder, f"part-{part}")
-            write_tfrecords(path, [str(next(numbers)).encode() for _ in range(count)], compress=data.draw(st.booleans()))
+            write_tfrecords(path, [str(next(numbers)).encode() for _ in range(count)],
+                            compress=data.draw(st.booleans()))
             parts.append(path)
         source = RecordSource(parts, batch, None, data.draw(st.integers(0, 99)))
         batches = [source._rows(number, 0, batch) for number in range(2 * source.batches_per_epoch)]
@@ -201,8 +210,10 @@ def test_every_record_is_read_once_an_epoch_whatever_the_start_and_the_workers(c
             assert set(indices // source.size) == {number // source.batches_per_epoch}
         again, workers = RecordSource(parts, batch, None, source._order.seed), data.draw(st.sampled_from([1, 2, 4]))
         start, rows = data.draw(st.integers(0, len(batches) - 1)), batch // workers
-        for wanted, found in zip(batches[start][:4], zip(*(again._rows(start, worker * rows, rows) for worker in range(workers)))):
-            np.testing.assert_array_equal(np.concatenate([np.atleast_1d(part) for part in found])[:np.size(wanted)], wanted)
+        for wanted, found in zip(batches[start][:4],
+                                 zip(*(again._rows(start, worker * rows, rows) for worker in range(workers)))):
+            np.testing.assert_array_equal(
+                np.concatenate([np.atleast_1d(part) for part in found])[:np.size(wanted)], wanted)
 
 
 @pytest.mark.parametrize("scheme", ["memory", "ram"])
@@ -225,7 +236,8 @@ def test_records_elsewhere_are_read_from_a_copy_and_named_as_they_are(paths, tmp
 def test_threads_read_from_more_files_than_may_be_open(tmp_path, monkeypatch):
     monkeypatch.setattr(indexed_records, "OPEN_FILES", 1)
     for part in range(6):
-        write_tfrecords(str(tmp_path / f"part-{part}"), [str(number).encode() for number in range(part * 50, part * 50 + 50)])
+        write_tfrecords(str(tmp_path / f"part-{part}"),
+                        [str(number).encode() for number in range(part * 50, part * 50 + 50)])
     source = RecordSource(sorted(map(str, tmp_path.glob("part-*"))), 10, None, seed=1)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda number: source._rows(number, 0, 10), range(300)))

@@ -1,4 +1,6 @@
-"""Tables in the forms of published data: without names of columns, packed, in other encodings, workbooks, fastText, two files."""
+"""Tables in the forms of published data: without names of columns, packed, in other encodings, workbooks, fastText, two
+files.
+"""
 
 import bz2
 import gzip
@@ -25,16 +27,20 @@ def write(tmp_path, name, content):
     return str(path)
 
 
-@pytest.mark.parametrize(("name", "content"), [
-    ("a.csv.gz", gzip.compress(CSV.encode(), mtime=0)), ("a.csv.bz2", bz2.compress(CSV.encode())),
-    ("A.CSV.XZ", lzma.compress(CSV.encode())),
-    ("a.csv.zst", pyarrow.compress(b"\xef\xbb\xbf" + CSV.encode(), "zstd", asbytes=True)), ("a.csv", gzip.compress(CSV.encode(), mtime=0)),
-    ("train.txt", '{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n'),
-    ("train.csv", '[{"text": "so good", "label": "pos"},\n{"text": "bad, bad", "label": "neg"}]'),
-    ("train", '{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n'),
-    ("train.data", json.dumps([{"text": "so good", "label": "pos"}, {"text": "bad, bad", "label": "neg"}], indent=1)),
-    ("a.jsonl.gz", gzip.compress(b'{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n', mtime=0)),
-    ("fast.txt", "__label__pos so good\n__label__neg bad, bad\n"), ("fast.train.tsv", "__label__pos\tso good\n\n__label__neg bad, bad")])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.csv.gz", gzip.compress(CSV.encode(), mtime=0)), ("a.csv.bz2", bz2.compress(CSV.encode())),
+     ("A.CSV.XZ", lzma.compress(CSV.encode())),
+     ("a.csv.zst", pyarrow.compress(b"\xef\xbb\xbf" + CSV.encode(), "zstd", asbytes=True)),
+     ("a.csv", gzip.compress(CSV.encode(), mtime=0)),
+     ("train.txt", '{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n'),
+     ("train.csv", '[{"text": "so good", "label": "pos"},\n{"text": "bad, bad", "label": "neg"}]'),
+     ("train", '{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n'),
+     ("train.data", json.dumps([{"text": "so good", "label": "pos"}, {"text": "bad, bad", "label": "neg"}], indent=1)),
+     ("a.jsonl.gz",
+      gzip.compress(b'{"text": "so good", "label": "pos"}\n{"text": "bad, bad", "label": "neg"}\n', mtime=0)),
+     ("fast.txt", "__label__pos so good\n__label__neg bad, bad\n"),
+     ("fast.train.tsv", "__label__pos\tso good\n\n__label__neg bad, bad")])
 def test_content_decides_whatever_the_name(tmp_path, name, content):
     assert TableOptions().read_table(write(tmp_path, name, content), ["text", "label"]).columns == BOTH
 
@@ -45,7 +51,9 @@ def test_texts_and_labels_stand_in_two_files(tmp_path):
     table = TableOptions().read_table(path, ["text", "label"])
     assert table.columns == {"text": ["so good", "", "bad, bad"], "label": ["1", "0", "2"]} and table.lines == [1, 2, 3]
     labels.write_text("1\n0\n")
-    with pytest.raises(ValueError, match=r"val_labels\.txt: expected as many lines, got 2 in .*val_labels\.txt and more in the other"):
+    with pytest.raises(
+            ValueError,
+            match=r"val_labels\.txt: expected as many lines, got 2 in .*val_labels\.txt and more in the other"):
         TableOptions().read_table(path, ["text", "label"])
     (tmp_path / "val_text.txt").write_text("text\tlabel\na\tx\n")  # a table of this name is one
     assert TableOptions().read_table(path, ["text", "label"]).columns == {"text": ["a"], "label": ["x"]}
@@ -55,15 +63,19 @@ def test_fasttext_may_have_several_labels_and_lines_without_are_refused(tmp_path
     path = write(tmp_path, "a.txt", "__label__a __label__b two\n__label__c\n")
     table = TableOptions(file_format="fasttext").read_table(path, ["text", "label"])
     assert table.columns == {"text": ["two", ""], "label": [["a", "b"], "c"]}
-    with pytest.raises(ValueError, match=r"a\.txt:2: expected a line that begins with __label__NAME, .* got 'no label'"):
+    with pytest.raises(ValueError,
+                       match=r"a\.txt:2: expected a line that begins with __label__NAME, .* got 'no label'"):
         TableOptions().read_table(write(tmp_path, "a.txt", "__label__a one\nno label\n"), ["text", "label"])
 
 
 def test_a_file_without_names_has_numbered_columns_and_the_error_says_so(tmp_path):
     path = write(tmp_path, "ag_news.csv", '"3","Wall St.","Reuters, short"\n"4","Chip","x"\n')
-    assert TableOptions(header=False).read_table(path, ["c2", "c1"]).columns == {"c2": ["Wall St.", "Chip"], "c1": ["3", "4"]}
+    assert TableOptions(header=False).read_table(
+        path, ["c2", "c1"]).columns == {"c2": ["Wall St.", "Chip"], "c1": ["3", "4"]}
     assert column_names(path, file_format="csv", header=False) == ["c1", "c2", "c3"]
-    with pytest.raises(ValueError, match=r"ag_news\.csv: expected a column 'text', found '3'.* options\.header=false, its columns are c1"):
+    with pytest.raises(
+            ValueError,
+            match=r"ag_news\.csv: expected a column 'text', found '3'.* options\.header=false, its columns are c1"):
         TableOptions().read_table(path, ["text"])
     with pytest.raises(ValueError, match="expected a column 'c9', found 'c1', 'c2', 'c3'$"):
         TableOptions(header=False).read_table(path, ["c9"])
@@ -75,7 +87,8 @@ def test_a_file_without_names_has_numbered_columns_and_the_error_says_so(tmp_pat
 def test_other_encodings_are_read_by_name_and_the_error_names_them(tmp_path, encoding, hint):
     text = "text,label\n„schön“ ja,1\n" if encoding != "gb18030" else "text,label\n好,1\n"
     path = write(tmp_path, "a.csv", text.encode(encoding))
-    assert TableOptions(encoding=encoding).read_table(path, ["label", "text"]).columns["text"] == [text.split("\n")[1].split(",")[0]]
+    assert TableOptions(encoding=encoding).read_table(
+        path, ["label", "text"]).columns["text"] == [text.split("\n")[1].split(",")[0]]
     with pytest.raises(ValueError, match=hint):
         TableOptions().read_table(path, ["text"])
     with pytest.raises(ValueError, match=r"--encoding=latin-99: expected an encoding that Python knows"):
@@ -87,10 +100,13 @@ def test_other_encodings_are_read_by_name_and_the_error_names_them(tmp_path, enc
 def test_utf_16_without_a_mark_is_named_and_zero_bytes_in_texts_are_no_sign_of_it(tmp_path, encoding, text):
     path = write(tmp_path, "a.csv", text.encode(encoding))
     assert TableOptions(encoding=encoding).read_table(path, ["label"]).columns["label"][0] == "1"
-    for name, content in (("a.csv", text.encode(encoding)), ("a.csv.gz", gzip.compress(text.encode(encoding), mtime=0))):
-        with pytest.raises(ValueError, match=rf"not UTF-8, but UTF-16 without a byte-order mark: --encoding={encoding} reads it"):
+    for name, content in (("a.csv", text.encode(encoding)), ("a.csv.gz", gzip.compress(text.encode(encoding),
+                                                                                       mtime=0))):
+        with pytest.raises(ValueError,
+                           match=rf"not UTF-8, but UTF-16 without a byte-order mark: --encoding={encoding} reads it"):
             TableOptions().read_table(write(tmp_path, name, content), ["text"])
-    assert TableOptions().read_table(write(tmp_path, "b.csv", "text,label\na\0b,1\n"), ["text"]).columns["text"] == ["a\0b"]
+    assert TableOptions().read_table(write(tmp_path, "b.csv", "text,label\na\0b,1\n"),
+                                     ["text"]).columns["text"] == ["a\0b"]
 
 
 def test_a_workbook_is_read_with_its_cells_as_text(tmp_path):
@@ -108,18 +124,25 @@ def test_a_workbook_is_read_with_its_cells_as_text(tmp_path):
 
 
 def test_a_key_may_be_within_another(tmp_path):
-    path = write(tmp_path, "a.json", '[{"t": "a", "labels": {"label": 1}, "x.y": 2}, {"t": "b", "labels": {"label": 0}, "x.y": 3}]')
-    assert TableOptions().read_table(path, ["t", "labels.label", "x.y"]).columns == {"t": ["a", "b"], "labels.label": [1, 0], "x.y": [2, 3]}
-    with pytest.raises(ValueError, match=r"a\.json\[row 0\]: expected a key 'labels\.binary', found 't', 'labels', 'x\.y'"):
+    path = write(tmp_path, "a.json",
+                 '[{"t": "a", "labels": {"label": 1}, "x.y": 2}, {"t": "b", "labels": {"label": 0}, "x.y": 3}]')
+    assert TableOptions().read_table(
+        path, ["t", "labels.label", "x.y"]).columns == {"t": ["a", "b"], "labels.label": [1, 0], "x.y": [2, 3]}
+    with pytest.raises(ValueError,
+                       match=r"a\.json\[row 0\]: expected a key 'labels\.binary', found 't', 'labels', 'x\.y'"):
         TableOptions().read_table(path, ["labels.binary"])
 
 
-@pytest.mark.parametrize(("name", "content", "message"), [
-    ("a.csv", "Text,label\na,1\n", r"expected a column 'text', found 'Text', 'label' \('Text' differs by case or spaces only\)"),
-    ("a.csv", "text ,label\na,1\n", r"'text ' differs by case"), ("a.csv", "text;label\na;1\n", r"options\.delimiter=';' divides it"),
-    ("a.tsv", "text,label\na,1\n", r"options\.delimiter=',' divides it"),
-    ("a.csv", "text\tlabel\na\t1\n", r"options\.delimiter='\\t' divides it"),
-    ("a.csv", "text,label\ra,1\r", "a carriage return alone ends no line"), ("a.csv", b"PK\x03\x04x", r"a\.csv: not a readable workbook")])
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [("a.csv", "Text,label\na,1\n",
+      r"expected a column 'text', found 'Text', 'label' \('Text' differs by case or spaces only\)"),
+     ("a.csv", "text ,label\na,1\n", r"'text ' differs by case"),
+     ("a.csv", "text;label\na;1\n", r"options\.delimiter=';' divides it"),
+     ("a.tsv", "text,label\na,1\n", r"options\.delimiter=',' divides it"),
+     ("a.csv", "text\tlabel\na\t1\n", r"options\.delimiter='\\t' divides it"),
+     ("a.csv", "text,label\ra,1\r", "a carriage return alone ends no line"),
+     ("a.csv", b"PK\x03\x04x", r"a\.csv: not a readable workbook")])
 def test_the_name_or_the_separator_that_is_meant_is_named(tmp_path, name, content, message):
     with pytest.raises(ValueError, match=message):
         TableOptions().read_table(write(tmp_path, name, content), ["text", "label"])
@@ -134,8 +157,10 @@ def test_damaged_packed_files_are_named(tmp_path):
         TableOptions().read_table(write(tmp_path, "a.csv.gz", gzip.compress(CSV.encode("utf-16"))), ["text"])
 
 
-@pytest.mark.parametrize(("name", "content"), [
-    ("a.tsv", "text\tlabel\n__label__x\t1\n"), ("a.tsv", '{"a"}\ttext\tlabel\nx\ty\tz\n'), ("a.csv", "[text,text,label\na,b,c\n"),
-    ("a_text.txt", "text\tlabel\nx\ty\n")])
+@pytest.mark.parametrize(("name", "content"), [("a.tsv", "text\tlabel\n__label__x\t1\n"),
+                                               ("a.tsv", '{"a"}\ttext\tlabel\nx\ty\tz\n'),
+                                               ("a.csv", "[text,text,label\na,b,c\n"),
+                                               ("a_text.txt", "text\tlabel\nx\ty\n")])
 def test_a_table_whose_first_line_names_the_columns_is_one(tmp_path, name, content):
-    assert TableOptions().format_of(write(tmp_path, name, content), ["text", "label"]) == tables.SUFFIXES["." + name.rpartition(".")[2]]
+    assert TableOptions().format_of(write(tmp_path, name, content),
+                                    ["text", "label"]) == tables.SUFFIXES["." + name.rpartition(".")[2]]

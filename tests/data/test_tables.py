@@ -59,7 +59,8 @@ def test_a_blank_line_is_a_row_of_a_single_column_only(tmp_path, name):
 def test_names_of_columns_are_read_without_the_rows(tmp_path):
     assert column_names(written(tmp_path, "a.tsv", "\ufeff\nid\tbody\nonly one\n"), file_format="tsv") == ["id", "body"]
     assert column_names(written(tmp_path, "a.csv", "id;body\n"), file_format="csv", delimiter=";") == ["id", "body"]
-    assert column_names(written(tmp_path, "a.jsonl", '{"id": 1, "body": ""}\n{oops\n'), file_format="jsonl") == ["id", "body"]
+    assert column_names(written(tmp_path, "a.jsonl", '{"id": 1, "body": ""}\n{oops\n'),
+                        file_format="jsonl") == ["id", "body"]
     assert column_names(written(tmp_path, "b.tsv", ""), file_format="tsv") == []
 
 
@@ -111,7 +112,8 @@ def test_json_lines_are_read_one_at_a_time(tmp_path, monkeypatch):
 
 def test_another_delimiter_and_a_file_without_names(tmp_path):
     path = written(tmp_path, "a.csv", "text;label\none, two;1\n")
-    assert TableOptions(delimiter=";").read_table(path, ["text", "label"]).columns == {"text": ["one, two"], "label": ["1"]}
+    assert TableOptions(delimiter=";").read_table(path,
+                                                  ["text", "label"]).columns == {"text": ["one, two"], "label": ["1"]}
     headless = written(tmp_path, "b.tsv", "x\tone\ny\ttwo\n")
     table = TableOptions().read_table(headless, ["text"], names=["source", "text"])
     assert table.columns["text"] == ["one", "two"] and table.lines == [1, 2]
@@ -132,16 +134,21 @@ def test_broken_rows_are_errors_or_counted(tmp_path):
     ("a.tsv", "text\ttext\na\tb\n", ["text"], "a.tsv: column 'text' stands there 2 times"),
     ("a.jsonl", '{"text": "a"}\n{"text": \n', ["text"], "a.jsonl:2: not valid JSON"),
     ("a.jsonl", "[1, 2]\n[3]\n", ["text"], r"a.jsonl:1: expected a JSON object, got \[1, 2\]"),
-    ("a.json", '["a"]\n', ["text"], r'a.json\[row 0\]: expected a JSON object, got "a"; a file has an object a line, or a list'),
+    ("a.json", '["a"]\n', ["text"],
+     r'a.json\[row 0\]: expected a JSON object, got "a"; a file has an object a line, or a list'),
     ("a.json", '"a"\n', ["text"], 'a.json:1: expected a JSON object, got "a"; a file has an object a line, or a list'),
-    ("a.json", '[\n{"text": "a"},\n{"label": 1}]\n', ["text"], r"a.json\[row 1\]: expected a key 'text', found 'label'"),
-    ("a.json", '\n[\n{"text": "a"}\n{"text": "b"}]\n', ["text"], "a.json:4: not valid JSON: .* at column 1; .*or a list"),
+    ("a.json", '[\n{"text": "a"},\n{"label": 1}]\n', ["text"
+                                                      ], r"a.json\[row 1\]: expected a key 'text', found 'label'"),
+    ("a.json", '\n[\n{"text": "a"}\n{"text": "b"}]\n', ["text"
+                                                        ], "a.json:4: not valid JSON: .* at column 1; .*or a list"),
     ("a.json", '{"text": "a",\n{"text": "b"}\n', ["text"], "a.json:1: not valid JSON: .*; expected an object a line$"),
-    ("a.json", '{"text": x}\n{"text": "b"}\n', ["text"], "a.json:1: not valid JSON: .* at column 10; .* an object a line$"),
+    ("a.json", '{"text": x}\n{"text": "b"}\n', ["text"
+                                                ], "a.json:1: not valid JSON: .* at column 10; .* an object a line$"),
     ("a.json", '{"data": []}', ["text"], "a.json: no row in this file"),
     ("a.json", "\n \n", ["text"], "a.json: no row in this file"),
     pytest.param("a.json", "[" * 100000, ["text"], "a.json:1: not valid JSON: nested too deeply", id="deep"),
-    pytest.param("a.json", '{"a": 1}\n{"a": ' + "1" * 5000 + "}", ["a"], "a.json:2: not valid JSON: Exceeds the limit", id="digits"),
+    pytest.param("a.json", '{"a": 1}\n{"a": ' + "1" * 5000 + "}", ["a"], "a.json:2: not valid JSON: Exceeds the limit",
+                 id="digits"),
     ("a.csv", 'text\n"never closed\n', ["text"], "a.csv:2: not valid CSV"),
     ("a.xlsx", "text\na\n", ["text"], "expected a name that ends with one of .tsv"),
 ])

@@ -24,7 +24,8 @@ def examples(golden):
 def rows_of(examples, tokenizer, pairs):
     rows = [row for row in examples["rows"] if (row["text_b"] is not None) == pairs]
     second = [row["text_b"] for row in rows] if pairs else None
-    return rows, TextFeatures(make_features([row["text_a"] for row in rows], second, tokenizer, examples["max_seq_length"]))
+    return rows, TextFeatures(
+        make_features([row["text_a"] for row in rows], second, tokenizer, examples["max_seq_length"]))
 
 
 @pytest.mark.parametrize("pairs", [False, True])
@@ -37,7 +38,8 @@ def test_rows_equal_those_of_2018_up_to_padding(examples, tokenizer, pairs):
             padded[:len(found[name])] = found[name]
             assert padded.tolist() == row[name], row
     assert features.longer == sum(sum(row["input_mask"]) == 32 for row in rows) - sum(
-        len(tokenizer.tokenize(row["text_a"])) + len(tokenizer.tokenize(row["text_b"] or "")) == 32 - 2 - pairs for row in rows)
+        len(tokenizer.tokenize(row["text_a"])) + len(tokenizer.tokenize(row["text_b"] or "")) == 32 - 2 - pairs
+        for row in rows)
 
 
 def test_the_compiled_tokenizer_gives_the_same_rows(examples, tokenizer, monkeypatch):
@@ -78,7 +80,8 @@ def test_choices_are_rows_that_belong_together(tokenizer):
     for index in range(2):
         for choice in range(2):
             length = int(features[index]["input_mask"][choice].sum())
-            np.testing.assert_array_equal(features[index]["input_ids"][choice, :length], rows[2 * index + choice]["input_ids"])
+            np.testing.assert_array_equal(features[index]["input_ids"][choice, :length],
+                                          rows[2 * index + choice]["input_ids"])
             assert not features[index]["input_ids"][choice, length:].any()
 
 

@@ -50,9 +50,11 @@ def filled(pretrained):
 def test_from_text_to_a_served_fill_mask(pretrained, filled):
     person = pretrained
     assert [words(answer) for answer in filled] == [[word] for word in BLANKS.values()]
-    person.types("python -m official_bert.run_export --checkpoint=runs/tiny --output=models/tiny --warmup_batch_sizes=1")
+    person.types(
+        "python -m official_bert.run_export --checkpoint=runs/tiny --output=models/tiny --warmup_batch_sizes=1")
     by_server = []
-    person.types(f"{SERVE} --model_base_path=models/tiny/text --model_name=tiny", **ask("tiny", list(BLANKS), by_server))
+    person.types(f"{SERVE} --model_base_path=models/tiny/text --model_name=tiny",
+                 **ask("tiny", list(BLANKS), by_server))
     assert [words(answer) for answer in by_server] == [[word] for word in BLANKS.values()]
     assert_same_numbers(filled, by_server, "probabilities")
 
@@ -65,43 +67,51 @@ def test_from_a_csv_to_predictions_to_an_export(pretrained, person):
     new = toy_world.heard(20, 3)
     with open(person.folder / "new.csv", "w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("heard",), *((text,) for text, _ in new)])
-    done = person.types("python -m official_bert.run_finetuning --task=classification --train_file=train.csv --eval_file=dev.csv "
-                        f"--predict_file=new.csv --init_checkpoint={pretrained.folder}/runs/tiny --output_dir=runs/sounds "
-                        "--cache_dir=cache --set=options.text_column=heard --set=options.label_column=place "
-                        "--set=options.max_seq_length=48 --set=training.eval_epochs=5 --learning_rate=3e-3 --num_train_epochs=20")
+    done = person.types(
+        "python -m official_bert.run_finetuning --task=classification --train_file=train.csv --eval_file=dev.csv "
+        f"--predict_file=new.csv --init_checkpoint={pretrained.folder}/runs/tiny --output_dir=runs/sounds "
+        "--cache_dir=cache --set=options.text_column=heard --set=options.label_column=place "
+        "--set=options.max_seq_length=48 --set=training.eval_epochs=5 --learning_rate=3e-3 --num_train_epochs=20")
     assert "accuracy = 100.00 %" in done.out
     with open(person.folder / "runs/sounds/predictions.tsv", encoding="utf-8", newline="") as file:
         by_training = list(csv.DictReader(file, delimiter="\t"))
     assert [row["prediction"] for row in by_training] == ["wild" if wild else "farm" for _, wild in new]
-    by_training = [{"probabilities": [float(row["probability:farm"]), float(row["probability:wild"])]} for row in by_training]
+    by_training = [{"probabilities": [float(row["probability:farm"]),
+                                      float(row["probability:wild"])]} for row in by_training]
     rows = [{"text": text} for text, _ in new]
     by_run = predict(person, "classification", "runs/sounds", rows)
-    person.types("python -m official_bert.run_export --checkpoint=runs/sounds --output=models/sounds --warmup_batch_sizes=")
+    person.types(
+        "python -m official_bert.run_export --checkpoint=runs/sounds --output=models/sounds --warmup_batch_sizes=")
     by_export = predict(person, "classification", "models/sounds", rows)
     assert [answer["label"] for answer in by_run] == [answer["label"] for answer in by_export]
     assert_same_numbers(by_run, by_export, "logits")
-    np.testing.assert_allclose([row["probabilities"] for row in by_training], [row["probabilities"] for row in by_export], atol=2e-6)
+    np.testing.assert_allclose([row["probabilities"] for row in by_training],
+                               [row["probabilities"] for row in by_export], atol=2e-6)
 
 
 @pytest.mark.slow
 def test_from_squad_to_raw_text_answers(pretrained, person):
     toy_world.write_questions(person.folder / "train.json", 160, 1)
     wanted = toy_world.write_questions(person.folder / "dev.json", 15, 2, held_out=True)
-    done = person.types("python -m official_bert.run_finetuning --task=squad --train_file=train.json --eval_file=dev.json "
-                        f"--predict_file=dev.json --init_checkpoint={pretrained.folder}/runs/tiny --output_dir=runs/squad "
-                        "--cache_dir=cache --set=options.max_seq_length=48 --set=options.doc_stride=16 --set=options.max_query_length=16 "
-                        "--set=training.eval_epochs=5 --learning_rate=5e-3 --num_train_epochs=15")
+    done = person.types(
+        "python -m official_bert.run_finetuning --task=squad --train_file=train.json --eval_file=dev.json "
+        f"--predict_file=dev.json --init_checkpoint={pretrained.folder}/runs/tiny --output_dir=runs/squad "
+        "--cache_dir=cache --set=options.max_seq_length=48 --set=options.doc_stride=16 "
+        "--set=options.max_query_length=16 "
+        "--set=training.eval_epochs=5 --learning_rate=5e-3 --num_train_epochs=15")
     assert "exact_match = 100.00 %" in done.out
     predictions = json.loads((person.folder / "runs/squad/predictions.json").read_text(encoding="utf-8"))
     assert predictions == wanted
     dev = json.loads((person.folder / "dev.json").read_text(encoding="utf-8"))["data"][0]["paragraphs"]
     rows = [{"question": question["question"], "context": one["context"]} for one in dev for question in one["qas"]]
     by_run = predict(person, "squad", "runs/squad", rows)
-    person.types("python -m official_bert.run_export --checkpoint=runs/squad --output=models/squad --warmup_batch_sizes=")
+    person.types(
+        "python -m official_bert.run_export --checkpoint=runs/squad --output=models/squad --warmup_batch_sizes=")
     by_export = predict(person, "squad", "models/squad", rows)
     for answers in (by_run, by_export):
         assert [answer["answer"] for answer in answers] == list(wanted.values())
-        assert all(row["context"][answer["start"]:answer["end"]] == answer["answer"] for row, answer in zip(rows, answers))
+        assert all(row["context"][answer["start"]:answer["end"]] == answer["answer"]
+                   for row, answer in zip(rows, answers))
     assert_same_numbers(by_run, by_export, "score")
 
 
@@ -110,13 +120,17 @@ def test_from_frozen_features_to_entities(pretrained, person):
     toy_world.write_tagged(person.folder / "train.conll", 160, 1)
     toy_world.write_tagged(person.folder / "dev.conll", 20, 2, held_out=True)
     toy_world.write_tagged(person.folder / "test.conll", 20, 3)
-    done = person.types(f"python -m official_bert.run_finetuning --task=ner --data_dir=. --init_checkpoint={pretrained.folder}/runs/tiny "
-                        "--do_predict --output_dir=runs/ner --cache_dir=cache --set=options.features=concat --set=options.feature_layers=1 "
-                        "--set=options.lstm_size=16 --set=options.lstm_layers=1 --set=options.max_seq_length=32 "
-                        "--set=training.eval_epochs=4 --learning_rate=1e-2 --num_train_epochs=8")
+    done = person.types(
+        f"python -m official_bert.run_finetuning --task=ner --data_dir=. "
+        f"--init_checkpoint={pretrained.folder}/runs/tiny "
+        "--do_predict --output_dir=runs/ner --cache_dir=cache --set=options.features=concat "
+        "--set=options.feature_layers=1 "
+        "--set=options.lstm_size=16 --set=options.lstm_layers=1 --set=options.max_seq_length=32 "
+        "--set=training.eval_epochs=4 --learning_rate=1e-2 --num_train_epochs=8")
     assert "f1 = 100.00 %" in done.out
     written = (person.folder / "runs/ner/predictions.conll").read_text(encoding="utf-8").split("\n")
-    assert all(line.split()[1] == line.split()[2] for line in written if line) and any("B-PER" in line for line in written)
+    assert all(line.split()[1] == line.split()[2] for line in written if line) and any("B-PER" in line
+                                                                                       for line in written)
     text = "We hear that Maria works in Cairo."
     rows = [{"text": text}, {"text": "The cat meows."}, {"text": "Peter lives in Lima."}]
     by_run = predict(person, "ner", "runs/ner", rows)
@@ -127,7 +141,8 @@ def test_from_frozen_features_to_entities(pretrained, person):
     by_server = []
     person.types(f"{SERVE} --model_base_path=models/ner/text --model_name=ner", **ask("ner", rows, by_server))
     for answers in (by_run, by_server):
-        found = [[(kind, entity) for kind, entity in zip(answer["types"], answer["entities"]) if kind] for answer in answers]
+        found = [[(kind, entity) for kind, entity in zip(answer["types"], answer["entities"]) if kind]
+                 for answer in answers]
         assert found == [[("PER", "Maria"), ("LOC", "Cairo")], [], [("PER", "Peter"), ("LOC", "Lima")]]
     assert_same_numbers([by_run[0], by_run[2]], [by_server[0], by_server[2]], "scores")
 

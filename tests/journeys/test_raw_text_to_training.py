@@ -18,7 +18,8 @@ WORDS = {"en": "the river town house old small stone walks under bridge and sees
          "hi": "नदी शहर घर पुराना छोटा पत्थर चलता नीचे पुल और देखता लोग बाज़ार सर्दी हर दिन शाम"}
 FULL_STOP = {"zh": "。", "hi": "।"}
 SEQUENCE = 32
-BEAMS_OWN = r"Failed to import GCSFileSystem; .*|apitools not found, .*"  # packages of Google's cloud that nobody needs here
+# packages of Google's cloud that nobody needs here
+BEAMS_OWN = r"Failed to import GCSFileSystem; .*|apitools not found, .*"
 CUT_OFF = r"warning: .* of the tokens of running text were dropped: cut off at --max_seq_length .*"
 
 
@@ -48,8 +49,8 @@ def vocab(run, tmp_path):
     for language, count in (("en", 60), ("ru", 30), ("zh", 20), ("hi", 10)):
         write_pages(tmp_path / f"{language}_wiki_00", language, count)
     inputs = ",".join(f"{language}:{tmp_path}/{language}_wiki_00" for language in WORDS)
-    run("tools/prepare_corpus.py", f"--input_file={inputs}", f"--output_file={tmp_path}/text/corpus.txt@2", "--smoothing=0.7",
-        "--held_out=0.05", "--num_workers=1", f"--report_file={tmp_path}/report.json")
+    run("tools/prepare_corpus.py", f"--input_file={inputs}", f"--output_file={tmp_path}/text/corpus.txt@2",
+        "--smoothing=0.7", "--held_out=0.05", "--num_workers=1", f"--report_file={tmp_path}/report.json")
     run("tools/build_vocab.py", f"--input_file={tmp_path}/text/corpus.txt-*", f"--output_file={tmp_path}/vocab.txt",
         "--vocab_size=400", "--num_unused=0", "--do_lower_case=False", "--num_workers=1")
     return (tmp_path / "vocab.txt").read_text().splitlines()
@@ -57,16 +58,20 @@ def vocab(run, tmp_path):
 
 def create_arguments(folder, output):
     """Returns the arguments that make records of the prepared text in the sharded order."""
-    return ["tools/create_pretraining_data.py", f"--input_file={folder}/text/corpus.txt-*", f"--vocab_file={folder}/vocab.txt",
-            f"--output_file={output}", "--order=sharded", "--do_lower_case=False", f"--max_seq_length={SEQUENCE}",
-            "--max_predictions_per_seq=5", "--dupe_factor=2"]
+    return [
+        "tools/create_pretraining_data.py", f"--input_file={folder}/text/corpus.txt-*",
+        f"--vocab_file={folder}/vocab.txt", f"--output_file={output}", "--order=sharded", "--do_lower_case=False",
+        f"--max_seq_length={SEQUENCE}", "--max_predictions_per_seq=5", "--dupe_factor=2"
+    ]
 
 
 def first_loss(run, folder, records_glob, vocab, messages=()):
     """Trains one step on the records; returns its loss."""
-    config = to_dict(make_config(
-        model={"vocab_size": len(vocab), "max_position_embeddings": SEQUENCE}, tokenizer={"do_lower_case": False},
-        options={"max_seq_length": SEQUENCE, "max_predictions_per_seq": 5}, training={"batch_size": 8, "steps": 1, "log_every": 1}))
+    config = to_dict(
+        make_config(model={"vocab_size": len(vocab),
+                           "max_position_embeddings": SEQUENCE}, tokenizer={"do_lower_case": False},
+                    options={"max_seq_length": SEQUENCE,
+                             "max_predictions_per_seq": 5}, training={"batch_size": 8, "steps": 1, "log_every": 1}))
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     run("-m", "official_bert.run_pretraining", f"--config={folder}/config.yaml", f"--input_file={records_glob}",
         f"--vocab_file={folder}/vocab.txt", f"--output_dir={folder}/model", messages=messages)
@@ -98,7 +103,10 @@ def test_files_of_beam_some_of_them_empty_are_taken_by_inspection_and_training(r
     assert [path.read_bytes() for path in files] == [path.read_bytes() for path in beam] and len(beam) == 200
     sizes = [sum(1 for _ in records.read_records(str(path))) for path in beam]
     assert min(sizes) == 0 < max(sizes)
-    done = run("tools/inspect_records.py", f"--input_file={tmp_path}/beam.tfrecord-*", f"--vocab_file={tmp_path}/vocab.txt")
+    done = run("tools/inspect_records.py", f"--input_file={tmp_path}/beam.tfrecord-*",
+               f"--vocab_file={tmp_path}/vocab.txt")
     assert f"{sum(sizes)} records" in done.out.replace(",", "")
     empty = rf".*: no record in {sizes.count(0)} of 200 files, the first is .*"
-    assert abs(first_loss(run, tmp_path, f"{tmp_path}/beam.tfrecord-*", vocab, messages=(empty,)) - np.log(len(vocab)) - np.log(2)) < 1
+    assert abs(
+        first_loss(run, tmp_path, f"{tmp_path}/beam.tfrecord-*", vocab, messages=(empty,)) - np.log(len(vocab))
+        - np.log(2)) < 1

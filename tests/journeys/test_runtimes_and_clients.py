@@ -41,15 +41,20 @@ def test_one_model_answers_alike_in_every_runtime_and_to_every_client(person, go
         for number in range(64):
             word, label = (("ferry", "boat"), ("violin", "music"))[number % 2]
             file.write(json.dumps({"text": f"the {word} in three {'while ' * (number % 5)}", "label": label}) + "\n")
-    person.types("python -m official_bert.run_finetuning --cache_dir= --task=classification --train_file=train.jsonl --nodo_eval "
-                 "--init_checkpoint=bert --output_dir=runs/reviews --max_seq_length=32 --train_batch_size=16 --learning_rate=2e-3 "
-                 "--num_train_epochs=4")
-    done = person.types("python -m official_bert.run_export --checkpoint=runs/reviews --output=models/reviews "
-                        "--format=saved_model,onnx,litert,litert_int8 --check_file=train.jsonl --check_label=label --check_loss=0.05")
+    person.types(
+        "python -m official_bert.run_finetuning --cache_dir= --task=classification --train_file=train.jsonl "
+        "--nodo_eval "
+        "--init_checkpoint=bert --output_dir=runs/reviews --max_seq_length=32 --train_batch_size=16 "
+        "--learning_rate=2e-3 "
+        "--num_train_epochs=4")
+    done = person.types(
+        "python -m official_bert.run_export --checkpoint=runs/reviews --output=models/reviews "
+        "--format=saved_model,onnx,litert,litert_int8 --check_file=train.jsonl --check_label=label --check_loss=0.05")
     for form in ("text", "ids", "onnx", "litert", "litert_int8"):
         assert f"models/reviews/{form}/1: " in done.out, done.out
-    person.types("python -m official_bert.run_export --checkpoint=runs/reviews --output=models/vectors --head=embeddings "
-                 "--format=saved_model,onnx,litert")
+    person.types(
+        "python -m official_bert.run_export --checkpoint=runs/reviews --output=models/vectors --head=embeddings "
+        "--format=saved_model,onnx,litert")
     rows = rows_of_ids(str(folder / "bert/vocab.txt"), TEXTS)
     wanted = Predictor(folder / "runs/reviews")(TEXTS)
     logits = np.array([answer["logits"] for answer in wanted])
@@ -62,14 +67,17 @@ def test_one_model_answers_alike_in_every_runtime_and_to_every_client(person, go
         runner = Interpreter(str(folder / f"models/{name}/litert/1/model.tflite")).get_signature_runner()
         np.testing.assert_allclose(runner(**rows)[key], expected, atol=1e-4)
     for form in ("onnx", "litert"):
-        assert [answer["label"] for answer in Predictor(folder / "models/reviews" / form)(TEXTS)] == [answer["label"] for answer in wanted]
+        assert [answer["label"] for answer in Predictor(folder / "models/reviews" / form)(TEXTS)
+                ] == [answer["label"] for answer in wanted]
 
     # Clients.
     (folder / "models.config").write_text("model_config_list {" + "".join(
         f'config {{ name: "{name}{suffix}" base_path: "{folder}/models/{name}/{form}" model_platform: "tensorflow" }}'
         for name in ("reviews", "vectors") for suffix, form in (("", "text"), ("-ids", "ids"))) + "}")
-    server = subprocess.Popen([sys.executable, "-m", "official_bert.serve", "--model_config_file=models.config", "--default_model=vectors",
-                               "--rest_api_port=0", "--port=0"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    server = subprocess.Popen([
+        sys.executable, "-m", "official_bert.serve", "--model_config_file=models.config", "--default_model=vectors",
+        "--rest_api_port=0", "--port=0"
+    ], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         words = server.stdout.readline().split()
         url, target = next(word for word in words if word.startswith("http")).rstrip(";"), words[-1]
@@ -97,7 +105,8 @@ def test_one_model_answers_alike_in_every_runtime_and_to_every_client(person, go
             answer = client.embeddings.create(model="vectors", input=ids)
             np.testing.assert_allclose([item.embedding for item in answer.data], units, atol=1e-5)
         client = InferenceClient(model=url, token="none")
-        np.testing.assert_allclose(np.concatenate([client.feature_extraction(text) for text in TEXTS]), units, atol=1e-5)
+        np.testing.assert_allclose(np.concatenate([client.feature_extraction(text) for text in TEXTS]), units,
+                                   atol=1e-5)
     finally:
         server.terminate()
         assert server.wait(SERVER_SECONDS) == 0

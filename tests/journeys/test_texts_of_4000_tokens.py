@@ -1,4 +1,6 @@
-"""The story of texts of 4,000 tokens: a ModernBERT goes on learning words in packed rows, and becomes a classifier that is served."""
+"""The story of texts of 4,000 tokens: a ModernBERT goes on learning words in packed rows, and becomes a classifier that
+is served.
+"""
 
 import json
 import random
@@ -32,26 +34,33 @@ def test_a_modernbert_classifies_texts_of_4000_tokens(person):
     (person.folder / "text.txt").write_text("\n\n".join(["\n".join(made_tokenizers.TEXT * 20)] * 4) + "\n")
     for length in (1024, LENGTH):
         predictions = length * 15 // 100
-        person.types(f"python tools/create_pretraining_data.py --input_file=text.txt --output_file=text{length}.tfrecord --vocab_file=hf "
-                     f"--max_seq_length={length} --max_predictions_per_seq={predictions} --sentence_task=none", messages=(".*",))
-        person.types(f"python -m official_bert.run_pretraining --init_checkpoint=hf --input_file=text{length}.tfrecord "
-                     f"--output_dir=runs/more{length} --max_seq_length={length} --max_predictions_per_seq={predictions} "
-                     "--num_train_steps=2 --set=training.batch_size=2 --set=optimizer.warmup_steps=1 --set=options.sentence_task=none "
-                     "--set=options.pack=true", messages=(".*",))
+        person.types(
+            f"python tools/create_pretraining_data.py --input_file=text.txt --output_file=text{length}.tfrecord "
+            f"--vocab_file=hf "
+            f"--max_seq_length={length} --max_predictions_per_seq={predictions} --sentence_task=none", messages=(".*",))
+        person.types(
+            f"python -m official_bert.run_pretraining --init_checkpoint=hf --input_file=text{length}.tfrecord "
+            f"--output_dir=runs/more{length} --max_seq_length={length} --max_predictions_per_seq={predictions} "
+            "--num_train_steps=2 --set=training.batch_size=2 --set=optimizer.warmup_steps=1 "
+            "--set=options.sentence_task=none "
+            "--set=options.pack=true", messages=(".*",))
     for name, count, seed in (("train", 24, 0), ("dev", 8, 1)):
         rows = [json.dumps({"text": text, "label": kind}) for text, kind in long_texts(tokenizer, count, seed)]
         (person.folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
-    person.types(f"python -m official_bert.run_finetuning --task=classification --init_checkpoint=runs/more{LENGTH} "
-                 f"--train_file=train.jsonl --eval_file=dev.jsonl --output_dir=runs/kinds --set=options.max_seq_length={LENGTH} "
-                 "--set=training.batch_size=4 --set=training.epochs=3 --set=optimizer.learning_rate=0.01 --set=training.report=false",
-                 messages=(".*",))
-    person.types("python -m official_bert.run_export --checkpoint=runs/kinds --output=models/kinds --warmup_batch_sizes=",
-                 messages=(".*",))
+    person.types(
+        f"python -m official_bert.run_finetuning --task=classification --init_checkpoint=runs/more{LENGTH} "
+        f"--train_file=train.jsonl --eval_file=dev.jsonl --output_dir=runs/kinds --set=options.max_seq_length={LENGTH} "
+        "--set=training.batch_size=4 --set=training.epochs=3 --set=optimizer.learning_rate=0.01 "
+        "--set=training.report=false",
+        messages=(".*",))
+    person.types(
+        "python -m official_bert.run_export --checkpoint=runs/kinds --output=models/kinds --warmup_batch_sizes=",
+        messages=(".*",))
     texts = [text for text, _ in long_texts(tokenizer, 4, 2)]
     texts += ["boat", "", texts[0] * 2]
     by_rest, by_grpc = [], []
-    person.types(f"{SERVE} --model_base_path=models/kinds/text --model_name=kinds", **ask("kinds", texts, by_rest, by_grpc),
-                 messages=(".*",))
+    person.types(f"{SERVE} --model_base_path=models/kinds/text --model_name=kinds",
+                 **ask("kinds", texts, by_rest, by_grpc), messages=(".*",))
     answers = official_bert.Predictor(str(person.folder / "runs/kinds"))(texts)
     assert all(3990 < len(tokenizer.tokenize_ids(text)) <= LENGTH - 2 for text in texts[:4])
     for served in (by_rest, by_grpc):

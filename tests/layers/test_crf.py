@@ -103,8 +103,10 @@ def test_gradients_equal_finite_differences():
             for step in (1e-2, -1e-2):
                 changed = [value.copy() for value in values]
                 changed[index][place] += step
-                moved.append(sum(_exact(changed[0][row], tags[row], mask[row], Scores(*changed[1:])) for row in range(4)))
-            assert [float(gradient.numpy()[place]) for gradient in of_value] == pytest.approx([(moved[0] - moved[1]) / 2e-2] * 2, abs=1e-3)
+                moved.append(
+                    sum(_exact(changed[0][row], tags[row], mask[row], Scores(*changed[1:])) for row in range(4)))
+            assert [float(gradient.numpy()[place])
+                    for gradient in of_value] == pytest.approx([(moved[0] - moved[1]) / 2e-2] * 2, abs=1e-3)
 
 
 def _exact(emissions, tags, mask, scores):
@@ -114,7 +116,11 @@ def _exact(emissions, tags, mask, scores):
 
 def test_lengths_that_the_graph_does_not_know_give_the_same():
     emissions, tags, mask, scores = made(2)
-    unknown = [tf.TensorSpec((None, None, 3)), tf.TensorSpec((None, None), tf.int64), tf.TensorSpec((None, None), tf.bool)]
+    unknown = [
+        tf.TensorSpec((None, None, 3)),
+        tf.TensorSpec((None, None), tf.int64),
+        tf.TensorSpec((None, None), tf.bool)
+    ]
     graph = tf.function(lambda *row: (crf.log_likelihood(*row, scores), crf.best_path(row[0], row[2], scores)),
                         input_signature=unknown)
     likelihood, best = graph(emissions, tags, mask)
@@ -143,7 +149,8 @@ def test_the_layer_learns_a_tag_that_must_follow_another(boundary):
     def step():
         with tf.GradientTape() as tape:
             loss = -tf.reduce_mean(layer(emissions, tags, mask))
-        for variable, gradient in zip(layer.trainable_weights, tape.gradient(loss, [w.value for w in layer.trainable_weights])):
+        for variable, gradient in zip(layer.trainable_weights,
+                                      tape.gradient(loss, [w.value for w in layer.trainable_weights])):
             variable.assign_sub(gradient)
     for _ in range(30):
         step()
@@ -152,8 +159,12 @@ def test_the_layer_learns_a_tag_that_must_follow_another(boundary):
 
 
 def test_two_chains_of_a_word_each_are_scored_apart():
-    # No emissions; e to the scores: transitions 1 2 / 1 1, start 3 1, end 1 5. Alone, a word's tags weigh 3 and 5: 8 in all.
-    scores = Scores(np.log([[1.0, 2.0], [1.0, 1.0]]).astype("f4"), np.log([3.0, 1.0]).astype("f4"), np.log([1.0, 5.0]).astype("f4"))
+    # No emissions; e to the scores: transitions 1 2 / 1 1, start 3 1, end 1 5. Alone, a word's tags weigh 3 and 5: 8 in
+    # all.
+    scores = Scores(
+        np.log([[1.0, 2.0], [1.0, 1.0]]).astype("f4"),
+        np.log([3.0, 1.0]).astype("f4"),
+        np.log([1.0, 5.0]).astype("f4"))
     emissions, tags, mask = np.zeros((1, 3, 2), "f4"), np.array([[0, 1, 1]]), np.array([[True, False, True]])
     together, apart = (float(crf.log_likelihood(emissions, tags, mask, scores, begins)[0])
                        for begins in (None, np.array([[False, False, True]])))
@@ -161,7 +172,9 @@ def test_two_chains_of_a_word_each_are_scored_apart():
     assert apart == pytest.approx(np.log(3 / 8 * 5 / 8), abs=1e-6)
 
 
-@pytest.mark.parametrize("compiled", [pytest.param(False, id="graph"), pytest.param(True, id="XLA", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("compiled",
+                         [pytest.param(False, id="graph"),
+                          pytest.param(True, id="XLA", marks=pytest.mark.slow)])
 def test_likelihood_and_gradients_of_a_rows_chains_are_those_of_single_chains(compiled):
     emissions, tags, mask, scores = made(5, batch=4, size=7)
     begins = mask & (np.random.default_rng(6).random(mask.shape) < 0.4)

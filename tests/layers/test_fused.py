@@ -37,7 +37,9 @@ def plain_weights(scores, mask, dropout, dtype, training):
 
 
 def trained(layer, *inputs, compiled=None):
-    """Returns a layer's result in training with seeds of its own, and the gradients of its first input and of its weights."""
+    """Returns a layer's result in training with seeds of its own, and the gradients of its first input and of its
+    weights.
+    """
     seeds = [tf.constant([7, number], site.dtype) for number, site in enumerate(layer.non_trainable_variables)]
 
     def run(x, weights):
@@ -56,7 +58,8 @@ def test_activations_and_their_gradients_are_those_of_float64(monkeypatch, name,
     x = tf.cast(np.linspace(-6, 6, 241), dtype)
     exact = tf.cast(x, tf.float64)
     run, compiled = fused.run_compiled, []
-    monkeypatch.setattr(fused, "run_compiled", lambda *tensors, **options: compiled.append(1) or run(*tensors, **options))
+    monkeypatch.setattr(fused, "run_compiled",
+                        lambda *tensors, **options: compiled.append(1) or run(*tensors, **options))
     results = []
     for given, training in ((x, True), (exact, False)):
         with tf.GradientTape() as tape:
@@ -144,7 +147,8 @@ def test_masks_of_dropout_are_functions_of_the_seed_and_keep_the_rate():
 
 
 def test_the_heads_logits_and_gradients_are_those_of_numpy():
-    head, table = MaskedLMHead(vocab_size=V, hidden_size=D, hidden_act="linear"), RNG.normal(size=(V, D)).astype("float32")
+    head, table = MaskedLMHead(vocab_size=V, hidden_size=D,
+                               hidden_act="linear"), RNG.normal(size=(V, D)).astype("float32")
     head.build((None, None, D))
     head.output_bias.assign(RNG.normal(size=V))
     rows = head.layer_norm(head.transform(X)).numpy()
@@ -163,7 +167,8 @@ def test_only_training_on_large_tensors_of_known_shapes_is_compiled(monkeypatch)
     layer.build((None, None, D))
 
     def compiled(training, rows=B):
-        graph = tf.function(lambda x: layer(x, MASK[:1], training=training)).get_concrete_function(tf.TensorSpec((rows, S, D))).graph
+        graph = tf.function(lambda x: layer(x, MASK[:1], training=training)).get_concrete_function(
+            tf.TensorSpec((rows, S, D))).graph
         return [node.signature.name for node in graph.as_graph_def().library.function if "_XlaMustCompile" in node.attr]
     assert compiled(True) and not compiled(False) and not compiled(True, rows=None)
     with computing(compiles_every_length=True):

@@ -23,7 +23,8 @@ TABLE = RNG.normal(size=(V, D)).astype("float32")
 HARNESS = [
     (lambda **more: SelfAttention(num_heads=2, hidden_size=D, **more), (X, MASK), (B, S, D)),
     (lambda **more: TransformerLayer(num_heads=2, hidden_size=D, intermediate_size=16, **more), (X, MASK), (B, S, D)),
-    (lambda **more: Embeddings(vocab_size=V, hidden_size=D, max_position_embeddings=S, **more), (IDS, SEGMENTS), (B, S, D)),
+    (lambda **more: Embeddings(vocab_size=V, hidden_size=D, max_position_embeddings=S, **more), (IDS, SEGMENTS), (B, S,
+                                                                                                                  D)),
     (lambda **more: MaskedLMHead(vocab_size=V, hidden_size=D, **more), (X, TABLE), (B, S, V)),
     (lambda **more: OutputLayer(num_classes=3, **more), (X,), (B, S, 3)),
     (lambda **more: LayerNormalization(**more), (X,), (B, S, D)),
@@ -127,8 +128,8 @@ def test_a_sequence_longer_than_the_position_table_is_refused():
         layer(IDS, SEGMENTS)
 
 
-@pytest.mark.parametrize(("name", "value"), [("gelu", 0.841192), ("gelu_erf", 0.841345), ("relu", 1.0), ("tanh", 0.761594),
-                                             ("linear", 1.0)])
+@pytest.mark.parametrize(("name", "value"), [("gelu", 0.841192), ("gelu_erf", 0.841345), ("relu", 1.0),
+                                             ("tanh", 0.761594), ("linear", 1.0)])
 def test_activations_at_one(name, value):
     assert float(get_activation(name)(np.float32(1.0))) == pytest.approx(value, abs=2e-6)
 

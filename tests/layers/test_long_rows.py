@@ -1,4 +1,6 @@
-"""Attention of long rows, by windows and by blocks of queries, beside the whole matrix of scores in NumPy; rotary positions."""
+"""Attention of long rows, by windows and by blocks of queries, beside the whole matrix of scores in NumPy; rotary
+positions.
+"""
 
 import math
 
@@ -104,7 +106,10 @@ def gradients_of(layer, layout):
     with tf.GradientTape() as tape:
         tape.watch(x)
         loss = tf.reduce_sum(layer(x, attention_mask=layout, training=True)[MASK == 1] ** 2)
-    return [tf.convert_to_tensor(part).numpy() for part in tape.gradient(loss, [x, *(weight.value for weight in layer.weights)])]
+    return [
+        tf.convert_to_tensor(part).numpy()
+        for part in tape.gradient(loss, [x, *(weight.value for weight in layer.weights)])
+    ]
 
 
 def test_the_backward_pass_of_blocks_draws_the_same_dropout(monkeypatch):
@@ -114,7 +119,8 @@ def test_the_backward_pass_of_blocks_draws_the_same_dropout(monkeypatch):
     with tf.GradientTape() as tape:
         tape.watch(v)
         total = tf.reduce_sum(long_rows.attend_in_turn(q, k, v, layout_of(MASK).mask_of_queries, dropout, True) * q)
-    assert float(tf.reduce_sum(tape.gradient(total, v) * v)) == pytest.approx(float(total), rel=1e-4)  # linear in v, by the same masks
+    # linear in v, by the same masks
+    assert float(tf.reduce_sum(tape.gradient(total, v) * v)) == pytest.approx(float(total), rel=1e-4)
     still = tf.reduce_sum(long_rows.attend_in_turn(q, k, v, layout_of(MASK).mask_of_queries, dropout, False) * q)
     assert float(still) != pytest.approx(float(total), rel=1e-3)
 
@@ -122,7 +128,10 @@ def test_the_backward_pass_of_blocks_draws_the_same_dropout(monkeypatch):
 def test_no_tensor_of_a_training_step_has_the_length_of_the_row_twice(monkeypatch):
     length = 1280
     monkeypatch.setattr(long_rows, "BLOCK", 256 * length * N)
-    made = [TransformerLayer(num_heads=N, hidden_size=D, intermediate_size=16, dropout=0.0, attention_dropout=rate) for rate in (0.1, 0.0)]
+    made = [
+        TransformerLayer(num_heads=N, hidden_size=D, intermediate_size=16, dropout=0.0, attention_dropout=rate)
+        for rate in (0.1, 0.0)
+    ]
     x, ids = tf.zeros((1, length, D)), tf.zeros((1, length), tf.int32)
 
     def step(x):
@@ -145,7 +154,8 @@ def test_rows_of_unknown_length_are_computed_alike(layer, window):
                       input_signature=[tf.TensorSpec([None, None, D]), tf.TensorSpec([None, None], tf.int32)])
     real = MASK == 1
     np.testing.assert_allclose(np.asarray(run(X, MASK))[real], whole(layer, X, window)[real], atol=2e-5)
-    np.testing.assert_allclose(run(X[:1, :3], MASK[:1, :3]), layer(X[:1, :3], MASK[:1, None, None, :3].astype(bool)), atol=2e-5)
+    np.testing.assert_allclose(run(X[:1, :3], MASK[:1, :3]), layer(X[:1, :3], MASK[:1, None, None, :3].astype(bool)),
+                               atol=2e-5)
 
 
 def test_gated_units_before_their_norms_are_those_of_the_paper():
@@ -156,7 +166,9 @@ def test_gated_units_before_their_norms_are_those_of_the_paper():
 
     def normalized(x, norm):
         return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12) * np.array(norm.gamma)
-    attended = np.asarray(made.attention(normalized(X, made.attention_layer_norm).astype("float32"), MASK[:, None, None].astype(bool)))
+
+    attended = np.asarray(
+        made.attention(normalized(X, made.attention_layer_norm).astype("float32"), MASK[:, None, None].astype(bool)))
     rows = X + attended
     both = normalized(rows, made.output_layer_norm) @ np.array(made.intermediate.kernel)
     wanted = rows + (np.maximum(both[..., :6], 0) * both[..., 6:]) @ np.array(made.output_dense.kernel)

@@ -1,4 +1,6 @@
-"""The layers stay readable: short calls, few arguments, fields that `help` lists, and no key of a relative where the paper stands."""
+"""The layers stay readable: short calls, few arguments, fields that `help` lists, and no key of a relative where the
+paper stands.
+"""
 
 import ast
 import pathlib
@@ -29,7 +31,10 @@ def test_the_calls_of_the_paper_are_short(file, owner, most):
 
 
 def test_no_constructor_has_more_than_six_arguments():
-    files = [*(PACKAGE / "layers").rglob("*.py"), PACKAGE / "models/encoder.py", PACKAGE / "models/stack.py", PACKAGE / "models/reader.py"]
+    files = [
+        *(PACKAGE / "layers").rglob("*.py"), PACKAGE / "models/encoder.py", PACKAGE / "models/stack.py",
+        PACKAGE / "models/reader.py"
+    ]
     long = [f"{path.name}: {owner}" for path in files for owner, method in methods(path, "__init__")
             if len(method.args.args) + len(method.args.kwonlyargs) - 1 > 6]
     assert not long

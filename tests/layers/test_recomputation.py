@@ -1,4 +1,6 @@
-"""Attention whose weights are made again for the backward pass: values, gradients, masks of dropout, and that it happens."""
+"""Attention whose weights are made again for the backward pass: values, gradients, masks of dropout, and that it
+happens.
+"""
 
 import numpy as np
 import pytest
@@ -60,8 +62,10 @@ def test_each_block_has_masks_of_its_own_and_the_backward_pass_has_the_same_ones
     same = tf.repeat(X[:1], B, axis=0)
     rows, gradients, [state] = trained(layer, MASK[:1] | tf.ones((B, 1, 1, 1), tf.bool))
     assert state.numpy().tolist() == [5, 9 + B]                                  # a seed a block
-    # The output is linear in the kernel of the values: <kernel, its gradient> = <output, its gradient>, if the masks are the same.
-    kernel = next(index for index, weight in enumerate(layer.trainable_variables) if weight.path.endswith("value/kernel"))
+    # The output is linear in the kernel of the values: <kernel, its gradient> = <output, its gradient>, if the masks
+    # are the same.
+    kernel = next(index for index, weight in enumerate(layer.trainable_variables)
+                  if weight.path.endswith("value/kernel"))
     left = tf.reduce_sum(gradients[1 + kernel] * layer.trainable_variables[kernel])
     assert float(left) == pytest.approx(float(tf.reduce_sum(rows * UPSTREAM)), rel=1e-4)
     found = layer(same, tf.repeat(MASK[:1], B, axis=0), training=True).numpy()
@@ -77,5 +81,7 @@ def test_weights_are_made_again_in_training_alone_and_not_for_a_few_rows():
                 found = layer(x, MASK, queries=queries, training=training)
             return tape.gradient(found, x)
         return sum(node.op == "Softmax" for node in run.get_concrete_function(X).graph.as_graph_def().node)
-    assert softmaxes(made(False, 0.1), True) == softmaxes(made(True, 0.1), False) == softmaxes(made(True, 0.1), True, X[:, :2]) == 1
+
+    assert softmaxes(made(False, 0.1), True) == softmaxes(made(True, 0.1), False) == softmaxes(
+        made(True, 0.1), True, X[:, :2]) == 1
     assert softmaxes(made(True, 0.1), True) == 2

@@ -8,8 +8,11 @@ from official_bert.config import ModelConfig
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.training import ranking_losses
 
-SMALL = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
-         "max_position_embeddings": 32, "initializer_range": 0.3, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+SMALL = {
+    "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
+    "max_position_embeddings": 32, "initializer_range": 0.3, "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0
+}
 
 
 def make_model(dropout=0.0, **settings):
@@ -25,11 +28,16 @@ def make_batch(rows=6, texts=3):
     rng = np.random.default_rng(1)
     lengths = rng.integers(3, [8, 24, 24][:texts], (rows, texts))
     mask = (np.arange(24) < lengths[..., None]).astype(np.int32)
-    return {"input_ids": rng.integers(1, 50, mask.shape).astype(np.int32) * mask, "input_mask": mask, "segment_ids": np.zeros_like(mask)}
+    return {
+        "input_ids": rng.integers(1, 50, mask.shape).astype(np.int32) * mask, "input_mask": mask,
+        "segment_ids": np.zeros_like(mask)
+    }
 
 
 def gradients_of(model, batch, length=24, compiled=False):
-    """The loss and its gradients as the step computes them, in a graph or by XLA; `length` None: of batches of any length."""
+    """The loss and its gradients as the step computes them, in a graph or by XLA; `length` None: of batches of any
+    length.
+    """
     texts = tf.constant(np.arange(18).reshape(6, 3), tf.int32)
     seeds = [tf.convert_to_tensor(variable.value) for variable in model.non_trainable_variables]
     spec = tf.TensorSpec((6, 3, length), tf.int32)
@@ -54,7 +62,8 @@ def test_cached_gradients_are_those_of_the_whole_group(settings, length, compile
     batch = make_batch()
     wanted = gradients_of(make_model(), batch)
     watched, watch = [], tf.GradientTape.watch
-    monkeypatch.setattr(tf.GradientTape, "watch", lambda tape, values: (watched.extend(tf.nest.flatten(values)), watch(tape, values)))
+    monkeypatch.setattr(tf.GradientTape, "watch", lambda tape, values:
+                        (watched.extend(tf.nest.flatten(values)), watch(tape, values)))
     found = gradients_of(make_model(**settings), batch, length, compiled)
     # TensorFlow would warn of each integer that is watched.
     assert len(watched) > 10 and all(value.dtype.is_floating for value in watched)

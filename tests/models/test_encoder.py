@@ -112,12 +112,15 @@ def parameter_count(model: ModelConfig) -> int:
     return embeddings + model.num_hidden_layers * layer + heads
 
 
-@pytest.mark.parametrize(("name", "words", "count"), [
-    ("tiny", 30522, 4_433_468), ("mini", 30522, 11_267_900), ("small", 30522, 29_058_876), ("medium", 30522, 41_668_412),
-    ("base", 30522, 110_106_428), ("large", 30522, 336_226_108), ("base_cased", 28996, 108_932_934),
-    ("multilingual_cased", 119547, 178_566_653), ("chinese", 21128, 102_882_442)])
+@pytest.mark.parametrize(("name", "words", "count"), [("tiny", 30522, 4_433_468), ("mini", 30522, 11_267_900),
+                                                      ("small", 30522, 29_058_876), ("medium", 30522, 41_668_412),
+                                                      ("base", 30522, 110_106_428), ("large", 30522, 336_226_108),
+                                                      ("base_cased", 28996, 108_932_934),
+                                                      ("multilingual_cased", 119547, 178_566_653),
+                                                      ("chinese", 21128, 102_882_442)])
 def test_parameter_counts_of_the_published_sizes(root, name, words, count):
-    assert parameter_count(load_config(str(root / f"configs/model/{name}.yaml"), count_entries=lambda _: words).model) == count
+    assert parameter_count(load_config(str(root / f"configs/model/{name}.yaml"),
+                                       count_entries=lambda _: words).model) == count
 
 
 @pytest.mark.parametrize("name", ["tiny", "mini", "small"])
@@ -127,8 +130,9 @@ def test_the_models_have_as_many_parameters_as_counted_by_hand(root, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "words", "sentences", "count"), [
-    ("base", 30522, True, 110_106_428), ("large", 30522, True, 336_226_108), ("modern_base", 50368, False, 149_655_232)])
+@pytest.mark.parametrize(("name", "words", "sentences", "count"), [("base", 30522, True, 110_106_428),
+                                                                   ("large", 30522, True, 336_226_108),
+                                                                   ("modern_base", 50368, False, 149_655_232)])
 def test_the_papers_models_have_their_parameters(root, name, words, sentences, count):
     config = load_config(str(root / f"configs/model/{name}.yaml"), count_entries=lambda _: words).model
     assert Pretrainer.make(config, {"next_sentence": sentences}).count_params() == count
@@ -164,8 +168,8 @@ np.savez(sys.argv[1] + "/outputs.npz", **{name: np.asarray(value) for name, valu
 @pytest.mark.slow
 def test_a_model_gives_the_same_on_another_keras_backend(tmp_path):
     _, wanted = save_small(tmp_path)
-    done = subprocess.run([sys.executable, "-c", OTHER_BACKEND, str(tmp_path)], check=False, capture_output=True, text=True,
-                          env={"KERAS_BACKEND": "jax", "PATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"}, timeout=120)
+    done = subprocess.run([sys.executable, "-c", OTHER_BACKEND, str(tmp_path)], check=False, capture_output=True,
+                          text=True, env={"KERAS_BACKEND": "jax", "PATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"}, timeout=120)
     assert done.returncode == 0, done.stderr
     for name, value in np.load(tmp_path / "outputs.npz").items():
         np.testing.assert_allclose(value, wanted[name], rtol=1e-4, atol=1e-5)
@@ -225,13 +229,16 @@ def test_recomputed_layers_draw_other_masks_at_each_call(recompute):
 @pytest.mark.parametrize("packed", [False, True])
 def test_pruned_rows_are_the_same_in_a_graph_that_knows_no_shapes(small_config, packed):
     encoder, rng = make_encoder(small_config), np.random.default_rng(0)
-    inputs = {"input_ids": rng.integers(0, 3000, (2, 9)), "input_mask": np.ones((2, 9)), "segment_ids": np.zeros((2, 9)),
-              "output_positions": np.array([[1, 3, 8], [0, 2, 4]])}
+    inputs = {
+        "input_ids": rng.integers(0, 3000, (2, 9)), "input_mask": np.ones((2, 9)), "segment_ids": np.zeros((2, 9)),
+        "output_positions": np.array([[1, 3, 8], [0, 2, 4]])
+    }
     if packed:
         inputs |= {"instance_ids": np.array([[1] * 5 + [2] * 4] * 2), "cls_positions": np.array([[0, 5]] * 2)}
     inputs = {name: tf.constant(value, tf.int32) for name, value in inputs.items()}
     graph = tf.function(encoder, input_signature=[{name: tf.TensorSpec([None, None], tf.int32) for name in inputs}])
     wanted, found = encoder(inputs), graph(inputs)
-    assert wanted["sequence_output"].shape == (2, 3, 16) and wanted["pooled_output"].shape == ((2, 2, 16) if packed else (2, 16))
+    assert wanted["sequence_output"].shape == (2, 3, 16) and wanted["pooled_output"].shape == ((2, 2, 16) if packed else
+                                                                                               (2, 16))
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)

@@ -17,11 +17,14 @@ from official_bert.models.replaced_tokens import ReplacedTokenPretrainer, genera
 from official_bert.tasks.tagging.word_tagger import CRFTagger, FeatureTagger
 
 CONFIGS = pathlib.Path(__file__).parent.parent.parent / "configs" / "model"
-SPREAD = 0.02 * 0.8796  # standard deviation of a normal truncated at two deviations: sqrt(1 - 4 phi(2) / (2 Phi(2) - 1))
+# standard deviation of a normal truncated at two deviations: sqrt(1 - 4 phi(2) / (2 Phi(2) - 1))
+SPREAD = 0.02 * 0.8796
 SMALL = ModelConfig(vocab_size=600, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128)
-HEADS = {"pretrainer": (Pretrainer, {}), "classifier": (Classifier, {"num_classes": 300}), "choice": (ChoiceClassifier, {}),
-         "span": (SpanPredictor, {}), "tagger": (Tagger, {"num_tags": 9}), "crf": (CRFTagger, {"num_tags": 9}),
-         "features": (FeatureTagger, {"num_tags": 9, "feature_layers": 2, "lstm_size": 8})}
+HEADS = {
+    "pretrainer": (Pretrainer, {}), "classifier": (Classifier, {"num_classes": 300}), "choice": (ChoiceClassifier, {}),
+    "span": (SpanPredictor, {}), "tagger": (Tagger, {"num_tags": 9}), "crf": (CRFTagger, {"num_tags": 9}),
+    "features": (FeatureTagger, {"num_tags": 9, "feature_layers": 2, "lstm_size": 8})
+}
 
 
 def drawn(model, seed=1):
@@ -32,13 +35,18 @@ def drawn(model, seed=1):
 
 def random_rows(values):
     """Returns the rows [rows,width] of the weights that are not constant at first, by name."""
-    return {name: value.reshape(-1, value.shape[-1]) for name, value in values.items() if value.ndim > 1 and np.ptp(value) > 0}
+    return {
+        name: value.reshape(-1, value.shape[-1])
+        for name, value in values.items() if value.ndim > 1 and np.ptp(value) > 0
+    }
 
 
 def check(values):
     """No two rows are equal, within a table or between two; the spread is that of the truncated normal."""
     rows = random_rows(values)
-    assert {"embeddings/word_embeddings", "embeddings/position_embeddings"} <= {name.removeprefix("encoder/") for name in rows}
+    assert {"embeddings/word_embeddings",
+            "embeddings/position_embeddings"} <= {name.removeprefix("encoder/")
+                                                  for name in rows}
     by_width = {}
     for name, table in rows.items():
         if "lstm" not in name:
@@ -48,7 +56,8 @@ def check(values):
             by_width.setdefault(table.shape[1], []).append(table)
     for tables in by_width.values():
         starts = np.concatenate([np.ascontiguousarray(table[:, :4]) for table in tables])
-        assert len(np.unique(starts.view("u8,u8"))) == len(starts)  # four numbers: two rows do not agree in them by chance
+        # four numbers: two rows do not agree in them by chance
+        assert len(np.unique(starts.view("u8,u8"))) == len(starts)
 
 
 @pytest.mark.parametrize("size", ["tiny", *(
@@ -101,7 +110,8 @@ def first_layer(values, ids, left_to_right=False):
     rows = (rows - rows.mean(axis=1, keepdims=True)) / rows.std(axis=1, keepdims=True)
     if "embeddings/projection/kernel" in values:
         rows = rows @ values["embeddings/projection/kernel"]
-    query, key = (np.einsum("sd,dnh->nsh", rows, values[f"layer_0/attention/{name}/kernel"]) for name in ("query", "key"))
+    query, key = (np.einsum("sd,dnh->nsh", rows, values[f"layer_0/attention/{name}/kernel"])
+                  for name in ("query", "key"))
     scores = np.einsum("nqh,nsh->nqs", query, key) / np.sqrt(query.shape[-1])
     if left_to_right:
         scores = np.where(np.tril(np.ones(scores.shape[1:], bool)), scores, -np.inf)
@@ -118,7 +128,8 @@ def first_layer(values, ids, left_to_right=False):
     ({"max_position_embeddings": 512}, (1, -1), 0.2),  # more positions than directions; by chance 0.02
     ({"max_position_embeddings": 1}, (), 1.0)])
 def test_heads_that_begin_with_neighbours_look_at_them(change, shifts, least):
-    size = {"hidden_size": 192, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64} | change
+    size = {"hidden_size": 192, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64
+            } | change
     model = Pretrainer.make(dataclasses.replace(SMALL, **size))
     before = drawn(model)
     begin_with_neighbours(model, 1)
@@ -135,20 +146,25 @@ def test_heads_that_begin_with_neighbours_look_at_them(change, shifts, least):
     np.testing.assert_array_equal(values["masked_lm/transform/kernel"], np.eye(size["hidden_size"]))
     np.testing.assert_allclose(values["embeddings/position_embeddings"].std(), 0.02, rtol=0.1)
     begin_with_neighbours(model, 1)
-    np.testing.assert_array_equal(np.array(model.encoder.embeddings.position_embeddings), values["embeddings/position_embeddings"])
+    np.testing.assert_array_equal(np.array(model.encoder.embeddings.position_embeddings),
+                                  values["embeddings/position_embeddings"])
 
 
 @pytest.mark.parametrize("sharing", ["shared", "disentangled", "separate"])
 @pytest.mark.parametrize("change", [{}, {"embedding_size": 96}])
 def test_a_model_that_tells_replaced_tokens_and_its_generator_look_at_neighbours(sharing, change):
-    config = dataclasses.replace(SMALL, hidden_size=192, num_attention_heads=3, num_hidden_layers=1, max_position_embeddings=64, **change)
+    config = dataclasses.replace(SMALL, hidden_size=192, num_attention_heads=3, num_hidden_layers=1,
+                                 max_position_embeddings=64, **change)
     model = ReplacedTokenPretrainer.make(config, {"generator": encoder_settings(generator_config(config, 1 / 3, 1.0)),
                                                   "embedding_sharing": sharing})
     before = drawn(model)
     begin_with_neighbours(model, 1)
     values = {name: np.array(variable) for name, variable in weights_by_name(model).items()}
     ids = np.random.default_rng(0).integers(5, 600, size=48)
-    own = {name.removeprefix("generator/encoder/"): value for name, value in values.items() if name.startswith("generator/encoder/")}
+    own = {
+        name.removeprefix("generator/encoder/"): value
+        for name, value in values.items() if name.startswith("generator/encoder/")
+    }
     lent = {name: value for name, value in own.items() if "projection" not in name}
     for part, shifts in ((lent | values, (1, -1, 2)), (values | own, (1,))):  # a part without tables reads the other's
         for head, shift in zip(first_layer(part, ids), shifts, strict=True):
@@ -157,7 +173,8 @@ def test_a_model_that_tells_replaced_tokens_and_its_generator_look_at_neighbours
         if "embedding" in name:  # as long as they were
             np.testing.assert_allclose(value.std(), before[name].std(), rtol=0.15, err_msg=name)
     projection, transform = own["embeddings/projection/kernel"], values["generator/masked_lm/transform/kernel"]
-    np.testing.assert_allclose(transform @ projection, np.trace(transform @ projection) / 64 * np.eye(64), atol=1e-4)  # the given word
+    # the given word
+    np.testing.assert_allclose(transform @ projection, np.trace(transform @ projection) / 64 * np.eye(64), atol=1e-4)
 
 
 def test_relatives_with_other_first_layers_are_refused():

@@ -1,4 +1,5 @@
-"""Classifier, choices, tagger, span predictor, bi-encoder: against the whole encoder and a product worked out in NumPy."""
+"""Classifier, choices, tagger, span predictor, bi-encoder: against the whole encoder and a product worked out in NumPy.
+"""
 
 import keras
 import numpy as np

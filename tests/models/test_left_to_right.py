@@ -1,4 +1,5 @@
-"""An encoder that attends from left to right, and BiLSTMs on top of an encoder, against hand-worked values and NumPy."""
+"""An encoder that attends from left to right, and BiLSTMs on top of an encoder, against hand-worked values and NumPy.
+"""
 
 import dataclasses
 
@@ -26,7 +27,8 @@ def test_a_row_sees_itself_and_the_real_rows_before_it():
     assert mask.shape == (1, 1, 4, 4)
     np.testing.assert_array_equal(mask[0, 0], np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0]], bool))
     packed = make_attention_mask(np.array([[1, 1, 1, 1]]), np.array([[0, 0, 1, 1]]), left_to_right=True)
-    np.testing.assert_array_equal(np.asarray(packed)[0, 0], np.array([[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]], bool))
+    np.testing.assert_array_equal(
+        np.asarray(packed)[0, 0], np.array([[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]], bool))
 
 
 @pytest.mark.parametrize("place", range(7))
@@ -114,7 +116,9 @@ def test_both_come_back_from_a_keras_file_and_run_recomputed_and_in_bfloat16(tmp
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match=r"config.model.attention: expected one of \['bidirectional', 'left_to_right'\], got 'right'"):
+    with pytest.raises(
+            ValueError,
+            match=r"config.model.attention: expected one of \['bidirectional', 'left_to_right'\], got 'right'"):
         load_config(None, overrides=["model.attention=right"])
     with pytest.raises(ValueError, match="model.bilstm_layers: expected at least 0, and an even hidden_size"):
         load_config(None, overrides=["model.bilstm_layers=1", "model.hidden_size=9", "model.num_attention_heads=3"])

@@ -1,4 +1,6 @@
-"""A discriminator and its generator: a batch worked by hand, draws against their distribution, who shares which weights."""
+"""A discriminator and its generator: a batch worked by hand, draws against their distribution, who shares which
+weights.
+"""
 
 import dataclasses
 import pathlib
@@ -19,11 +21,13 @@ from official_bert.models.interchange.stored_models import StoredModel
 from official_bert.models.replaced_tokens import ReplacedTokenPretrainer, generator_config, replace_tokens
 from official_bert.tasks.loading import load_task
 
-TINY = ModelConfig(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32, embedding_size=12,
-                   max_position_embeddings=16, initializer_range=0.3, hidden_act="gelu_erf", pooler_act="gelu_erf",
-                   masked_lm_act="gelu_erf", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+TINY = ModelConfig(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32,
+                   embedding_size=12, max_position_embeddings=16, initializer_range=0.3, hidden_act="gelu_erf",
+                   pooler_act="gelu_erf", masked_lm_act="gelu_erf", hidden_dropout_prob=0.0,
+                   attention_probs_dropout_prob=0.0)
 SMALLER = generator_config(TINY, 0.5, 0.5)
-SHARING = ("disentangled", pytest.param("shared", marks=pytest.mark.slow), pytest.param("separate", marks=pytest.mark.slow))
+SHARING = ("disentangled", pytest.param("shared",
+                                        marks=pytest.mark.slow), pytest.param("separate", marks=pytest.mark.slow))
 BATCH = {"input_ids": [[2, 4, 8, 4, 9, 3, 0, 0], [2, 7, 4, 4, 11, 12, 13, 3]],
          "input_mask": [[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8], "segment_ids": [[0] * 8, [0, 0, 0, 0, 1, 1, 1, 1]],
          "masked_lm_positions": [[1, 3, 3, 4], [2, 3, 5, 0]], "masked_lm_ids": [[7, 6, 6, 9], [10, 8, 12, 0]],
@@ -33,7 +37,8 @@ ROWS = {name: np.array(value, "float32" if "weights" in name else "int32") for n
 
 @pytest.fixture(scope="module", params=SHARING)
 def pretrainer(request):
-    model = ReplacedTokenPretrainer.make(TINY, {"generator": dataclasses.asdict(SMALLER), "embedding_sharing": request.param})
+    model = ReplacedTokenPretrainer.make(TINY,
+                                         {"generator": dataclasses.asdict(SMALLER), "embedding_sharing": request.param})
     draw_first_weights(model, 3)
     for name, weight in weights_by_name(model).items():
         if name.endswith("_difference"):
@@ -48,8 +53,9 @@ def stored_of(model):
 
 
 def test_a_batch_with_fixed_guesses_is_corrupted_as_by_hand():
-    # Place 3 of the first row is drawn twice: the mean of 31 and 20 is 25. The guess for place 4 is the text's own 9. The unused
-    # prediction of the second row changes nothing; its place 5 stayed visible for the generator, and is replaced all the same.
+    # Place 3 of the first row is drawn twice: the mean of 31 and 20 is 25. The guess for place 4 is the text's own 9.
+    # The unused prediction of the second row changes nothing; its place 5 stayed visible for the generator, and is
+    # replaced all the same.
     guesses = np.array([[30, 31, 20, 9], [10, 21, 22, 39]], "int32")
     ids, replaced = replace_tokens(ROWS, guesses)
     assert np.array(ids).tolist() == [[2, 30, 8, 25, 9, 3, 0, 0], [2, 7, 10, 21, 11, 22, 13, 3]]
@@ -66,10 +72,12 @@ def test_draws_have_the_distribution_of_the_softmax_and_are_a_function_of_the_ro
         found = np.bincount(drawn[:, place], minlength=7) / rows
         assert np.abs(found - wanted).max() < 4 * np.sqrt(0.25 / rows)
     both = np.bincount(7 * drawn[:, 0] + drawn[:, 1], minlength=49).reshape(7, 7) / rows
-    np.testing.assert_allclose(both, np.outer(softmax(logits[0, 0]), softmax(logits[0, 1])), atol=0.02)  # independent of each other
+    # independent of each other
+    np.testing.assert_allclose(both, np.outer(softmax(logits[0, 0]), softmax(logits[0, 1])), atol=0.02)
     np.testing.assert_array_equal(draw_words(logits, keys[41:42])[0], drawn[41])
     noise = np.array(gumbel_noise(keys, 2, 9))
-    assert noise.mean() == pytest.approx(np.euler_gamma, abs=0.02) and noise.var() == pytest.approx(np.pi ** 2 / 6, rel=0.03)
+    assert noise.mean() == pytest.approx(np.euler_gamma, abs=0.02) and noise.var() == pytest.approx(
+        np.pi**2 / 6, rel=0.03)
     assert np.isfinite(noise).all() and len(np.unique(noise)) > 0.99 * noise.size
 
 
@@ -123,16 +131,22 @@ def test_gradients_reach_the_tables_as_the_sharing_says(pretrainer):
         gradients = tape.gradient(value, [weight.value for weight in named.values()])
         touched[loss] = {name for name, gradient in zip(named, gradients) if gradient is not None}
     lender = "generator/encoder/embeddings/word_embeddings"
-    own, of_words = {"shared": ("embeddings/word_embeddings",) * 2, "separate": ("embeddings/word_embeddings", lender),
-                     "disentangled": ("embeddings/word_embeddings_difference", lender)}[pretrainer.settings["embedding_sharing"]]
+    own, of_words = {
+        "shared": ("embeddings/word_embeddings",) * 2, "separate": ("embeddings/word_embeddings", lender),
+        "disentangled": ("embeddings/word_embeddings_difference", lender)
+    }[pretrainer.settings["embedding_sharing"]]
     assert touched == {"mlm_logits": {of_words}, "replaced_logits": {own}}  # guesses let no gradient through
 
 
 @pytest.mark.parametrize(("model", "width", "layers", "sizes"), [
-    # hidden size, layers, heads, feed-forward network, width of the tables: the paper's small, base and large, and DeBERTa v3's.
-    ((256, 12, 4, 1024, 128), 0.25, 1.0, (64, 12, 1, 256, 128)), ((768, 12, 12, 3072, 0), 1 / 3, 1.0, (256, 12, 4, 1024, 768)),
-    ((1024, 24, 16, 4096, 0), 0.25, 1.0, (256, 24, 4, 1024, 1024)), ((768, 12, 12, 3072, 0), 1.0, 0.5, (768, 6, 12, 3072, 0)),
-    ((192, 4, 3, 768, 0), 0.25, 0.1, (48, 1, 1, 192, 192)), ((256, 4, 4, 1024, 64), 0.25, 1.0, (64, 4, 1, 256, 0))])
+    # hidden size, layers, heads, feed-forward network, width of the tables: the paper's small, base and large, and
+    # DeBERTa v3's.
+    ((256, 12, 4, 1024, 128), 0.25, 1.0, (64, 12, 1, 256, 128)),
+    ((768, 12, 12, 3072, 0), 1 / 3, 1.0, (256, 12, 4, 1024, 768)),
+    ((1024, 24, 16, 4096, 0), 0.25, 1.0, (256, 24, 4, 1024, 1024)),
+    ((768, 12, 12, 3072, 0), 1.0, 0.5, (768, 6, 12, 3072, 0)), ((192, 4, 3, 768, 0), 0.25, 0.1, (48, 1, 1, 192, 192)),
+    ((256, 4, 4, 1024, 64), 0.25, 1.0, (64, 4, 1, 256, 0))
+])
 def test_generators_are_as_large_as_those_of_the_papers(model, width, layers, sizes):
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "embedding_size")
     found = generator_config(ModelConfig(**dict(zip(names, model))), width, layers)
@@ -141,7 +155,8 @@ def test_generators_are_as_large_as_those_of_the_papers(model, width, layers, si
 
 def test_losses_are_those_that_hugging_face_recorded():
     family = pathlib.Path(__file__).parents[1] / "golden" / "family"
-    folders = (family / "electra_discriminator" / "ElectraForPreTraining", family / "electra_generator" / "ElectraForMaskedLM")
+    folders = (family / "electra_discriminator" / "ElectraForPreTraining",
+               family / "electra_generator" / "ElectraForMaskedLM")
     (told, wanted), (words, of_words) = (
         (np.load(folder / "expected.npz"), np.load(folder / "gradients.npz")) for folder in folders)
     predicted = of_words["label.labels"] != -100

@@ -16,7 +16,8 @@ from official_bert.models import checkpoints, run_folder
 from official_bert.models.run_folder import RunFolder
 from official_bert.tasks import loading
 
-CONFIG = Config(task="pretraining", model=ModelConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1))
+CONFIG = Config(task="pretraining", model=ModelConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1,
+                                                      num_attention_heads=1))
 
 
 @pytest.fixture(params=["here", "elsewhere"])
@@ -37,12 +38,15 @@ def touch(path, text=""):
 def test_a_run_is_found_from_each_of_its_places(run):
     places = (run.path, f"{run.path}/", run.checkpoint(5), run.best.path, run.best.checkpoint(5))
     assert {RunFolder.holding(place) for place in places} == {run}
-    assert RunFolder.holding("") is RunFolder.holding(f"{run.path}-2") is RunFolder.holding(f"{run.path}/model.keras") is None
+    assert RunFolder.holding("") is RunFolder.holding(f"{run.path}-2") is RunFolder.holding(
+        f"{run.path}/model.keras") is None
     assert not RunFolder("").has_begun and RunFolder("").checkpoints() == [] and RunFolder("").origin == {}
 
 
 def test_what_is_no_run_is_refused_in_one_way(run, tmp_path):
-    with pytest.raises(ValueError, match=f"{tmp_path}: expected the output folder of a training run, got none: config.yaml is missing"):
+    with pytest.raises(
+            ValueError,
+            match=f"{tmp_path}: expected the output folder of a training run, got none: config.yaml is missing"):
         RunFolder.require(str(tmp_path))
     assert RunFolder.require(run.best.path) == run
 
@@ -50,7 +54,8 @@ def test_what_is_no_run_is_refused_in_one_way(run, tmp_path):
 def test_half_a_run_is_refused_in_one_way_by_all_who_want_its_weights(tmp_path):
     half = RunFolder(str(tmp_path))
     half.write_config(Config())
-    told = f"{tmp_path}: expected the output folder of a training run, got one without weights: no checkpoint found there"
+    told = (f"{tmp_path}: expected the output folder of a training run, got one without weights: no checkpoint found "
+            f"there")
     for use in (checkpoints.trained_weights, lambda run: loading.restore_model(run.path)):
         with pytest.raises(ValueError, match=told):
             use(half)
@@ -132,7 +137,8 @@ def test_the_state_file_is_read_as_tensorflow_reads_it(tmp_path, name):
 
 
 def test_a_run_is_known_without_tensorflow():
-    code = "import sys; from official_bert.models.run_folder import RunFolder; print({'tensorflow', 'keras'} & sys.modules.keys() or '')"
+    code = ("import sys; from official_bert.models.run_folder import RunFolder; print({'tensorflow', 'keras'} & "
+            "sys.modules.keys() or '')")
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "\n"
 
 
@@ -155,9 +161,13 @@ def test_evaluations_on_other_data_have_names_of_their_own(tmp_path):
     assert run.name_of_evaluation("a/dev.csv.gz", "one") == ""  # the first one of a folder without results
     run.write_results({"f1": 0.5}, digest="one")
     assert run.name_of_evaluation("elsewhere/moved.csv", "one") == "" and run.name_of_evaluation("train.csv", "") == ""
-    assert run.name_of_evaluation("b/dev.csv.gz", "two") == "dev" and run.name_of_evaluation("dev.v2.csv", "two") == "dev.v2"
+    assert run.name_of_evaluation("b/dev.csv.gz", "two") == "dev" and run.name_of_evaluation("dev.v2.csv",
+                                                                                             "two") == "dev.v2"
     run.write_results({"f1": 0.25}, "dev", "two")
-    assert (tmp_path / "eval_results.txt").read_text() == "f1 = 0.5\n" and (tmp_path / "eval_results.dev.txt").read_text() == "f1 = 0.25\n"
+    assert (tmp_path / "eval_results.txt").read_text() == "f1 = 0.5\n" and (
+        tmp_path / "eval_results.dev.txt").read_text() == "f1 = 0.25\n"
     assert run.name_of_evaluation("c/dev.csv", "two") == "dev"
-    with pytest.raises(ValueError, match=r"--eval_file=c/dev\.csv: .*eval_results\.dev\.txt has the results of another file of this name"):
+    with pytest.raises(
+            ValueError,
+            match=r"--eval_file=c/dev\.csv: .*eval_results\.dev\.txt has the results of another file of this name"):
         run.name_of_evaluation("c/dev.csv", "three")

@@ -7,7 +7,8 @@ from official_bert.text import packing
 
 def rows_by_hand(plain, first, second=None, length=32):
     """Returns a row for each text, packed and padded without the graph, and whether it was cut."""
-    ids = [[plain.convert_tokens_to_ids(plain.tokenize(text)) for text in column] for column in (first, second or first)]
+    ids = [[plain.convert_tokens_to_ids(plain.tokenize(text)) for text in column]
+           for column in (first, second or first)]
     pairs = zip(*ids) if second else ((a, None) for a in ids[0])
     packed, cut = [], []
     for a, b in pairs:
@@ -17,7 +18,9 @@ def rows_by_hand(plain, first, second=None, length=32):
 
 
 def pad(input_ids, segment_ids, max_seq_length, pad_id=0):
-    """Returns `input_ids`, `input_mask` (1 = real token), `segment_ids`, each int32 [max_seq_length]; ValueError if the row is longer."""
+    """Returns `input_ids`, `input_mask` (1 = real token), `segment_ids`, each int32 [max_seq_length]; ValueError if the
+    row is longer.
+    """
     length = len(input_ids)
     if length > max_seq_length:
         raise ValueError(f"expected a row of at most {max_seq_length} tokens, got {length}")

@@ -30,7 +30,8 @@ class RawFeature:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
-def raw_features(maker: FeatureMaker, tokenizer: FullTokenizer, row: int, question: str, context: str) -> list[RawFeature]:
+def raw_features(maker: FeatureMaker, tokenizer: FullTokenizer, row: int, question: str,
+                 context: str) -> list[RawFeature]:
     """Makes the windows of one question's context; each token keeps its offsets."""
     found = tokenizer.tokenize_with_offsets(context)
     tokens = tuple(token for token, _, _ in found)
@@ -47,17 +48,21 @@ def raw_features(maker: FeatureMaker, tokenizer: FullTokenizer, row: int, questi
         may_start = np.zeros(length, bool)
         may_start[window] = feature.max_context
         segment_ids = (np.arange(length) >= feature.first_position).astype(np.int32)
-        features.append(RawFeature(row, feature.input_ids, np.ones(length, np.int32), segment_ids, *places, may_start,  # type: ignore[call-arg]
-                                   len(asked) > maker.max_query_length))
+        features.append(
+            RawFeature(row, feature.input_ids, np.ones(length, np.int32), segment_ids, *places,
+                       may_start,  # type: ignore[call-arg]
+                       len(asked) > maker.max_query_length))
     return features
 
 
-def answer_slice(context: str, features: list[RawFeature], logits: list[Logits], rules: DecodingRules) -> dict[str, Any]:
+def answer_slice(context: str, features: list[RawFeature], logits: list[Logits],
+                 rules: DecodingRules) -> dict[str, Any]:
     """The best span of all windows, as `answer` = context[`start`:`end`], `score`, `null_score`, `truncated`; pure.
 
-    `score` is the sum of the span's two logits (0 where no span is possible), `null_score` that of [CLS], the lowest of all
-    windows. Where there is no answer (no possible span; with version 2 a null score above the span's by more than the
-    threshold) the answer is empty and lies at 0. Of equally good spans the first window's wins, then the better start's.
+    `score` is the sum of the span's two logits (0 where no span is possible), `null_score` that of [CLS], the lowest of
+    all windows. Where there is no answer (no possible span; with version 2 a null score above the span's by more than
+    the threshold) the answer is empty and lies at 0. Of equally good spans the first window's wins, then the better
+    start's.
     """
     best: tuple[float, int, int] | None = None
     for feature, part in zip(features, logits):
@@ -79,7 +84,8 @@ def answer_slice(context: str, features: list[RawFeature], logits: list[Logits],
 
 def encode(task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Makes the features of all windows of questions and contexts."""
-    maker = FeatureMaker(task.tokenizer, task.options.max_seq_length, task.options.doc_stride, task.options.max_query_length)
+    maker = FeatureMaker(task.tokenizer, task.options.max_seq_length, task.options.doc_stride,
+                         task.options.max_query_length)
     return [feature.as_dict() for index, row in enumerate(rows)
             for feature in raw_features(maker, task.tokenizer, index, row["question"], row["context"])]
 

@@ -49,7 +49,8 @@ def _split_run(text: str, run: list[tuple[str, int, int]]) -> list[Word]:
     return words
 
 
-def entities_of(text: str, words: Sequence[Word], tags: Sequence[str], probabilities: Sequence[float]) -> dict[str, list[Any]]:
+def entities_of(text: str, words: Sequence[Word], tags: Sequence[str],
+                probabilities: Sequence[float]) -> dict[str, list[Any]]:
     """`entities` = text[start:end], `types`, `starts`, `ends`, `scores` from the words' tags; pure.
 
     Tags are read as conlleval reads them. A score is the mean probability of its words' tags.
@@ -78,14 +79,18 @@ def encode(task, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def decode(task, rows: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]],
            predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns `entities` (slices of the text), `types`, `starts`, `ends`, `scores` of each text; `truncated` is never true."""
+    """Returns `entities` (slices of the text), `types`, `starts`, `ends`, `scores` of each text; `truncated` is never
+    true.
+    """
     words = [split_text(task.tokenizer, row["text"]) for row in rows]
     if not features:
         return [entities_of(row["text"], [], [], []) | {"truncated": False} for row in rows]
-    logits = gather_words([row["feature"] for row in features], [row["logits"] for row in predictions], [len(part) for part in words])
+    logits = gather_words([row["feature"] for row in features], [row["logits"] for row in predictions],
+                          [len(part) for part in words])
     answers = []
     for row, own, one, found in zip(rows, words, logits, task.decode_tags(logits, predictions[0])):
         chances = scipy.special.softmax(one, axis=-1)
         names = [task.options.labels[tag] for tag in found]
-        answers.append(entities_of(row["text"], own, names, chances[np.arange(len(found)), found]) | {"truncated": False})
+        answers.append(
+            entities_of(row["text"], own, names, chances[np.arange(len(found)), found]) | {"truncated": False})
     return answers

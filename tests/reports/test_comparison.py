@@ -11,9 +11,9 @@ from official_bert.training.task import Steps
 
 def answers_right(right):
     right = np.array(right, bool)
-    return comparison.ComparableAnswers(
-        questions=[f"text {row}" for row in range(len(right))], gold=["x"] * len(right), answers=["x" if one else "y" for one in right],
-        measure=lambda numbers: {"accuracy": float(right[numbers].mean())}, right=right)
+    return comparison.ComparableAnswers(questions=[f"text {row}" for row in range(len(right))], gold=["x"] * len(right),
+                                        answers=["x" if one else "y" for one in right],
+                                        measure=lambda numbers: {"accuracy": float(right[numbers].mean())}, right=right)
 
 
 def test_mcnemars_p_value_is_that_of_the_binomial_distribution():
@@ -29,7 +29,8 @@ def test_the_interval_of_a_difference_is_paired():
     first, second = answers_right(right), answers_right(better)
     one, = comparison.measure_differences(first, second)
     changed = np.mean(better & ~right)
-    half = 1.96 * np.sqrt(changed * (1 - changed) / 400)  # the normal interval of a share of rows: independent scores would give 0.06
+    # the normal interval of a share of rows: independent scores would give 0.06
+    half = 1.96 * np.sqrt(changed * (1 - changed) / 400)
     assert (one.metric, one.second - one.first) == ("accuracy", pytest.approx(changed))
     assert (one.low, one.high) == (pytest.approx(changed - half, abs=0.004), pytest.approx(changed + half, abs=0.004))
     same, = comparison.measure_differences(first, first)
@@ -40,7 +41,8 @@ def test_the_interval_of_a_difference_is_paired():
 
 def test_other_rows_are_refused_and_rows_that_differ_are_named():
     first, second = answers_right([True, True, False]), answers_right([True, False, False])
-    assert comparison.differing_rows(first, second) == [{"row": 1, "text": "text 1", "gold": "x", "first": "x", "second": "y"}]
+    assert comparison.differing_rows(first,
+                                     second) == [{"row": 1, "text": "text 1", "gold": "x", "first": "x", "second": "y"}]
     with pytest.raises(ValueError, match="expected the same rows, got 3 and 1"):
         comparison.check_same_rows(first, answers_right([True]))
     second.questions[2] = "another"
@@ -61,8 +63,12 @@ def test_comparable_answers_have_the_metrics_of_the_evaluation(dataset):
 
 
 def test_the_spread_of_a_search_is_that_of_the_seeds_of_its_best_setting():
-    runs = {f"rate{rate}-seed{seed}": {"config": {"seed": seed, "optimizer": {"learning_rate": rate}}, "metrics": {"accuracy": value}}
-            for rate, seed, value in ((1, 0, 0.5), (1, 1, 0.6), (2, 0, 0.7), (2, 1, 0.9))}
+    runs = {
+        f"rate{rate}-seed{seed}": {
+            "config": {"seed": seed, "optimizer": {"learning_rate": rate}}, "metrics": {"accuracy": value}
+        }
+        for rate, seed, value in ((1, 0, 0.5), (1, 1, 0.6), (2, 0, 0.7), (2, 1, 0.9))
+    }
     runs["rate2-seed2"] = {"config": {"seed": 2, "optimizer": {"learning_rate": 2}}, "metrics": None}  # has diverged
     values, spread = values_of_best_setting({"metric": "accuracy", "best": "rate2-seed1", "runs": runs})
     assert values == [0.7, 0.9] and spread == pytest.approx(np.sqrt(0.02))
@@ -75,6 +81,8 @@ def test_answers_with_several_labels_are_those_of_the_tuned_threshold(tmp_path):
     config = make_config("classification", options=options)
     held_out = resolve(config, Steps(train=False), eval_file=file).held_out
     rows = [held_out.source.examples[index] for index in np.concatenate(held_out.source.plan(0))]
-    logits = [{"logits": np.asarray(row["label_ids"] if "label_ids" in row else row["label_matrix"], np.float32) - 3.0} for row in rows]
+    logits = [{"logits": np.asarray(row["label_ids"] if "label_ids" in row else row["label_matrix"], np.float32) - 3.0}
+              for row in rows]
     answers = held_out.comparable(logits)[""]
-    assert answers.answers == answers.gold == ["a, b", "a", "(none)"] and answers.measure(np.arange(3))["exact_match"] == 1.0
+    assert answers.answers == answers.gold == ["a, b", "a", "(none)"] and answers.measure(
+        np.arange(3))["exact_match"] == 1.0

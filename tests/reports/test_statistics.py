@@ -18,7 +18,8 @@ def test_scores_of_classes_are_those_worked_out_by_hand():
     several = statistics.class_scores(np.array([[1, 0], [1, 1]]), np.array([[1, 1], [0, 1]]), ["x", "y"])
     assert several["x"] == {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "support": 2}
     assert several["y"] == {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "support": 1}
-    single = statistics.class_scores(np.array([[1], [1], [0], [0], [0]]), np.array([[1], [0], [1], [0], [0]]), ["toxic"])
+    single = statistics.class_scores(np.array([[1], [1], [0], [0], [0]]), np.array([[1], [0], [1], [0], [0]]),
+                                     ["toxic"])
     assert single == {"toxic": {"precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 2}}
     none = statistics.class_scores(np.zeros((3, 1), int), np.zeros((3, 1), int), ["toxic"])
     assert none == {"toxic": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0}}
@@ -43,7 +44,8 @@ def test_the_calibration_error_is_the_weighted_distance_of_confidence_and_accura
 
 def test_the_area_under_the_roc_curve_is_the_share_of_pairs_in_order():
     gold, scores = np.array([0, 0, 1, 1]), np.array([0.1, 0.4, 0.35, 0.8])
-    assert statistics.roc_auc(gold, scores) == pytest.approx(3 / 4)  # of four pairs, one (0.4 before 0.35) is in the wrong order
+    # of four pairs, one (0.4 before 0.35) is in the wrong order
+    assert statistics.roc_auc(gold, scores) == pytest.approx(3 / 4)
     assert statistics.roc_auc(np.ones(3), np.array([0.1, 0.2, 0.3])) is None
     false, true = statistics.roc_curve(gold, scores)
     assert (false[0], true[0], false[-1], true[-1]) == (0.0, 0.0, 1.0, 1.0)

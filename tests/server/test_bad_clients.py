@@ -1,4 +1,5 @@
-"""One bad client, and innocent ones beside it whose answers are checked: errors, sizes, slowness, and clients that go."""
+"""One bad client, and innocent ones beside it whose answers are checked: errors, sizes, slowness, and clients that go.
+"""
 
 import asyncio
 import concurrent.futures
@@ -29,8 +30,8 @@ SMALL = b'{"instances": ["abc"]}'
 
 
 def options_for(demo_root, limits=None, **options):
-    return ServerOptions(models=[ServedModelConfig(name="demo", base_path=str(demo_root / "demo"))], rest_port=0, grpc_port=0,
-                         limits=limits or Limits(), **{"poll_seconds": 5.0, "drain_seconds": 5, **options})
+    return ServerOptions(models=[ServedModelConfig(name="demo", base_path=str(demo_root / "demo"))], rest_port=0,
+                         grpc_port=0, limits=limits or Limits(), **{"poll_seconds": 5.0, "drain_seconds": 5, **options})
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,8 @@ def connect(running):
 
 
 def header(length, path=PREDICT):
-    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n".encode()
+    return (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {length}\r\n\r\n").encode()
 
 
 def post(running, **body):
@@ -183,7 +185,8 @@ def test_requests_that_are_not_batched_have_the_same_bounds(demo_root):
     with made_serving.embedded(options) as running, GrpcClient(running.target, "demo", batch_size=100) as client:
         texts = ["ab" * size for size in range(1, 41)]  # of 80 bytes at most: one at a time
         assert [row["length"] for row in client.predict(texts)] == [len(text) for text in texts]
-        assert 'runtime_latency_count{model_name="demo"} 40.0' in running.ask("/monitoring/prometheus/metrics")[1].decode()
+        assert 'runtime_latency_count{model_name="demo"} 40.0' in running.ask(
+            "/monitoring/prometheus/metrics")[1].decode()
         with pytest.raises(ServingError, match="INVALID_ARGUMENT: the answer would take more than 1048576 bytes"):
             client.predict([{"sizes": 40_000}] * 10, "long")
 
@@ -257,7 +260,9 @@ def impatient(demo_root):
         yield running
 
 
-@pytest.mark.parametrize("sent", [b"", b"POST /v1/mod", header(10)[:-2], b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"POST /v1/mod", header(10)[:-2], b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"])
 def test_a_silent_connection_is_closed(impatient, sent):
     with connect(impatient) as connection, innocent(impatient):
         connection.sendall(sent)
@@ -323,9 +328,12 @@ def test_work_of_clients_that_have_gone_is_dropped(demo_root):
             for connection in gone:
                 connection.sendall(header(len(work)) + work)
             with grpc.insecure_channel(running.target) as channel:
-                request = predict_pb2.PredictRequest(inputs={"steps": tf.make_tensor_proto(np.full(1, 200_000, np.int32))})
+                request = predict_pb2.PredictRequest(
+                    inputs={"steps": tf.make_tensor_proto(np.full(1, 200_000, np.int32))})
                 request.model_spec.name, request.model_spec.signature_name = "demo", "work"
-                calls = [prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict.future(request) for _ in range(4)]
+                calls = [
+                    prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict.future(request) for _ in range(4)
+                ]
                 made_serving.wait_for(lambda: running.server.handler.in_flight == 9)
                 for connection in gone:
                     connection.close()
@@ -366,5 +374,6 @@ def test_grpc_connections_must_say_something(impatient):
     with grpc.insecure_channel(impatient.target) as channel:
         request = predict_pb2.PredictRequest(inputs={"text": tf.make_tensor_proto(["abc"])})
         request.model_spec.name = "demo"
-        answer = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request, timeout=60, wait_for_ready=True)
+        answer = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request, timeout=60,
+                                                                                    wait_for_ready=True)
     assert tf.make_ndarray(answer.outputs["length"]).tolist() == [3]

@@ -58,7 +58,8 @@ def test_tasks_that_wait_together_run_together():
 def test_a_full_batch_does_not_wait_for_its_timeout():
     model = Model()
     requests = [np.arange(4)] * 3
-    check(requests, serve({"max_batch_size": 8, "batch_timeout_micros": 300_000, "num_batch_threads": 1}, requests, model))
+    check(requests,
+          serve({"max_batch_size": 8, "batch_timeout_micros": 300_000, "num_batch_threads": 1}, requests, model))
     assert model.sizes == [8, 4]
 
 
@@ -73,7 +74,8 @@ def test_a_busy_server_forms_batches_without_a_timeout():
 def test_batches_are_filled_up_to_an_allowed_size():
     model = Model()
     requests = [np.arange(3), np.arange(2)]
-    answers = serve({"max_batch_size": 8, "allowed_batch_sizes": (1, 4, 8), "batch_timeout_micros": 100_000}, requests, model)
+    answers = serve({"max_batch_size": 8, "allowed_batch_sizes": (1, 4, 8), "batch_timeout_micros": 100_000}, requests,
+                    model)
     check(requests, answers)
     assert model.sizes == [8] and [len(answer["y"]) for answer in answers] == [3, 2]
 
@@ -81,10 +83,12 @@ def test_batches_are_filled_up_to_an_allowed_size():
 def test_a_large_request_is_split_and_put_together_again():
     model = Model()
     requests = [np.arange(21)]
-    check(requests, serve({"max_batch_size": 21, "max_execution_batch_size": 8, "num_batch_threads": 1}, requests, model))
+    check(requests, serve({"max_batch_size": 21, "max_execution_batch_size": 8, "num_batch_threads": 1}, requests,
+                          model))
     assert sorted(model.sizes) == [5, 8, 8]
     model = Model()
-    check(requests, serve({"max_batch_size": 32, "max_execution_batch_size": 10, "num_batch_threads": 1}, requests, model))
+    check(requests,
+          serve({"max_batch_size": 32, "max_execution_batch_size": 10, "num_batch_threads": 1}, requests, model))
     assert sorted(model.sizes) == [1, 10, 10]
 
 
@@ -128,8 +132,9 @@ def test_a_batch_may_run_as_long_as_its_most_patient_task_allows():
         batcher = Batcher(BatchingParameters(batch_timeout_micros=50_000), Metrics())
         now = asyncio.get_running_loop().time()
         given = [None if seconds is None else now + seconds for seconds in deadlines]
-        await asyncio.gather(*(batcher.answer("key", {"x": np.arange(1)}, lambda inputs, deadline: seen.append(deadline) or inputs,
-                                              deadline) for deadline in given))
+        await asyncio.gather(*(batcher.answer("key", {"x": np.arange(1)},
+                                              lambda inputs, deadline: seen.append(deadline) or inputs, deadline)
+                               for deadline in given))
         batcher.close()
         return given
     given = asyncio.run(main([30, 60, 45]))
@@ -252,7 +257,10 @@ def test_a_task_gets_nothing_that_only_its_neighbours_need():
     def model(inputs, deadline):
         counts = inputs["x"]
         calls.append(len(counts))
-        return {"words": np.arange(counts.max(initial=0))[None] * (np.arange(counts.max(initial=0)) < counts[:, None]), "count": counts}
+        return {
+            "words": np.arange(counts.max(initial=0))[None] * (np.arange(counts.max(initial=0)) < counts[:, None]),
+            "count": counts
+        }
 
     def trim(inputs, outputs):
         return {**outputs, "words": outputs["words"][:, :outputs["count"].max(initial=0)]}

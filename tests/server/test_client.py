@@ -40,7 +40,8 @@ def test_several_inputs_other_signatures_and_versions(connect):
         assert client.predict(rows, "pair") == [{"joined": "a|bb", "equal": False, "vector": [1.0, 2.0]},
                                                 {"joined": "c|c", "equal": True, "vector": [1.0, 1.0]}]
         tuples = [tuple(row.values()) for row in rows]
-        assert client.predict(tuples, "pair") == client.predict(rows, "pair") == [client.predict(row, "pair") for row in tuples]
+        assert client.predict(tuples, "pair") == client.predict(
+            rows, "pair") == [client.predict(row, "pair") for row in tuples]
         assert client.predict(["x"])[0]["version"] == 1
     with connect("labelled", label="canary") as client:
         assert client.predict(["x"])[0]["version"] == 2
@@ -49,7 +50,8 @@ def test_several_inputs_other_signatures_and_versions(connect):
 def test_binary_data_numbers_and_single_outputs(connect):
     with connect() as client:
         data = bytes(range(256))
-        assert client.predict([data, b""], "binary") == [{"copy_bytes": data, "size": 256}, {"copy_bytes": b"", "size": 0}]
+        assert client.predict([data, b""], "binary") == [{"copy_bytes": data, "size": 256},
+                                                         {"copy_bytes": b"", "size": 0}]
         assert client.predict(["a b", "c"], "words") == [{"words": ["a", "b"]}, {"words": ["c", ""]}]
         rows = [{"input_ids": np.array([1, 2], np.int32), "input_mask": [1, 0]}]
         assert client.predict(rows, "ids") == [{"sum": 1, "row": [2, 4]}]
@@ -87,7 +89,8 @@ def test_an_unknown_signature_is_refused(connect):
 
 
 def test_wrong_options_are_refused():
-    for options in ({"version": 1, "label": "x"}, {"batch_size": 0}, {"concurrency": 0}, {"attempts": 9}, {"timeout": 0}):
+    for options in ({"version": 1,
+                     "label": "x"}, {"batch_size": 0}, {"concurrency": 0}, {"attempts": 9}, {"timeout": 0}):
         with pytest.raises(ValueError, match="expected"):
             RestClient("http://127.0.0.1:1", "m", **options)
 
@@ -160,7 +163,8 @@ def test_a_newer_version_with_another_type_gets_that_type(monkeypatch):
 
 @pytest.mark.parametrize("number", [(1 << 32) + 101, 1 << 70])
 def test_numbers_beyond_the_range_of_an_input_are_refused_and_not_wrapped_around(connect, number):
-    refused = pytest.raises((ServingError, ValueError), match="out of the range of int32|expected numbers of int32|too large")
+    refused = pytest.raises((ServingError, ValueError),
+                            match="out of the range of int32|expected numbers of int32|too large")
     with connect() as client, refused:
         client.predict([{"input_ids": [number], "input_mask": [1]}], "ids")
 
@@ -190,7 +194,8 @@ def test_tuples_and_frames_are_rows_of_the_inputs_in_the_order_of_predictor():
 def test_a_frame_is_answered_row_by_row(connect):
     with connect() as client:
         rows = ["abc", "a b"]
-        assert client.predict(pandas.DataFrame({"id": [1, 2], "text": rows})) == client.predict(rows) == client.predict(pandas.Series(rows))
+        assert client.predict(pandas.DataFrame({"id": [1, 2], "text": rows})) == client.predict(rows) == client.predict(
+            pandas.Series(rows))
 
 
 def test_a_closed_client_says_so_and_may_be_closed_twice(server):

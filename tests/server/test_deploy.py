@@ -1,4 +1,5 @@
-"""The files of deploy/ under TF Serving's own schemas and rules (release 2.20.0), and as the embedded server reads them.
+"""The files of deploy/ under TF Serving's own schemas and rules (release 2.20.0), and as the embedded server reads
+them.
 
 `ModelServerConfig` is in the package tensorflow-serving-api. The other two messages are not: they are described here as
 session_bundle_config.proto and monitoring_config.proto describe them.
@@ -29,18 +30,20 @@ INT64, BOOL, STRING = ".google.protobuf.Int64Value", ".google.protobuf.BoolValue
 # message: {field: (number, type, is repeated)}
 SCHEMAS = {
     "BatchingParameters": {
-        "max_batch_size": (1, INT64, False), "batch_timeout_micros": (2, INT64, False), "max_enqueued_batches": (3, INT64, False),
-        "num_batch_threads": (4, INT64, False), "thread_pool_name": (5, STRING, False),
-        "enable_large_batch_splitting": (8, BOOL, False), "max_execution_batch_size": (9, INT64, False),
-        "allowed_batch_sizes": (6, FIELD.TYPE_INT64, True), "pad_variable_length_inputs": (7, FIELD.TYPE_BOOL, False)},
+        "max_batch_size": (1, INT64, False), "batch_timeout_micros": (2, INT64, False),
+        "max_enqueued_batches": (3, INT64, False), "num_batch_threads": (4, INT64, False),
+        "thread_pool_name": (5, STRING, False), "enable_large_batch_splitting": (8, BOOL, False),
+        "max_execution_batch_size": (9, INT64, False), "allowed_batch_sizes": (6, FIELD.TYPE_INT64, True),
+        "pad_variable_length_inputs": (7, FIELD.TYPE_BOOL, False)
+    },
     "MonitoringConfig": {"prometheus_config": (1, ".tensorflow.serving.PrometheusConfig", False)},
     "PrometheusConfig": {"enable": (1, FIELD.TYPE_BOOL, False), "path": (2, FIELD.TYPE_STRING, False)},
 }
 # Of main.cc, those that deploy/ may use.
 FLAGS = ("port", "rest_api_port", "rest_api_timeout_in_ms", "enable_batching", "enable_per_model_batching_parameters",
-         "batching_parameters_file", "model_config_file", "model_config_file_poll_wait_seconds", "monitoring_config_file",
-         "enable_model_warmup", "tensorflow_intra_op_parallelism", "tensorflow_inter_op_parallelism",
-         "enable_grpc_healthcheck_service")
+         "batching_parameters_file", "model_config_file", "model_config_file_poll_wait_seconds",
+         "monitoring_config_file", "enable_model_warmup", "tensorflow_intra_op_parallelism",
+         "tensorflow_inter_op_parallelism", "enable_grpc_healthcheck_service")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +61,10 @@ def messages():
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
     pool.Add(file)
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"tensorflow.serving.{name}")) for name in SCHEMAS}
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"tensorflow.serving.{name}"))
+        for name in SCHEMAS
+    }
 
 
 @pytest.fixture(scope="module")
@@ -88,16 +94,21 @@ def test_batching_holds_to_tf_servings_schema_and_rules(root, messages):
     parsed = text_format.Parse(path.read_text(), messages["BatchingParameters"]())
     check_batching(parsed)
     assert server_config.read_batching(str(path)) == as_ours(parsed)
-    assert not parsed.allowed_batch_sizes and (parsed.max_batch_size.value, parsed.max_execution_batch_size.value) == (1024, 32)
+    assert not parsed.allowed_batch_sizes and (parsed.max_batch_size.value,
+                                               parsed.max_execution_batch_size.value) == (1024, 32)
 
 
 def test_the_embedded_server_knows_the_fields_of_tf_servings_messages():
     ours = {name: server_config._MESSAGES.message_class(name)() for name in ("BatchingParameters", "MonitoringConfig")}
     for name, message in ours.items():
-        assert {field.name: (field.message_type.full_name if field.message_type else field.type, field.is_repeated)
-                for field in message.DESCRIPTOR.fields} == {
-            field: (kind.replace(".tensorflow.serving.", "serving.").lstrip(".") if isinstance(kind, str) else kind, is_repeated)
-            for field, (_, kind, is_repeated) in SCHEMAS[name].items()}
+        assert {
+            field.name: (field.message_type.full_name if field.message_type else field.type, field.is_repeated)
+            for field in message.DESCRIPTOR.fields
+        } == {
+            field: (kind.replace(".tensorflow.serving.", "serving.").lstrip(".") if isinstance(kind, str) else kind,
+                    is_repeated)
+            for field, (_, kind, is_repeated) in SCHEMAS[name].items()
+        }
 
 
 def test_models_hold_to_tf_servings_schema(root):
@@ -118,7 +129,8 @@ def test_models_hold_to_tf_servings_schema(root):
 def test_monitoring_holds_to_tf_servings_schema(root, messages):
     path = root / "deploy" / "monitoring.config"
     parsed = text_format.Parse(path.read_text(), messages["MonitoringConfig"]())
-    assert parsed.prometheus_config.enable and server_config.read_metrics_path(str(path)) == parsed.prometheus_config.path
+    assert parsed.prometheus_config.enable and server_config.read_metrics_path(
+        str(path)) == parsed.prometheus_config.path
     prometheus = yaml.safe_load((root / "deploy" / "prometheus.yml").read_text())["scrape_configs"][0]
     assert prometheus["metrics_path"] == parsed.prometheus_config.path
     assert prometheus["static_configs"][0]["targets"] == ["serving:8501"]
@@ -145,17 +157,21 @@ def test_prometheus_waits_for_a_server_that_answers(compose):
 @pytest.mark.slow
 def test_health_checks_hold_for_a_server_that_answers_and_for_none_else(root, compose, tmp_path):
     program, *serving = compose["serving"]["healthcheck"]["test"]
-    (embedded,) = re.findall(r"^HEALTHCHECK .*\\\n    CMD (\[.*\])$", (root / "deploy/Dockerfile").read_text(), re.MULTILINE)
+    (embedded,) = re.findall(r"^HEALTHCHECK .*\\\n    CMD (\[.*\])$", (root / "deploy/Dockerfile").read_text(),
+                             re.MULTILINE)
     checks = [serving, [sys.executable, *json.loads(embedded)[1:]]]
     assert program == "CMD" and [check[1] for check in checks] == ["-c", "-c"]
 
     def statuses(port):
-        return [subprocess.run([part.replace("8501", str(port)) for part in check], check=False, capture_output=True, timeout=30).returncode
-                for check in checks]
+        return [
+            subprocess.run([part.replace("8501", str(port))
+                            for part in check], check=False, capture_output=True, timeout=30).returncode
+            for check in checks
+        ]
 
     made_serving.write_model(tmp_path, 1)
-    options = ServerOptions(models=[server_config.ServedModelConfig(name="small", base_path=str(tmp_path))], rest_port=0, grpc_port=None,
-                            poll_seconds=0.1)
+    options = ServerOptions(models=[server_config.ServedModelConfig(name="small", base_path=str(tmp_path))],
+                            rest_port=0, grpc_port=None, poll_seconds=0.1)
     with made_serving.embedded(options) as running:
         port = running.server.rest_port
         assert statuses(port) == [0, 0]
@@ -172,10 +188,13 @@ def test_the_image_has_what_its_build_reads_and_flags_that_the_command_has(root)
         serve.check_flags(flags.FLAGS)
         assert flags.FLAGS.models == "/models" and flags.FLAGS.host == "0.0.0.0"  # which Docker publishes
     assert re.search(r"^USER (?!root)", lines, re.MULTILINE)
-    kept = [line[1:] for line in (root / "deploy/Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")]
+    kept = [
+        line[1:] for line in (root / "deploy/Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")
+    ]
     assert all(list(root.glob(pattern)) for pattern in kept)
     read = re.findall(r'"?(requirements-\w+\.txt|README\.md)"', (root / "pyproject.toml").read_text())
-    assert read and all(any(fnmatch.fnmatch(name, pattern) for pattern in kept) for name in (*read, "setup.py", "pyproject.toml"))
+    assert read and all(
+        any(fnmatch.fnmatch(name, pattern) for pattern in kept) for name in (*read, "setup.py", "pyproject.toml"))
 
 
 def test_containers_listen_on_this_machine_and_end_on_sigterm(compose):

@@ -14,10 +14,13 @@ from official_bert.server.reading.tensors import NUMPY_TYPES, TensorSpec, declar
 from official_bert.server.request_checks import Limits, check_declared, check_inputs, check_strings
 from official_bert.server.statuses import HTTP_STATUS, RequestError
 
-DTYPES = ["string", "int32", "int64", "uint8", "uint64", "float16", "bfloat16", "float32", "float64", "bool", "complex64"]
+DTYPES = [
+    "string", "int32", "int64", "uint8", "uint64", "float16", "bfloat16", "float32", "float64", "bool", "complex64"
+]
 LIMITS = Limits(max_request_bytes=1 << 16, max_request_elements=1 << 16, max_request_rows=8, max_text_bytes=20)
 leaves = (st.none() | st.booleans() | st.integers() | st.integers(-300, 300) | st.floats() | st.text(max_size=5)
-          | st.sampled_from(["text", "\ud800", "a\0b"]) | st.just({"b64": "YQ=="}) | st.builds(lambda x: {"b64": x}, st.text()))
+          | st.sampled_from(["text", "\ud800", "a\0b"]) | st.just({"b64": "YQ=="})
+          | st.builds(lambda x: {"b64": x}, st.text()))
 values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
     st.sampled_from(["text", "text_pair", "x", "b64", ""]), inner, max_size=3), max_leaves=20)
 specs = st.builds(lambda dtype, shape: TensorSpec("t:0", dtype, shape), st.sampled_from(DTYPES),
@@ -84,11 +87,12 @@ def test_text_survives_json(value):
 
 tensors = st.builds(
     lambda dtype, sizes, unknown, content, numbers, strings: tf.make_tensor_proto(0).__class__(
-        dtype=dtype, tensor_content=content, float_val=numbers, int_val=[int(x) for x in numbers if x == x and abs(x) < 1e9],
-        string_val=strings, tensor_shape={"dim": [{"size": size} for size in sizes], "unknown_rank": unknown}),
-    st.integers(0, 30) | st.integers(100, 130), st.lists(st.integers(-2, 5) | st.integers(-(1 << 62), 1 << 62), max_size=4),
-    st.booleans(), st.binary(max_size=12), st.lists(st.floats(width=32), max_size=3),
-    st.lists(st.binary(max_size=30), max_size=3))
+        dtype=dtype, tensor_content=content, float_val=numbers, int_val=[
+            int(x) for x in numbers if x == x and abs(x) < 1e9
+        ], string_val=strings, tensor_shape={"dim": [{"size": size} for size in sizes], "unknown_rank": unknown}),
+    st.integers(0, 30) | st.integers(100, 130),
+    st.lists(st.integers(-2, 5) | st.integers(-(1 << 62), 1 << 62), max_size=4), st.booleans(), st.binary(max_size=12),
+    st.lists(st.floats(width=32), max_size=3), st.lists(st.binary(max_size=30), max_size=3))
 
 
 @settings(max_examples=800, deadline=None)
@@ -110,9 +114,10 @@ def test_any_tensor_is_an_array_or_refused(proto, spec):
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(path=st.sampled_from(["demo:predict", "demo/versions/2:predict", "labelled/labels/stable:predict", "demo/metadata"])
-       | st.text("abcd/:.%{}0123 é", max_size=20).map(lambda text: "demo" + text),
-       body=st.none() | st.binary(max_size=40) | requests.map(lambda value: json.dumps(value).encode("utf-8", "surrogatepass")))
+@given(
+    path=st.sampled_from(["demo:predict", "demo/versions/2:predict", "labelled/labels/stable:predict", "demo/metadata"])
+    | st.text("abcd/:.%{}0123 é", max_size=20).map(lambda text: "demo" + text), body=st.none() | st.binary(max_size=40)
+    | requests.map(lambda value: json.dumps(value).encode("utf-8", "surrogatepass")))
 @example(path="demo%0a", body=None)  # once answered in plain text
 def test_a_running_server_answers_whatever_it_is_asked(server, path, body):
     from urllib.parse import quote

@@ -174,7 +174,8 @@ def test_status_of_versions(channel):
     ([], {"text": [["a"]]}, "INVALID_ARGUMENT", None),
     (["numbers"], {"x": [[1.0, 2.0, 3.0]]}, "INVALID_ARGUMENT", None),
     (["pair"], {"text": ["a"], "text_pair": ["a", "b"]}, "INVALID_ARGUMENT", None),
-    (["ids"], {"input_ids": [[1] * 12], "input_mask": [[1] * 12]}, "INVALID_ARGUMENT", "input_ids: expected fewer than 10"),
+    (["ids"], {"input_ids": [[1] * 12], "input_mask": [[1] * 12]
+               }, "INVALID_ARGUMENT", "input_ids: expected fewer than 10"),
 ])
 def test_mistakes_get_their_code_and_the_server_goes_on(stub, arguments, inputs, code, message):
     found, details = refused(lambda: predict(stub, *arguments, **inputs))
@@ -207,8 +208,8 @@ def test_a_few_bytes_cannot_declare_a_huge_tensor(stub, server, shape):
 def test_bytes_that_are_no_message_and_messages_that_are_too_large(stub, channel, server):
     send = channel.unary_unary(PREDICT, request_serializer=bytes, response_deserializer=bytes)
     assert refused(lambda: send(b"\xff" * 40, timeout=60))[0] == grpc.StatusCode.INTERNAL
-    assert refused(lambda: channel.unary_unary("/tensorflow.serving.PredictionService/Explain")(b"", timeout=60))[0] == (
-        grpc.StatusCode.UNIMPLEMENTED)
+    assert refused(lambda: channel.unary_unary("/tensorflow.serving.PredictionService/Explain")
+                   (b"", timeout=60))[0] == (grpc.StatusCode.UNIMPLEMENTED)
     if server.embedded:
         assert refused(lambda: send(bytes(9 << 20), timeout=60))[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert predict(stub, text=["a"])["length"].tolist() == [1]

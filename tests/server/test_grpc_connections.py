@@ -1,4 +1,5 @@
-"""Idle connections of gRPC give way to those of clients that ask, and strangers never push out a client with a token."""
+"""Idle connections of gRPC give way to those of clients that ask, and strangers never push out a client with a token.
+"""
 
 import contextlib
 import os
@@ -50,9 +51,10 @@ def ask(channel, token=""):
 
 @contextlib.contextmanager
 def serving(demo_root, most, tokens=()):
-    with made_serving.embedded(ServerOptions(
-            models=[ServedModelConfig(name="demo", base_path=str(demo_root / "demo"))], rest_port=None, grpc_port=0, drain_seconds=1,
-            limits=Limits(max_connections=most), access=AccessRules.for_server("127.0.0.1", tokens=tokens))) as running:
+    with made_serving.embedded(
+            ServerOptions(models=[ServedModelConfig(name="demo", base_path=str(demo_root / "demo"))], rest_port=None,
+                          grpc_port=0, drain_seconds=1, limits=Limits(max_connections=most),
+                          access=AccessRules.for_server("127.0.0.1", tokens=tokens))) as running:
         yield running
 
 
@@ -62,8 +64,10 @@ def test_idle_connections_lock_nobody_out(demo_root, tokens):
         connections = [idle(stack, running) for _ in range(9)]
         with grpc.insecure_channel(running.target) as channel:
             assert ask(channel, TOKEN) == [3]  # at once, without a second try
-            made_serving.wait_for(lambda: sum(map(is_open, connections)) == 4, 10)  # half of the places are for strangers
-            assert [is_open(connection) for connection in connections] == [False] * 5 + [True] * 4  # the oldest are gone
+            # half of the places are for strangers
+            made_serving.wait_for(lambda: sum(map(is_open, connections)) == 4, 10)
+            # the oldest are gone
+            assert [is_open(connection) for connection in connections] == [False] * 5 + [True] * 4
             for _ in range(3):  # the client's connection, which is older, stays
                 connections.extend(idle(stack, running) for _ in range(7))
                 made_serving.wait_for(lambda: sum(map(is_open, connections)) == 4, 10)
@@ -77,7 +81,8 @@ def test_clients_that_asked_give_way_to_each_other_alone(demo_root):
         port = int(running.target.split(":")[1])
 
         def client(number):
-            return stack.enter_context(grpc.insecure_channel(running.target, [("grpc.use_local_subchannel_pool", 1), ("x", number)]))
+            return stack.enter_context(
+                grpc.insecure_channel(running.target, [("grpc.use_local_subchannel_pool", 1), ("x", number)]))
         strangers = [client(number) for number in range(6)]
         for channel in strangers:
             with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
@@ -107,8 +112,9 @@ def test_a_connection_with_a_request_under_way_stays():
         assert len(os.listdir(FOLDER)) == before  # looking leaves nothing open
 
 
-@pytest.mark.parametrize(("name", "peer"), [
-    ("ipv4:127.0.0.1:5000", ("127.0.0.1", 5000)), ("ipv6:%5B::1%5D:5000", ("::1", 5000)), ("ipv6:[::1]:5000", ("::1", 5000)),
-    ("ipv6:[::ffff:10.0.0.1]:7", ("10.0.0.1", 7)), ("ipv6:[fe80::1%25eth0]:7", ("fe80::1", 7)), ("", ("", 0))])
+@pytest.mark.parametrize(("name", "peer"), [("ipv4:127.0.0.1:5000", ("127.0.0.1", 5000)),
+                                            ("ipv6:%5B::1%5D:5000", ("::1", 5000)), ("ipv6:[::1]:5000", ("::1", 5000)),
+                                            ("ipv6:[::ffff:10.0.0.1]:7", ("10.0.0.1", 7)),
+                                            ("ipv6:[fe80::1%25eth0]:7", ("fe80::1", 7)), ("", ("", 0))])
 def test_grpcs_names_of_clients(name, peer):
     assert peer_of(name) == peer

@@ -1,4 +1,6 @@
-"""Hostile clients by the thousand beside innocent ones, worst bodies beside /healthz, and signals at bad moments: slow tests."""
+"""Hostile clients by the thousand beside innocent ones, worst bodies beside /healthz, and signals at bad moments: slow
+tests.
+"""
 
 import concurrent.futures
 import json
@@ -55,7 +57,8 @@ def process(demo_root, tmp_path_factory):
                                "--model_name=demo", "--rest_api_port=0", "--port=0"], stdout=subprocess.PIPE, text=True,
                               stderr=log.open("w"))
     try:
-        url, target = re.search(r"(http://127\.0\.0\.1:\d+); gRPC: (127\.0\.0\.1:\d+)", server.stdout.readline()).groups()
+        url, target = re.search(r"(http://127\.0\.0\.1:\d+); gRPC: (127\.0\.0\.1:\d+)",
+                                server.stdout.readline()).groups()
         yield url, target, server, log
     finally:
         server.kill()
@@ -77,7 +80,9 @@ def health_latencies(url, until):
 
 @pytest.mark.slow
 def test_healthz_answers_within_50_ms_while_the_worst_bodies_arrive(process):
-    """Each kind of body is sent by two clients at once. The clock of a busy machine adds what it adds without any of them."""
+    """Each kind of body is sent by two clients at once. The clock of a busy machine adds what it adds without any of
+    them.
+    """
     url, target, *_ = process
     http = urllib3.PoolManager(retries=False, timeout=60)
     http.request("POST", url + PREDICT, body=WORST["spaces"])  # starts the process that reads
@@ -94,7 +99,10 @@ def test_healthz_answers_within_50_ms_while_the_worst_bodies_arrive(process):
                 sending = [pool.submit(http.request, "POST", url + PREDICT, body=body) for _ in range(2)]
             worst[name] = health_latencies(url, lambda: all(future.done() for future in sending))  # noqa: B023
     for name, latencies in worst.items():
-        print(f"{name}: {len(latencies)} asked, median {statistics.median(latencies):.1f} ms, longest {max(latencies):.1f} ms")
+        print(
+            f"{name}: {len(latencies)} asked, median {statistics.median(latencies):.1f} ms, longest "
+            f"{max(latencies):.1f} ms"
+        )
     print(f"idle: median {statistics.median(idle):.1f} ms, longest {max(idle):.1f} ms")
     everything = sorted(latency for latencies in worst.values() for latency in latencies)
     assert everything[int(0.99 * len(everything))] < 50 + max(idle)
@@ -140,16 +148,20 @@ def any_json(rng, depth=0):
                 rng.choice(["", "text", "é", "a\0", "x" * 3000]), {"b64": rng.choice(["", "YQ==", "/w==", "?"])})[kind]
     if kind == 6:
         return [any_json(rng, depth + 1) for _ in range(rng.randrange(5))]
-    names = ["text", "text_pair", "inputs", "input_ids", "input_mask", "x", "steps", "instances", "signature_name", "b64"]
+    names = [
+        "text", "text_pair", "inputs", "input_ids", "input_mask", "x", "steps", "instances", "signature_name", "b64"
+    ]
     return {rng.choice(names): any_json(rng, depth + 1) for _ in range(rng.randrange(4))}
 
 
 SIGNATURES = ["serving_default", "pair", "binary", "number", "long", "words", "ids", "numbers", "scalar", "none", ""]
-VALID = [
-    {"instances": ["abc", "d"]}, {"inputs": {"text": ["a"]}}, {"signature_name": "pair", "instances": [{"text": "a", "text_pair": "b"}]},
-    {"signature_name": "number", "instances": ["12", {"b64": "/w=="}]}, {"signature_name": "numbers", "instances": [[1, 2.5]]},
-    {"signature_name": "ids", "instances": [{"input_ids": [1, 2], "input_mask": [1, 0]}]}, {"signature_name": "scalar", "inputs": 1.5},
-    {"signature_name": "long", "instances": [{"sizes": 10}]}, {"signature_name": "words", "instances": ["a b"]}]
+VALID = [{"instances": ["abc", "d"]}, {"inputs": {"text": ["a"]}},
+         {"signature_name": "pair", "instances": [{"text": "a", "text_pair": "b"}]},
+         {"signature_name": "number",
+          "instances": ["12", {"b64": "/w=="}]}, {"signature_name": "numbers", "instances": [[1, 2.5]]},
+         {"signature_name": "ids", "instances": [{"input_ids": [1, 2],
+                                                  "input_mask": [1, 0]}]}, {"signature_name": "scalar", "inputs": 1.5},
+         {"signature_name": "long", "instances": [{"sizes": 10}]}, {"signature_name": "words", "instances": ["a b"]}]
 
 
 def rest_request(rng):
@@ -159,7 +171,9 @@ def rest_request(rng):
     body = mutate(rng, body) if rng.random() < 0.6 else body
     path = PREDICT if rng.random() < 0.8 else mutate(rng, PREDICT.encode()).decode("latin-1")
     name = rng.choice(["Content-Encoding", "Content-Type", "Host", "Origin", "Expect", "X-Request-Id"])
-    headers = {} if rng.random() < 0.8 else {name: rng.choice(["gzip", "deflate", "x" * 100, "", "text/plain", "100-continue"])}
+    headers = {} if rng.random() < 0.8 else {
+        name: rng.choice(["gzip", "deflate", "x" * 100, "", "text/plain", "100-continue"])
+    }
     return rng.choice(["POST"] * 8 + ["GET", "PUT"]), path, headers, body
 
 
@@ -167,11 +181,13 @@ def send_rest(address, rng, tally):
     """One request on a connection of its own, of which one in ten is cut off."""
     method, path, headers, body = rest_request(rng)
     text = "".join(f"{name}: {value}\r\n" for name, value in {"Host": "localhost", **headers}.items())
-    data = f"{method} {path} HTTP/1.1\r\n{text}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
+    data = f"{method} {path} HTTP/1.1\r\n{text}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode(
+        "latin-1") + body
     kind, answer = rng.random(), b""
     data = data[:rng.randrange(len(data))] if kind < 0.1 else mutate(rng, data) if kind < 0.2 else data
     try:
-        with socket.create_connection(address, timeout=0.2 if kind < 0.2 else 60) as connection:  # who sends half is not answered
+        # who sends half is not answered
+        with socket.create_connection(address, timeout=0.2 if kind < 0.2 else 60) as connection:
             connection.sendall(data)
             while part := connection.recv(1 << 16):
                 answer += part
@@ -266,13 +282,20 @@ def test_twenty_thousand_hostile_requests_hurt_no_innocent_client(process):
             stop.set()
         for future in asking:
             future.result()
-    together = {key: sum(tally.get(key, 0) for tally in tallies) for key in sorted({key for tally in tallies for key in tally})}
+    together = {
+        key: sum(tally.get(key, 0) for tally in tallies)
+        for key in sorted({key
+                           for tally in tallies
+                           for key in tally})
+    }
     latencies.sort()
-    print(f"\n{sum(together.values())} hostile requests: {together}\n{len(latencies)} innocent ones, all right; "
-          f"p50 {1000 * statistics.median(latencies):.1f} ms, p99 {1000 * latencies[int(0.99 * len(latencies))]:.1f} ms, "
-          f"longest {1000 * latencies[-1]:.0f} ms")
+    print(
+        f"\n{sum(together.values())} hostile requests: {together}\n{len(latencies)} innocent ones, all right; "
+        f"p50 {1000 * statistics.median(latencies):.1f} ms, p99 {1000 * latencies[int(0.99 * len(latencies))]:.1f} ms, "
+        f"longest {1000 * latencies[-1]:.0f} ms")
     assert server.poll() is None and "500" not in together and together["200"] > 0 and together["400"] > 0
-    assert "Traceback" not in log.read_text()  # of gRPC, INTERNAL stands for bytes that are no message, as in TF Serving
+    # of gRPC, INTERNAL stands for bytes that are no message, as in TF Serving
+    assert "Traceback" not in log.read_text()
     assert sum(together.values()) > 0.97 * REQUESTS
 
 
@@ -289,22 +312,27 @@ def test_sigterm_ends_it_within_its_time(tmp_path, moment):
         log = prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
         with tf.io.TFRecordWriter(str(folder / "assets.extra" / "tf_serving_warmup_requests")) as writer:
             writer.write(log.SerializeToString())
-    server = subprocess.Popen([sys.executable, "-m", "official_bert.serve", f"--model_base_path={tmp_path}", "--rest_api_port=0",
-                               "--port=0", "--drain_seconds=3"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen([
+        sys.executable, "-m", "official_bert.serve", f"--model_base_path={tmp_path}", "--rest_api_port=0", "--port=0",
+        "--drain_seconds=3"
+    ], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         if moment == "loading":
             wait_for_thread_time(server.pid, 20)
         else:
-            url, target = re.search(r"(http://127\.0\.0\.1:\d+); gRPC: (127\.0\.0\.1:\d+)", server.stdout.readline()).groups()
+            url, target = re.search(r"(http://127\.0\.0\.1:\d+); gRPC: (127\.0\.0\.1:\d+)",
+                                    server.stdout.readline()).groups()
             channel = grpc.insecure_channel(target)
             call = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict.future(request)
             connection = socket.create_connection(tuple(url.removeprefix("http://").split(":")))
-            connection.sendall(b"POST /v1/models/default:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+            connection.sendall(
+                b"POST /v1/models/default:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
             time.sleep(3)
         began = time.monotonic()
         server.send_signal(signal.SIGTERM)
         assert server.wait(30) == 0
-        assert time.monotonic() - began < (2 if moment == "loading" else 3 + 4)  # 3 to drain, 1 to leave, the rest for a busy machine
+        # 3 to drain, 1 to leave, the rest for a busy machine
+        assert time.monotonic() - began < (2 if moment == "loading" else 3 + 4)
         if moment == "serving":
             assert call.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
             channel.close()

@@ -192,9 +192,10 @@ def test_only_few_ended_versions_are_remembered(base):
 
 def test_what_is_wrong_with_a_folder_is_said_with_a_hint(base, tmp_path):
     (tmp_path / "empty").mkdir()
-    for path, words in ((tmp_path / "none", "no such folder"), (tmp_path / "empty", "expected folders named by numbers"),
-                        (add(base, 1), "it is itself a version: give the folder above it"),
-                        (tmp_path, f"did you mean {base}?")):
+    for path, words in ((tmp_path / "none", "no such folder"), (tmp_path / "empty",
+                                                                "expected folders named by numbers"),
+                        (add(base, 1), "it is itself a version: give the folder above it"), (tmp_path,
+                                                                                             f"did you mean {base}?")):
         manager = manager_of(path)
         manager.poll()
         assert words in manager.errors()[0] and manager.waiting()
@@ -223,6 +224,10 @@ def test_closing_ends_everything(base):
 
 
 def test_the_first_line_of_a_message_is_the_one_that_says_what_went_wrong():
-    message = ("Graph execution error:\n\nDetected at node StatefulPartitionedCall defined at (most recent call last):\n"
-               "Node: 'StatefulPartitionedCall'\nOp type not registered 'FastWordpieceTokenizeWithOffsets' in binary running on host.\n")
-    assert servable._first_line(message) == "Op type not registered 'FastWordpieceTokenizeWithOffsets' in binary running on host."
+    message = (
+        "Graph execution error:\n\nDetected at node StatefulPartitionedCall defined at (most recent call last):\n"
+        "Node: 'StatefulPartitionedCall'\nOp type not registered 'FastWordpieceTokenizeWithOffsets' in binary running "
+        "on host.\n"
+    )
+    assert servable._first_line(
+        message) == "Op type not registered 'FastWordpieceTokenizeWithOffsets' in binary running on host."

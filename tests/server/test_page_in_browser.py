@@ -37,8 +37,9 @@ def models(graph_tokenizer, small_config, classifier, token_tagger, span_model, 
     config = Config(model=small_config, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")))
     for name, model in served.items():
         export.export(model, config, export.ExportOptions(output=str(root / name), batch_sizes=()))
-    options = ServerOptions(models=[ServedModelConfig(name=name, base_path=str(root / name / "text")) for name in served],
-                            rest_port=0, grpc_port=None, poll_seconds=0.1)
+    options = ServerOptions(
+        models=[ServedModelConfig(name=name, base_path=str(root / name / "text")) for name in served], rest_port=0,
+        grpc_port=None, poll_seconds=0.1)
     with made_serving.embedded(options) as running:
         yield running
 
@@ -48,7 +49,8 @@ def browser():
     """Headless Chromium. Its sandbox cannot be had by root."""
     for program in ("chromium", "chromedriver"):
         if not shutil.which(program):
-            pytest.skip(f"{program} is not installed (Debian: chromium chromium-driver): the page was not tried in a browser")
+            pytest.skip(
+                f"{program} is not installed (Debian: chromium chromium-driver): the page was not tried in a browser")
     from selenium import webdriver
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium")
@@ -90,7 +92,8 @@ def test_blanks_are_shown_with_their_words(models, browser):
     tables = ask(browser, models.url, "blank", text=text).find_elements(By.TAG_NAME, "table")
     with RestClient(models.url, "blank") as client:
         (answer,) = client.predict([text])
-    shown = [[row.find_elements(By.TAG_NAME, "td") for row in table.find_elements(By.TAG_NAME, "tr")] for table in tables]
+    shown = [[row.find_elements(By.TAG_NAME, "td") for row in table.find_elements(By.TAG_NAME, "tr")]
+             for table in tables]
     assert [[row[0].text for row in table] for table in shown] == answer["tokens"] and len(shown) == 2
     assert [[row[2].text for row in table] for table in shown] == [
         [f"{share:.3f}" for share in shares] for shares in answer["probabilities"]]
@@ -120,7 +123,8 @@ def test_the_page_asks_for_a_token_where_one_is_needed(models, browser):
     token = "a-token-of-some-length"
     base = models.server.options.models[0]
     rules = AccessRules.for_server("127.0.0.1", tokens=[token])
-    with made_serving.embedded(ServerOptions(models=[base], rest_port=0, grpc_port=None, poll_seconds=0.1, access=rules)) as guarded:
+    with made_serving.embedded(ServerOptions(models=[base], rest_port=0, grpc_port=None, poll_seconds=0.1,
+                                             access=rules)) as guarded:
         browser.get(guarded.url)
         box = browser.find_element(By.ID, "token")
         wait(browser, box.is_displayed)
@@ -139,12 +143,15 @@ def test_the_request_as_curl_gets_the_same_answer_in_a_shell(models, browser):
     ask(browser, models.url, "blank", text="The surveyor's [MASK] \"met\" $HOME; `x` \\ Núñez")
     browser.find_element(By.ID, "curl").click()
     line = wait(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#result pre"))[0].text
-    assert wait(browser, lambda: browser.find_element(By.CSS_SELECTOR, "#result .note").text).startswith(("Copied", "Selected"))
-    done = subprocess.run(["bash", "-c", line.replace("curl ", "curl --silent ", 1)], capture_output=True, text=True, check=True)
+    assert wait(browser, lambda: browser.find_element(By.CSS_SELECTOR, "#result .note").text).startswith(
+        ("Copied", "Selected"))
+    done = subprocess.run(["bash", "-c", line.replace("curl ", "curl --silent ", 1)], capture_output=True, text=True,
+                          check=True)
     with RestClient(models.url, "blank") as client:
         (answer,) = client.predict(["The surveyor's [MASK] \"met\" $HOME; `x` \\ Núñez"])
     (row,) = json.loads(done.stdout)["predictions"]
-    assert row["tokens"][0] == answer["tokens"][0] and row["probabilities"][0] == pytest.approx(answer["probabilities"][0], abs=1e-5)
+    assert row["tokens"][0] == answer["tokens"][0] and row["probabilities"][0] == pytest.approx(
+        answer["probabilities"][0], abs=1e-5)
 
 
 def test_the_page_fits_a_telephone(models, browser):
@@ -155,7 +162,8 @@ def test_the_page_fits_a_telephone(models, browser):
         ask(browser, models.url, "classes", text="it rained", text_pair="Señora")
         browser.find_element(By.ID, "curl").click()
         wait(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#result pre"))
-        assert browser.execute_script("return document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        assert browser.execute_script(
+            "return document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     finally:
         browser.set_window_size(size["width"], size["height"])
 

@@ -32,10 +32,13 @@ def test_rows_may_be_objects_and_columns_give_columns(server):
 
 def test_several_inputs_and_a_named_signature(server):
     body = {"signature_name": "pair", "instances": [{"text": "x", "text_pair": "yy"}, {"text": "z", "text_pair": "z"}]}
-    assert post(server, "demo:predict", body) == (200, {"predictions": [
-        {"joined": "x|yy", "equal": False, "vector": [1.0, 2.0]}, {"joined": "z|z", "equal": True, "vector": [1.0, 1.0]}]})
+    assert post(server, "demo:predict", body) == (200, {
+        "predictions": [{"joined": "x|yy", "equal": False, "vector": [1.0, 2.0]},
+                        {"joined": "z|z", "equal": True, "vector": [1.0, 1.0]}]
+    })
     body = {"signature_name": "pair", "inputs": {"text": ["x"], "text_pair": ["yy"]}}
-    assert post(server, "demo:predict", body)[1]["outputs"] == {"joined": ["x|yy"], "equal": [False], "vector": [[1.0, 2.0]]}
+    assert post(server, "demo:predict",
+                body)[1]["outputs"] == {"joined": ["x|yy"], "equal": [False], "vector": [[1.0, 2.0]]}
 
 
 def test_binary_strings_are_base64_both_ways(server):
@@ -83,9 +86,11 @@ def test_nan_and_infinity_stand_without_quotes_and_are_never_answered(server):
     if not server.embedded:
         pytest.skip("TF Serving cannot write bfloat16 as JSON")
     for number in ("NaN", "Infinity", "-Infinity", "1e39"):
-        status, answer = post(server, "demo:predict", f'{{"signature_name": "numbers", "instances": [[-1, 0], [0.2, {number}]]}}'.encode())
+        status, answer = post(server, "demo:predict",
+                              f'{{"signature_name": "numbers", "instances": [[-1, 0], [0.2, {number}]]}}'.encode())
         assert status == (500 if number != "1e39" else 400)
-        assert answer["error"].startswith("row 1, output '" if number != "1e39" else "input 'x': 1e+39 is out of the range of float32")
+        assert answer["error"].startswith("row 1, output '" if number !=
+                                          "1e39" else "input 'x': 1e+39 is out of the range of float32")
 
 
 def test_versions_and_labels_are_part_of_the_path(server):
@@ -137,13 +142,20 @@ GZIPPED, EMPTY = gzip.compress(b'{"instances": ["abc"]}', mtime=0), gzip.compres
 TWO_MEMBERS = gzip.compress(b'{"instances": ["a', mtime=0) + gzip.compress(b'bc"]}', mtime=0)
 
 
-@pytest.mark.parametrize(("encoding", "body", "wanted"), [
-    ("gzip", b'{"instances": ["abc"]}', 400), ("gzip", GZIPPED[:-9], 400), ("gzip", b"", 400),
-    ("gzip", TWO_MEMBERS, 200), ("gzip", GZIPPED + GZIPPED, 400), ("gzip", GZIPPED + b"x", 400), ("gzip", GZIPPED + b"\0" * 8, 400),
-    ("gzip", TWO_MEMBERS[:-9], 400), ("gzip", EMPTY * 999 + GZIPPED, 200), ("gzip", EMPTY * 1000 + GZIPPED, 400),
-    ("gzip", EMPTY * 400_000 + GZIPPED, 400), ("gzip", EMPTY, 400),
-    ("gzip, deflate", GZIPPED, 200), ("x-gzip", GZIPPED, 200),
-    ("br", b'{"instances": ["abc"]}', 200), ("no such thing", b'{"instances": ["abc"]}', 200), ("deflate", b"x", 400)])
+@pytest.mark.parametrize(("encoding", "body", "wanted"), [("gzip", b'{"instances": ["abc"]}', 400),
+                                                          ("gzip", GZIPPED[:-9], 400), ("gzip", b"", 400),
+                                                          ("gzip", TWO_MEMBERS, 200), ("gzip", GZIPPED + GZIPPED, 400),
+                                                          ("gzip", GZIPPED + b"x", 400),
+                                                          ("gzip", GZIPPED + b"\0" * 8, 400),
+                                                          ("gzip", TWO_MEMBERS[:-9], 400),
+                                                          ("gzip", EMPTY * 999 + GZIPPED, 200),
+                                                          ("gzip", EMPTY * 1000 + GZIPPED, 400),
+                                                          ("gzip", EMPTY * 400_000 + GZIPPED, 400),
+                                                          ("gzip", EMPTY, 400), ("gzip, deflate", GZIPPED, 200),
+                                                          ("x-gzip", GZIPPED, 200),
+                                                          ("br", b'{"instances": ["abc"]}', 200),
+                                                          ("no such thing", b'{"instances": ["abc"]}', 200),
+                                                          ("deflate", b"x", 400)])
 def test_only_gzip_is_decompressed_and_garbage_is_the_clients_mistake(server, encoding, body, wanted):
     status, answer = post(server, "demo:predict", body, headers={"Content-Encoding": encoding})
     assert status == wanted, answer
@@ -229,8 +241,10 @@ def test_metrics_count_requests_under_tf_servings_names(server):
     status, body = server.ask("/monitoring/prometheus/metrics")
     assert status == 200
     counted = [line for line in body.decode().splitlines() if line.startswith(":tensorflow:serving:request_count{")]
-    assert any('model_name="demo"' in line and 'status="OK"' in line and float(line.split()[-1]) >= 1 for line in counted)
-    assert b':tensorflow:serving:request_latency_bucket{API="Predict"' in body.replace(b'{API="predict"', b'{API="Predict"')
+    assert any('model_name="demo"' in line and 'status="OK"' in line and float(line.split()[-1]) >= 1
+               for line in counted)
+    assert b':tensorflow:serving:request_latency_bucket{API="Predict"' in body.replace(
+        b'{API="predict"', b'{API="Predict"')
 
 
 def test_what_only_the_embedded_server_has(server):
@@ -238,7 +252,8 @@ def test_what_only_the_embedded_server_has(server):
         pytest.skip("not in TF Serving")
     assert server.ask("/healthz") == server.ask("/readyz") == (200, b'{"status": "ok"}')
     listed = json.loads(server.ask("/v1/models")[1])
-    assert listed["models"] == [card["id"] for card in listed["data"]] == ["demo", "labelled"] and listed["object"] == "list"
+    assert listed["models"] == [card["id"]
+                                for card in listed["data"]] == ["demo", "labelled"] and listed["object"] == "list"
     assert post(server, "demo:classify", {"examples": [{}]})[0] == 501
     status, body = server.ask("/")
     assert status == 200 and body.startswith(b"<!doctype html>")

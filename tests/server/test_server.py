@@ -34,8 +34,9 @@ from official_bert.server.server_config import ServedModelConfig
 @contextlib.contextmanager
 def command(*arguments, **options):
     """`python -m official_bert.serve` on free ports: (process, url, gRPC target)."""
-    process = subprocess.Popen([sys.executable, "-m", "official_bert.serve", "--rest_api_port=0", "--port=0", *arguments],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "official_bert.serve", "--rest_api_port=0", "--port=0", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
     try:
         line = process.stdout.readline()
         found = re.search(r"(http://127\.0\.0\.1:\d+); gRPC: (127\.0\.0\.1:\d+)", line)
@@ -53,7 +54,8 @@ def options_for(base, **options):
 
 @pytest.mark.slow
 def test_the_command_serves_and_stops_after_its_last_answer(demo_root):
-    with command(f"--model_config_file={demo_root}/models.config", f"--batching_parameters_file={demo_root}/batching.config",
+    with command(f"--model_config_file={demo_root}/models.config",
+                 f"--batching_parameters_file={demo_root}/batching.config",
                  f"--monitoring_config_file={demo_root}/monitoring.config") as (process, url, target):
         with RestClient(url, "labelled", label="stable") as rest, GrpcClient(target, "demo") as grpc_client:
             assert rest.predict(["abc"])[0]["version"] == 1
@@ -88,7 +90,8 @@ def test_a_model_on_another_store_is_watched_like_one_on_this_machine(scheme, de
         files.remove(f"{base}/2")
         made_serving.wait_for(lambda: client.predict(["abc"])[0]["version"] == 1)
         made_serving.wait_for(lambda: running.server.manager.statuses("demo", 2)[0].state == "END")
-        assert not os.path.exists(copies._copy_of(f"{base}/2")) and os.path.exists(copies._copy_of(f"{base}/1"))  # else the disk fills
+        # else the disk fills
+        assert not os.path.exists(copies._copy_of(f"{base}/2")) and os.path.exists(copies._copy_of(f"{base}/1"))
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -99,7 +102,8 @@ def test_a_model_on_another_store_is_watched_like_one_on_this_machine(scheme, de
     (["--model_base_path=ROOT/demo/1"], "it is itself a version: give the folder above it"),
     (["--model_config_file=nowhere"], "error: --model_config_file=nowhere: no such file"),
     (["--model_base_path=ROOT/demo", "--rest_api_port=TAKEN"], "address already in use"),
-    (["--model_base_path=ROOT/demo", "--access_log=memory://log"], "--access_log=memory://log: expected a path on this machine"),
+    (["--model_base_path=ROOT/demo", "--access_log=memory://log"
+      ], "--access_log=memory://log: expected a path on this machine"),
 ])
 def test_mistakes_give_one_line(demo_root, arguments, message):
     with socket.socket() as listener:
@@ -121,7 +125,8 @@ def test_mistakes_give_one_line(demo_root, arguments, message):
     ("--rest_api_port=-1 --port=-1", "--rest_api_port, --port: expected a port from 0"),
     ("--model_name=mine --model_config_file=x", "--model_name: expected --model_base_path"),
     ("--model_name=mine --models=x", "--model_name: expected --model_base_path"),
-    ("--batching_parameters_file=x --enable_batching=false", "--batching_parameters_file: expected --enable_batching beside it"),
+    ("--batching_parameters_file=x --enable_batching=false",
+     "--batching_parameters_file: expected --enable_batching beside it"),
     ("--enable_per_model_batching_parameters --noenable_batching", "--enable_per_model_batching_parameters: expected"),
     ("--run_cost=0 --enable_batching=false", "--run_cost: expected --enable_batching"),
     ("--monitoring_config_file=x --rest_api_port=-1 --port=0", "--monitoring_config_file: expected REST"),
@@ -180,7 +185,8 @@ def test_a_version_that_cannot_be_read_is_reported_and_not_served(tmp_path):
             time.sleep(0.05)
         assert found[0]["status"]["error_code"] != "OK" and found[0]["status"]["error_message"]
         assert found[1]["state"] == "AVAILABLE"
-        assert json.loads(running.ask("/v1/models/demo:predict", b'{"instances": ["a"]}')[1])["predictions"][0]["version"] == 1
+        assert json.loads(running.ask("/v1/models/demo:predict",
+                                      b'{"instances": ["a"]}')[1])["predictions"][0]["version"] == 1
         assert running.ask("/healthz")[0] == 200
 
 
@@ -239,7 +245,8 @@ def test_a_client_that_does_not_finish_its_request_is_let_go(narrow):
 
 def test_too_many_requests_at_once_are_told_to_come_again(demo_root):
     def ask(_):
-        return running.ask("/v1/models/demo:predict", b'{"signature_name": "work", "instances": [{"steps": 100000}]}')[0]
+        return running.ask("/v1/models/demo:predict",
+                           b'{"signature_name": "work", "instances": [{"steps": 100000}]}')[0]
 
     limits = Limits(max_concurrent_requests=2)
     with made_serving.embedded(options_for(demo_root / "demo", limits=limits, timeout_seconds=100.0)) as running:
@@ -259,7 +266,8 @@ def test_while_it_stops_it_is_unhealthy_and_refuses(demo_root):
             health = health_pb2_grpc.HealthStub(channel)
             states = health_pb2.HealthCheckResponse
             assert health.Check(health_pb2.HealthCheckRequest(), timeout=60).status == states.NOT_SERVING
-            assert [state.status for state in health.Watch(health_pb2.HealthCheckRequest(), timeout=60)] == [states.NOT_SERVING]
+            assert [state.status
+                    for state in health.Watch(health_pb2.HealthCheckRequest(), timeout=60)] == [states.NOT_SERVING]
         with RestClient(running.url, "demo", attempts=1) as client, pytest.raises(ServingError, match="UNAVAILABLE"):
             client.predict(["a"])
         with GrpcClient(running.target, "demo", attempts=1) as client, pytest.raises(ServingError, match="UNAVAILABLE"):

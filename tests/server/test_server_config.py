@@ -37,14 +37,17 @@ def test_batching_parameters(tmp_path):
         enable_large_batch_splitting { value: false }
         thread_pool_name { value: "mine" }"""))
     assert (found.max_batch_size, found.batch_timeout_micros, found.allowed_batch_sizes) == (64, 2000, (8, 64))
-    assert found.pad_variable_length_inputs and not found.enable_large_batch_splitting and found.thread_pool_name == "mine"
+    assert (
+        found.pad_variable_length_inputs and not found.enable_large_batch_splitting and found.thread_pool_name == "mine"
+    )
     assert found.num_batch_threads == 2  # not given
     assert not read_batching(written(tmp_path, "")).enable_large_batch_splitting
 
 
 def test_monitoring(tmp_path):
     assert read_metrics_path(written(tmp_path, 'prometheus_config { enable: true path: "/metrics" }')) == "/metrics"
-    assert read_metrics_path(written(tmp_path, "prometheus_config { enable: true }")) == "/monitoring/prometheus/metrics"
+    assert read_metrics_path(written(tmp_path,
+                                     "prometheus_config { enable: true }")) == "/monitoring/prometheus/metrics"
     assert read_metrics_path(written(tmp_path, "")) == ""
 
 

@@ -1,4 +1,6 @@
-"""The work of one request is bounded inside the graph: groups of rows give the answers of all at once, and too much is refused by name."""
+"""The work of one request is bounded inside the graph: groups of rows give the answers of all at once, and too much is
+refused by name.
+"""
 
 import functools
 import subprocess
@@ -38,19 +40,26 @@ def rows(count=2, length=8, **changed):
 
 
 @settings(max_examples=40, deadline=None)
-@given(lengths=st.lists(st.integers(0, 40), max_size=23), at_once=st.integers(1, 100), cost=st.sampled_from([0, 30, 96]))
+@given(lengths=st.lists(st.integers(0, 40), max_size=23), at_once=st.integers(1, 100), cost=st.sampled_from([0, 30,
+                                                                                                             96]))
 def test_groups_are_bounded_and_similar_and_give_what_all_rows_give(lengths, at_once, cost):
     values, groups = np.array(lengths, np.float32)[:, None] + [0, 100], []
 
     def compute(rows):
         groups.append(rows.numpy().tolist())
-        return {"rows": tf.gather(tf.constant(values, tf.float32), rows), "odd": tf.gather(tf.constant(lengths, tf.int32), rows)[1:]}
+        return {
+            "rows": tf.gather(tf.constant(values, tf.float32), rows),
+            "odd": tf.gather(tf.constant(lengths, tf.int32), rows)[1:]
+        }
     specs = {"rows": tf.TensorSpec([None, 2], tf.float32), "odd": tf.TensorSpec([None], tf.int32)}
     with mock.patch.object(bounds, "GROUP_COST", cost):
         found, order = bounds.in_groups(compute, tf.constant(lengths, tf.int32), at_once, specs)
         told_order, sizes = bounds.group_sizes(tf.constant(lengths, tf.int32), at_once)  # for another runtime
-    assert told_order.numpy().tolist() == order.numpy().tolist() and sizes.numpy().tolist() == [len(group) for group in groups if group]
-    assert sorted(order.numpy()) == list(range(len(lengths))) and [row for group in groups for row in group] == order.numpy().tolist()
+    assert told_order.numpy().tolist() == order.numpy().tolist() and sizes.numpy().tolist() == [
+        len(group) for group in groups if group
+    ]
+    assert sorted(order.numpy()) == list(range(len(lengths))) and [row for group in groups
+                                                                   for row in group] == order.numpy().tolist()
     np.testing.assert_array_equal(found["rows"], values[order.numpy()])
     assert len(found["odd"]) == sum(max(0, len(group) - 1) for group in groups)
     assert len(groups) == 1 or all(groups)
@@ -65,10 +74,14 @@ def test_groups_are_bounded_and_similar_and_give_what_all_rows_give(lengths, at_
 
 
 def cheapest(lengths, cost):
-    """Returns the tokens of the best of all partitions of rows into groups, longest first: padded rows, and `cost` for each group."""
+    """Returns the tokens of the best of all partitions of rows into groups, longest first: padded rows, and `cost` for
+    each group.
+    """
     best = [0] * (len(lengths) + 1)
     for first in reversed(range(len(lengths))):
-        best[first] = min(cost + (last - first) * lengths[first] + best[last] for last in range(first + 1, len(lengths) + 1))
+        best[first] = min(cost + (last - first) * lengths[first] + best[last]
+                          for last in range(first + 1,
+                                            len(lengths) + 1))
     return best[0]
 
 
@@ -92,7 +105,8 @@ def test_a_row_is_computed_up_to_its_last_real_or_wanted_token():
 
 @pytest.fixture(scope="module")
 def make_windowed(graph_tokenizer, span_model, token_tagger, small_config):
-    feature_tagger = FeatureTagger.make(small_config, {"num_tags": 5, "features": "concat", "feature_layers": 2, "lstm_size": 8})
+    feature_tagger = FeatureTagger.make(small_config,
+                                        {"num_tags": 5, "features": "concat", "feature_layers": 2, "lstm_size": 8})
     feature_tagger.tagger.output_bias.assign([-1.0, 0.5, 0.0, 0.0, 0.0])  # entities are wanted
 
     def of(kind, **bound):
@@ -111,7 +125,9 @@ def traced(served):
 
 def ask(served, values, as_graph=True):
     inputs = {"context": values, "question": ["who rained ?"] * len(values), "text": values}
-    answer = (traced(served) if as_graph else served.answer_text)({name: tf.constant(inputs[name]) for name in served.text_inputs})
+    answer = (traced(served) if as_graph else served.answer_text)(
+        {name: tf.constant(inputs[name])
+         for name in served.text_inputs})
     return {name: value.numpy() for name, value in answer.items()}
 
 
@@ -135,7 +151,8 @@ def test_answers_do_not_depend_on_the_groups(make_windowed, kind, sizes):
     ("spans", "context"), ("tagger", "text"), pytest.param("feature_tagger", "text", marks=pytest.mark.slow)])
 def test_a_text_of_too_many_windows_is_refused_by_name(make_windowed, kind, name):
     served = make_windowed(kind, max_windows=3)
-    ask(served, ["the " * 25, "the"])  # a window has room for 18 tokens, or 19 behind the question; two more have 5 new ones each
+    # a window has room for 18 tokens, or 19 behind the question; two more have 5 new ones each
+    ask(served, ["the " * 25, "the"])
     with pytest.raises(REFUSED, match=rf"{name}: expected 0 to 3 windows of (20|28) tokens over a text, got\] \[\d+\]"):
         ask(served, ["the", LONG])
 
@@ -168,16 +185,21 @@ def test_choices_are_few_and_some(graph_tokenizer, choice_classifier):
             answer({**texts(["a"], "text"), "choices": tf.fill([1, count], "b")})
     with pytest.raises(REFUSED, match=r"input_ids: expected 1 to 3 choices for a text, got\] \[4\]"):
         served.answer_ids({name: tf.repeat(value[None], 4, 1)[:, :4] for name, value in rows(1).items()})
-    with pytest.raises(ValueError, match="--max_choices: expected at least 4, which the signature of Examples has, got 3"):
+    with pytest.raises(ValueError,
+                       match="--max_choices: expected at least 4, which the signature of Examples has, got 3"):
         export.export(served, Config(), export.ExportOptions(output="nowhere"))
 
 
-@pytest.mark.parametrize(("changed", "told"), [
-    ({"input_ids": [[3000, 1, 1, 1, 1, 1, 1, -5]] * 2}, r"input_ids: expected numbers of 0 to 2999, got\] \[-5\] \[to\] \[3000\]"),
-    ({"segment_ids": [[2, 0, 0, 0, 0, 0, 0, 0]] * 2}, r"segment_ids: expected numbers of 0 to 1, got\] \[0\] \[to\] \[2\]"),
-    ({"input_mask": [[-1, 1, 1, 1, 1, 1, 1, 1]] * 2}, r"input_mask: expected numbers of 0 to 1, got\] \[-1\] \[to\] \[1\]"),
-    ({"input_mask": [[1] * 7] * 2}, r"input_mask: expected the shape of input_ids, got\] \[2 7\]"),
-    ({"segment_ids": [[0] * 8]}, r"segment_ids: expected the shape of input_ids, got\] \[1 8\]")])
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [({"input_ids": [[3000, 1, 1, 1, 1, 1, 1, -5]] * 2
+       }, r"input_ids: expected numbers of 0 to 2999, got\] \[-5\] \[to\] \[3000\]"),
+     ({"segment_ids": [[2, 0, 0, 0, 0, 0, 0, 0]] * 2
+       }, r"segment_ids: expected numbers of 0 to 1, got\] \[0\] \[to\] \[2\]"),
+     ({"input_mask": [[-1, 1, 1, 1, 1, 1, 1, 1]] * 2
+       }, r"input_mask: expected numbers of 0 to 1, got\] \[-1\] \[to\] \[1\]"),
+     ({"input_mask": [[1] * 7] * 2}, r"input_mask: expected the shape of input_ids, got\] \[2 7\]"),
+     ({"segment_ids": [[0] * 8]}, r"segment_ids: expected the shape of input_ids, got\] \[1 8\]")])
 def test_bad_rows_are_refused_by_name(graph_tokenizer, fill_mask, changed, told):
     served = ServedEmbeddings(fill_mask.model.encoder, graph_tokenizer, 32)
     with pytest.raises(REFUSED, match=told):
@@ -191,7 +213,8 @@ def test_lists_of_examples_are_refused_before_they_are_padded():
         examples = [tf.train.Example(features=tf.train.Features(feature={"input_ids": tf.train.Feature(
             int64_list=tf.train.Int64List(value=values))})).SerializeToString() for values in lists]
         spec = tf.TensorSpec([None] * (3 if more else 2), tf.int32)
-        return example_signature.parse_inputs(tf.constant(examples), {"input_ids": spec}, {"input_ids": longest}, **more)
+        return example_signature.parse_inputs(tf.constant(examples), {"input_ids": spec}, {"input_ids": longest},
+                                              **more)
     assert parse(3, [1], [1, 2, 3])[0]["input_ids"].shape == (2, 3)
     with pytest.raises(REFUSED, match=r"input_ids: expected lists of 0 to 3 in an Example, got\] \[1\] \[to\] \[4\]"):
         parse(3, [1], [1, 2, 3, 4])
@@ -199,13 +222,16 @@ def test_lists_of_examples_are_refused_before_they_are_padded():
         parse(3, [1, 2], [1, 2, 3], num_choices=2)
     for number in (2**32 + 7, -2**31 - 1):  # a cast to int32 makes small numbers of them, which are other words
         for more in ({}, {"num_choices": 2}):
-            with pytest.raises(REFUSED, match=rf"input_ids: expected numbers from -2147483648 to 2147483647, got\] .*\[{number}\]"):
+            with pytest.raises(
+                    REFUSED,
+                    match=rf"input_ids: expected numbers from -2147483648 to 2147483647, got\] .*\[{number}\]"):
                 parse(3, [1, number], **more)
 
 
 def test_inputs_with_other_numbers_of_rows_are_refused(make_windowed):
     served = make_windowed("spans")
-    signature = export.make_signatures(served.text_inputs, export.checked_answers(served, served.answer_text, {}), {}, 1)["serving_default"]
+    signature = export.make_signatures(served.text_inputs, export.checked_answers(served, served.answer_text, {}), {},
+                                       1)["serving_default"]
     with pytest.raises(REFUSED, match=r"question: expected as many rows as context has, got\] \[2\]"):
         signature(question=tf.constant(["a", "b"]), context=tf.constant(["c"]))
 
@@ -226,7 +252,8 @@ def test_the_score_of_an_entity_does_not_depend_on_the_texts_before_it():
     found = _mean_of_runs(tf.constant(values), tf.constant(first), tf.constant(last)).numpy()
     wanted = [values[a:b + 1].astype(np.float64).mean() for a, b in zip(first, last)]
     np.testing.assert_allclose(found, wanted, rtol=2e-7)
-    alone = _mean_of_runs(tf.constant(values[-4000:]), tf.constant(first[-800:] - 31 * 4000), tf.constant(last[-800:] - 31 * 4000))
+    alone = _mean_of_runs(tf.constant(values[-4000:]), tf.constant(first[-800:] - 31 * 4000),
+                          tf.constant(last[-800:] - 31 * 4000))
     np.testing.assert_array_equal(found[-800:], alone)
     assert _mean_of_runs(tf.zeros([0]), tf.zeros([0], tf.int32), tf.zeros([0], tf.int32)).shape == [0]
 
@@ -245,11 +272,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, float(answer["
 def test_a_context_of_256_kib_needs_the_memory_of_one_group(graph_tokenizer, golden, tmp_path):
     from official_bert.config import ModelConfig
     from official_bert.models.classifier import SpanPredictor
-    config = ModelConfig(vocab_size=3000, hidden_size=64, num_hidden_layers=1, num_attention_heads=16, intermediate_size=64,
-                         max_position_embeddings=384)  # 400 windows: the scores of all at once would take 3.8 GB, several times
+    config = ModelConfig(
+        vocab_size=3000, hidden_size=64, num_hidden_layers=1, num_attention_heads=16, intermediate_size=64,
+        # 400 windows: the scores of all at once would take 3.8 GB, several times
+        max_position_embeddings=384)
     served = ServedSpans(SpanPredictor.make(config), graph_tokenizer, 384, max_windows=1000)
     export.export(served, Config(model=config, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt"))),
                   export.ExportOptions(output=str(tmp_path / "m"), batch_sizes=()))
-    done = subprocess.run([sys.executable, "-c", LARGEST, str(tmp_path / "m/text/1")], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", LARGEST, str(tmp_path / "m/text/1")], capture_output=True, text=True,
+                          check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[0]) < 2500, done.stdout

@@ -40,7 +40,8 @@ def write(make, name, output, formats, **options):
 @pytest.mark.parametrize("name", CASES)
 def test_every_head_answers_alike_in_every_runtime(make, name, tmp_path):
     served, lines = write(make, name, tmp_path, ("saved_model", "onnx", "litert"))
-    assert [line.split(":")[0] for line in lines] == [f"{tmp_path}/{form}/1" for form in ("text", "ids", "onnx", "litert")]
+    assert [line.split(":")[0]
+            for line in lines] == [f"{tmp_path}/{form}/1" for form in ("text", "ids", "onnx", "litert")]
     inputs = random_rows(served, 3, min(20, served.max_seq_length))
     wanted = load_exported(str(tmp_path), "ids")(**inputs)
     import onnxruntime  # the runtimes by themselves, as somebody without us uses them
@@ -67,18 +68,22 @@ def test_every_head_answers_alike_in_every_runtime(make, name, tmp_path):
 
 def test_what_travels_with_a_file(make, tmp_path, golden, monkeypatch):
     import onnx
-    monkeypatch.setattr(converters, "LEAST_BYTES", 256)  # so that this small model has weights that tf2onnx does not see
+    # so that this small model has weights that tf2onnx does not see
+    monkeypatch.setattr(converters, "LEAST_BYTES", 256)
     write(make, "classification", tmp_path, ("onnx",))
     folder = tmp_path / "onnx" / "1"
     described = json.loads((folder / "model.json").read_text())
     model = onnx.load(str(folder / "model.onnx"))
     props = {entry.key: entry.value for entry in model.metadata_props}
-    assert json.loads(props["labels"]) == described["labels"] == ["no", "ja", "être"] == (folder / "assets/labels.txt").read_text().split()
+    assert json.loads(props["labels"]) == described["labels"] == [
+        "no", "ja", "être"
+    ] == (folder / "assets/labels.txt").read_text().split()
     assert props["vocab"] == (golden / "vocab_uncased.txt").read_text() == (folder / "assets/vocab.txt").read_text()
     assert (props["do_lower_case"], props["version"], props["format"], props["opset"]) == ("true", "1", "onnx", "17")
     assert json.loads(props["limits"])["max_seq_length"] == 48 and model.opset_import[0].version == 17
     kinds = [node.op_type for node in model.graph.node]
-    assert kinds.count("LayerNormalization") == 2 * SMALL.num_hidden_layers + 1 and "Sqrt" not in kinds and kinds.count("Shape") <= 6
+    assert kinds.count("LayerNormalization") == 2 * SMALL.num_hidden_layers + 1 and "Sqrt" not in kinds and kinds.count(
+        "Shape") <= 6
     sizes = {value.name: [dim.dim_param for dim in value.type.tensor_type.shape.dim] for value in model.graph.input}
     assert sizes == {key: ["batch", "length"] for key in ("input_ids", "input_mask", "segment_ids")}
     with pytest.raises(ValueError, match="version 1 exists"):
@@ -88,11 +93,15 @@ def test_what_travels_with_a_file(make, tmp_path, golden, monkeypatch):
 
 
 def test_weights_that_are_taken_as_they_are_leave_a_graph():
-    x, table, transposed, small = (np.random.default_rng(size).normal(size=(size, 128)).astype("float32") for size in (1, 128, 130, 2))
+    x, table, transposed, small = (np.random.default_rng(size).normal(size=(size, 128)).astype("float32")
+                                   for size in (1, 128, 130, 2))
     with tf.Graph().as_default() as graph:
-        rows, read = tf.compat.v1.placeholder(tf.float32, [None, 128], "x"), tf.identity(tf.constant(table, name="table"))
+        rows, read = tf.compat.v1.placeholder(tf.float32, [None, 128],
+                                              "x"), tf.identity(tf.constant(table, name="table"))
         product = tf.matmul(tf.matmul(rows, read), tf.constant(transposed, name="transposed"), transpose_b=True)
-        result = tf.concat([product, tf.reshape(tf.gather(read, [3]), [1, -1]), tf.constant(small, name="small")[1:]], 1)
+        result = tf.concat(
+            [product, tf.reshape(tf.gather(read, [3]), [1, -1]),
+             tf.constant(small, name="small")[1:]], 1)
         with tf.control_dependencies([read]):
             tf.no_op()
     definition = graph.as_graph_def()
@@ -102,15 +111,18 @@ def test_weights_that_are_taken_as_they_are_leave_a_graph():
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         taken, = tf.import_graph_def(definition, return_elements=[result.name], name="")
         found = session.run(taken, {"x:0": x, **weights})
-    np.testing.assert_allclose(found, np.concatenate([x @ table @ transposed.T, table[[3]], small[1:]], 1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found, np.concatenate([x @ table @ transposed.T, table[[3]], small[1:]], 1), rtol=1e-4,
+                               atol=1e-4)
 
 
 @pytest.mark.slow
 def test_run_predict_asks_a_model_of_another_runtime_for_pairs(make, tmp_path):
     write(make, "glue", tmp_path, ("onnx",))
-    finished = run_here("-m", "official_bert.run_predict", "--task=rte", f"--model={tmp_path}", "He left.\tHe went away.")
+    finished = run_here("-m", "official_bert.run_predict", "--task=rte", f"--model={tmp_path}",
+                        "He left.\tHe went away.")
     assert finished.returncode == 0 and "entailment" in finished.stdout, finished.stderr
-    finished = run_here("-m", "official_bert.run_predict", "--task=rte", f"--model={tmp_path}/onnx", "--pairs", "He left.\tHe went away.")
+    finished = run_here("-m", "official_bert.run_predict", "--task=rte", f"--model={tmp_path}/onnx", "--pairs",
+                        "He left.\tHe went away.")
     assert finished.returncode == 1 and "an exported model, which answers as it was exported" in finished.stderr
 
 
@@ -123,7 +135,8 @@ def test_an_encoder_under_a_bilstm_is_converted_or_refused_by_name(make, golden,
     served = make_served_model(task, task.build_model(), ServingOptions())
     for form in ("onnx", "litert"):
         try:
-            export.export(served, config, export.ExportOptions(output=str(tmp_path / form), batch_sizes=(), formats=(form,)))
+            export.export(served, config,
+                          export.ExportOptions(output=str(tmp_path / form), batch_sizes=(), formats=(form,)))
         except ValueError as error:
             print(error)
             assert str(error).startswith(f"--format={form}: ") and "\n" not in str(error)
@@ -134,10 +147,13 @@ def test_an_encoder_under_a_bilstm_is_converted_or_refused_by_name(make, golden,
 
 @pytest.mark.slow
 def test_float16_is_judged_by_its_numbers_without_texts_and_by_its_answers_with_them(make, tmp_path):
-    with pytest.raises(ValueError, match=r"litert_float16: expected the numbers .* within 0\.0001, got .*; --check_file judges it by"):
+    with pytest.raises(
+            ValueError,
+            match=r"litert_float16: expected the numbers .* within 0\.0001, got .*; --check_file judges it by"):
         write(make, "classification", tmp_path, ("litert_float16",))
     assert not list(tmp_path.glob("*/1"))
-    _, lines = write(make, "classification", tmp_path, ("litert_float16",), texts=CheckTexts([{"text": text} for text in TEXTS], None, 0.5))
+    _, lines = write(make, "classification", tmp_path, ("litert_float16",),
+                     texts=CheckTexts([{"text": text} for text in TEXTS], None, 0.5))
     assert "of 4 answers are not the SavedModel's" in lines[0]
 
 
@@ -147,31 +163,38 @@ def test_smaller_weights_are_judged_by_the_users_texts(make, tmp_path):
     rows = [{"text": f"{text} {number}"} for number in range(8) for text in TEXTS]
     exact = [answer["label"] for answer in checking._answers(served, rows)]
     labels = [label.decode() for label in exact]
-    _, lines = write(make, "classification", tmp_path, ("litert", "litert_float16", "litert_int8"), texts=CheckTexts(rows, labels, 0.1))
+    _, lines = write(make, "classification", tmp_path, ("litert", "litert_float16", "litert_int8"),
+                     texts=CheckTexts(rows, labels, 0.1))
     assert "accuracy" in lines[1] and "accuracy" in lines[2]
-    sizes = [(tmp_path / form / "1" / "model.tflite").stat().st_size for form in ("litert", "litert_float16", "litert_int8")]
+    sizes = [(tmp_path / form / "1" / "model.tflite").stat().st_size
+             for form in ("litert", "litert_float16", "litert_int8")]
     assert sizes[2] < sizes[1] < sizes[0]
     for head in ("retrieval", "glue regression", "ner", "squad", "pretraining", "splade", "reranking"):
         served, _ = make(head)
         texts = CheckTexts(rows_for(served.text_inputs), None, 1.0)
         _, lines = write(make, head, tmp_path / head, ("litert_int8",), texts=texts)
         assert "SavedModel's" in lines[0]
-    with pytest.raises(ValueError, match=r"litert_int8: expected a loss of at most 1e-09 on --check_file, got .*; nothing was written"):
-        write(make, "retrieval", tmp_path / "other", ("litert_int8",), texts=CheckTexts([{"text": text} for text in TEXTS], None, 1e-9))
+    with pytest.raises(
+            ValueError,
+            match=r"litert_int8: expected a loss of at most 1e-09 on --check_file, got .*; nothing was written"):
+        write(make, "retrieval", tmp_path / "other", ("litert_int8",),
+              texts=CheckTexts([{"text": text} for text in TEXTS], None, 1e-9))
     assert not (tmp_path / "other" / "litert_int8").exists()
 
 
-@pytest.mark.parametrize(("formats", "options", "told"), [
-    (("tensorrt",), {}, "--format: expected one or more of saved_model, onnx, litert, litert_float16, litert_int8, got 'tensorrt'"),
-    (("onnx", "onnx"), {}, "each once, got 'onnx,onnx'"),
-    ((), {}, "each once, got ''"),
-    (("onnx_text",), {}, "--format=onnx_text: expected one of .*, which take token ids: the tokenizer of ONNX Runtime Extensions"),
-    (("litert_text",), {}, "--format=litert_text: .*UnicodeDecode"),
-    (("onnx",), {"opset": 99}, "--opset: expected 13 to 18, got 99"),
-    (("litert",), {"opset": 15}, "--opset: expected --format=onnx beside it"),
-    (("litert_int8",), {}, "--format=litert_int8: expected --check_file"),
-    (("litert_float16", "litert_int8"), {}, "--format=litert_int8: expected --check_file"),
-    (("onnx",), {"texts": CheckTexts([{"text": "a"}])}, "--check_file: expected a format with smaller weights")])
+@pytest.mark.parametrize(
+    ("formats", "options", "told"),
+    [(("tensorrt",), {},
+      "--format: expected one or more of saved_model, onnx, litert, litert_float16, litert_int8, got 'tensorrt'"),
+     (("onnx", "onnx"), {}, "each once, got 'onnx,onnx'"), ((), {}, "each once, got ''"),
+     (("onnx_text",), {},
+      "--format=onnx_text: expected one of .*, which take token ids: the tokenizer of ONNX Runtime Extensions"),
+     (("litert_text",), {}, "--format=litert_text: .*UnicodeDecode"),
+     (("onnx",), {"opset": 99}, "--opset: expected 13 to 18, got 99"),
+     (("litert",), {"opset": 15}, "--opset: expected --format=onnx beside it"),
+     (("litert_int8",), {}, "--format=litert_int8: expected --check_file"),
+     (("litert_float16", "litert_int8"), {}, "--format=litert_int8: expected --check_file"),
+     (("onnx",), {"texts": CheckTexts([{"text": "a"}])}, "--check_file: expected a format with smaller weights")])
 def test_what_does_not_fit_is_refused_in_a_line_and_nothing_is_written(make, formats, options, told, tmp_path):
     with pytest.raises(ValueError, match=told) as caught:
         write(make, "classification", tmp_path / "x", formats, **options)
@@ -188,15 +211,19 @@ def test_a_damaged_description_is_refused_in_a_line(tmp_path):
 
 
 def test_a_best_path_and_smaller_products_are_refused_by_name(make, tmp_path):
-    with pytest.raises(ValueError, match=r"--format=onnx: expected saved_model alone .*options\.crf, options\.constrain"):
+    with pytest.raises(ValueError,
+                       match=r"--format=onnx: expected saved_model alone .*options\.crf, options\.constrain"):
         served, config = make("ner", crf=True)
         export.export(served, config, export.ExportOptions(output=str(tmp_path), batch_sizes=(), formats=("onnx",)))
     retrieval, of_retrieval = made_formats.make("retrieval", config.tokenizer.vocab_file)
-    vectors = make_served_model(load_task(of_retrieval), retrieval.model, ServingOptions(head="embeddings", vectors="binary"))
+    vectors = make_served_model(load_task(of_retrieval), retrieval.model,
+                                ServingOptions(head="embeddings", vectors="binary"))
     with pytest.raises(ValueError, match=r"--format=litert: expected saved_model alone .*\(--vectors=binary\)"):
-        export.export(vectors, of_retrieval, export.ExportOptions(output=str(tmp_path), batch_sizes=(), formats=("litert",)))
+        export.export(vectors, of_retrieval,
+                      export.ExportOptions(output=str(tmp_path), batch_sizes=(), formats=("litert",)))
     with pytest.raises(ValueError, match="--precision=int8: expected --format=saved_model alone beside it, got litert"):
-        export.export(served, config, export.ExportOptions(output=str(tmp_path), formats=("saved_model", "litert"), precision="int8"))
+        export.export(served, config,
+                      export.ExportOptions(output=str(tmp_path), formats=("saved_model", "litert"), precision="int8"))
     assert not list(pathlib.Path(tmp_path).glob("*/1"))
 
 
@@ -214,6 +241,8 @@ def test_an_operation_that_litert_lacks_is_named_with_its_layer():
 @pytest.mark.slow
 def test_a_file_that_answers_otherwise_is_refused(make, tmp_path, monkeypatch):
     monkeypatch.setattr(checking, "BOUND", 0.0)
-    with pytest.raises(ValueError, match=r"--format=onnx: expected the numbers of the SavedModel within 0, got .*; nothing was written"):
+    with pytest.raises(
+            ValueError,
+            match=r"--format=onnx: expected the numbers of the SavedModel within 0, got .*; nothing was written"):
         write(make, "classification", tmp_path, ("onnx",))
     assert not list(tmp_path.glob("onnx/*"))

@@ -22,7 +22,10 @@ FIXTURES = pathlib.Path(__file__).parents[1] / "golden" / "family"
 MODELS = sorted(path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("*/*/config.json"))
 ROWS_OF_MODELS = 97
 FORMS = ("onnx", "litert")
-OUTPUTS = {"out.prediction_logits": "logits", "out.logits": "logits", "out.start_logits": "start_logits", "out.end_logits": "end_logits"}
+OUTPUTS = {
+    "out.prediction_logits": "logits", "out.logits": "logits", "out.start_logits": "start_logits",
+    "out.end_logits": "end_logits"
+}
 ROBERTA = {"first_position": 2, "type_vocab_size": 1, "max_position_embeddings": 50}
 KINDS = {"roberta": ROBERTA, "xlm_roberta": ROBERTA, "albert": {"embedding_size": 8, "layer_groups": 1}}
 
@@ -46,15 +49,18 @@ def test_the_numbers_are_those_of_transformers(name, tmp_path):
     if task.config.task == "squad":
         task = load_task(dataclasses.replace(task.config, options={**task.config.options, "max_query_length": 12}))
     of_encoder = "Electra" in name and "PreTraining" in name
-    served = make_served_model(task, model, ServingOptions(head="embeddings", pooling="cls") if of_encoder else ServingOptions())
+    served = make_served_model(task, model,
+                               ServingOptions(head="embeddings", pooling="cls") if of_encoder else ServingOptions())
     lines = made_formats.write(served, task.config, tmp_path, FORMS)
     assert [line.split(":")[0] for line in lines] == [f"{tmp_path}/{form}/1" for form in FORMS]
     expected = np.load(FIXTURES / name / "expected.npz")
     mask = expected["in.attention_mask"].astype("int32")
     zeros = np.zeros_like(mask)
-    inputs = {"input_ids": expected["in.input_ids"].astype("int32"), "input_mask": mask,
-              "segment_ids": expected["in.token_type_ids"].astype("int32") if "in.token_type_ids" in expected else zeros,
-              "masked_lm_positions": np.tile(np.arange(mask.shape[1], dtype="int32"), (len(mask), 1))}
+    inputs = {
+        "input_ids": expected["in.input_ids"].astype("int32"), "input_mask": mask,
+        "segment_ids": expected["in.token_type_ids"].astype("int32") if "in.token_type_ids" in expected else zeros,
+        "masked_lm_positions": np.tile(np.arange(mask.shape[1], dtype="int32"), (len(mask), 1))
+    }
     if of_encoder:
         last = max((key for key in expected if "hidden" in key), key=lambda key: int(key.rpartition(".")[2]))
         wanted = {"embedding": expected[last][:, 0]}
@@ -67,7 +73,8 @@ def test_the_numbers_are_those_of_transformers(name, tmp_path):
         for key, value in wanted.items():
             assert found[key].shape == value.shape
             real = mask == 1 if value.shape[:2] == mask.shape else ...
-            np.testing.assert_allclose(found[key][real], value[real], atol=1e-4 * np.abs(value).max(), err_msg=f"{form}: {key}")
+            np.testing.assert_allclose(found[key][real], value[real], atol=1e-4 * np.abs(value).max(),
+                                       err_msg=f"{form}: {key}")
 
 
 @pytest.mark.slow
@@ -89,7 +96,8 @@ def test_texts_are_answered_alike_over_other_tokenizers(kind, name, tmp_path):
     described = json.loads((tmp_path / "onnx" / "1" / "model.json").read_text())
     assert described["packing"] == {"separators": 1 if kind == "albert" else 2, "second_segment": int(kind == "albert")}
     assert described["do_lower_case"] == (kind == "albert")
-    props = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "1" / "model.onnx")).get_modelmeta().custom_metadata_map
+    props = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "1"
+                                             / "model.onnx")).get_modelmeta().custom_metadata_map
     files = tokenizer_files.unpack(base64.b64decode(props["tokenizer.zip"]), "metadata")
     assert files == tokenizer_files.read(folder) and "vocab" not in props
     roles = json.loads(props["special_ids"])

@@ -1,4 +1,6 @@
-"""Every SavedModel is loaded by both loaders in a fresh process that knows only TensorFlow, and compared with the models here."""
+"""Every SavedModel is loaded by both loaders in a fresh process that knows only TensorFlow, and compared with the
+models here.
+"""
 
 import functools
 import os
@@ -69,19 +71,24 @@ def viterbi(logits, real):
 def served_models(graph_tokenizer, small_config, classifier, choice_classifier, token_tagger, span_model):
     """Returns the models' makers by head; each is made at its first use."""
     common = (graph_tokenizer, 32)
-    return {head: functools.cache(make) for head, make in {
-        "fill_mask": lambda: ServedFillMask(Pretrainer.make(small_config), *common),
-        "classifier": lambda: ServedClassifier(classifier(3), *common, labels=["no", "ja", "être"]),
-        "pairs": lambda: ServedClassifier(classifier(2), *common, labels=["0", "1"], pairs=True),
-        "multi_label": lambda: ServedMultiLabel(classifier(3), *common, labels=["a", "b", "c"]),
-        "regression": lambda: ServedRegression(classifier(1), *common),
-        "choice": lambda: ServedChoice(choice_classifier, *common),
-        "question_answering": lambda: ServedSpans(span_model, *common, doc_stride=8, max_query_length=8),
-        "tagger": lambda: ServedTagger(token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], doc_stride=8),
-        "crf": lambda: ServedTagger(token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], decode=viterbi),
-        "cls": lambda: ServedEmbeddings(make_encoder(small_config), *common, "cls"),
-        "mean": lambda: ServedEmbeddings(make_encoder(small_config), *common, "mean"),
-    }.items()}
+    return {
+        head: functools.cache(make)
+        for head, make in {
+            "fill_mask": lambda: ServedFillMask(Pretrainer.make(small_config), *common),
+            "classifier": lambda: ServedClassifier(classifier(3), *common, labels=["no", "ja", "être"]),
+            "pairs": lambda: ServedClassifier(classifier(2), *common, labels=["0", "1"], pairs=True),
+            "multi_label": lambda: ServedMultiLabel(classifier(3), *common, labels=["a", "b", "c"]),
+            "regression": lambda: ServedRegression(classifier(1), *common),
+            "choice": lambda: ServedChoice(choice_classifier, *common),
+            "question_answering": lambda: ServedSpans(span_model, *common, doc_stride=8, max_query_length=8),
+            "tagger": lambda: ServedTagger(token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"],
+                                           doc_stride=8),
+            "crf": lambda: ServedTagger(token_tagger, *common, labels=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], decode=
+                                        viterbi),
+            "cls": lambda: ServedEmbeddings(make_encoder(small_config), *common, "cls"),
+            "mean": lambda: ServedEmbeddings(make_encoder(small_config), *common, "mean"),
+        }.items()
+    }
 
 
 def inputs_for(signature):
@@ -150,7 +157,8 @@ def test_the_other_saved_models_answer_without_us_as_the_models_do(served_models
 def test_a_model_on_another_store_is_loaded_and_its_weights_are_read(tmp_path, scheme, bias):
     model = tf.Module()
     model.bias = tf.Variable(bias)
-    plus = tf.function(lambda x: {"y": x + model.bias}, input_signature=[tf.TensorSpec([None], tf.float32, name="x")], autograph=False)
+    plus = tf.function(lambda x: {"y": x + model.bias}, input_signature=[tf.TensorSpec([None], tf.float32, name="x")],
+                       autograph=False)
     tf.saved_model.save(model, str(tmp_path / "1"), signatures={"serving_default": plus})
     folder = f"{scheme}://{tmp_path.name}/text"
     files.publish(str(tmp_path), folder)

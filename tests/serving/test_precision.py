@@ -70,20 +70,26 @@ def made_in(precision, config):
 def test_a_graph_has_its_weights_in_its_precision_and_the_model_is_left_alone(precision, small_config, graph_tokenizer):
     model = made_in(precision, small_config)
     served = ServedFillMask(model, graph_tokenizer, 32)
-    rows = {name: tf.constant(value) for name, value in {
-        "input_ids": [[5, 6, 7, 8], [9, 5, 5, 0]], "input_mask": [[1] * 4, [1, 1, 1, 0]], "segment_ids": [[0, 0, 1, 1], [0] * 4],
-        "masked_lm_positions": [[0, 2], [1, 1]]}.items()}
+    rows = {
+        name: tf.constant(value)
+        for name, value in {
+            "input_ids": [[5, 6, 7, 8], [9, 5, 5, 0]], "input_mask": [[1] * 4, [1, 1, 1, 0]],
+            "segment_ids": [[0, 0, 1, 1], [0] * 4], "masked_lm_positions": [[0, 2], [1, 1]]
+        }.items()
+    }
     before = model(rows)["mlm_logits"].numpy()
     weights = weights_in(precision, model)
     with weights.scope():
-        graph = tf.function(lambda **inputs: served.answer_ids(inputs), autograph=False).get_concrete_function(**served.ids_inputs)
+        graph = tf.function(lambda **inputs: served.answer_ids(inputs),
+                            autograph=False).get_concrete_function(**served.ids_inputs)
     nodes = [node for function in graph.graph.as_graph_def().library.function for node in function.node_def]
     if precision == "bfloat16":
         assert {value.dtype for value in graph.graph.variables} == {tf.bfloat16, tf.float32}
         wide = [value.name for value in graph.graph.variables if value.dtype == tf.float32 and value.shape.rank > 1]
         assert wide and not any("/bert/" in name for name in wide)  # those of heads, which are small
     else:
-        assert sum(node.op.startswith("QuantizedMatMul") for node in nodes) == 9  # queries, keys and values are one; in the last layer, two
+        # queries, keys and values are one; in the last layer, two
+        assert sum(node.op.startswith("QuantizedMatMul") for node in nodes) == 9
     found = graph(**rows)["logits"]
     assert found.dtype == tf.float32
     exact = made_in("float32", small_config)(rows)["mlm_logits"].numpy()

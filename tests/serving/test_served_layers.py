@@ -21,10 +21,15 @@ SMALL = ModelConfig(vocab_size=50, hidden_size=12, num_hidden_layers=3, num_atte
                     max_position_embeddings=24, initializer_range=0.7)
 CHANGES = {
     "bert": {}, "left to right": {"attention": "left_to_right"}, "albert": {"layer_groups": 1, "embedding_size": 8},
-    "roberta": {"first_position": 2, "type_vocab_size": 1}, "distilbert": {"type_vocab_size": 0}, "ernie": {"task_type_vocab_size": 3},
-    "mpnet": {"relative_buckets": 8, "type_vocab_size": 0}, "deberta": {"position_buckets": 4, "position_span": 12},
-    "modernbert": {"rotary": 1e4, "window": 4, "norm": "pre", "feed_forward": "gated", "biases": False, "type_vocab_size": 0},
-    "pre": {"norm": "pre"}, "long": {"max_position_embeddings": 1100}, "lstm": {"attention": "left_to_right", "bilstm_layers": 1}}
+    "roberta": {"first_position": 2,
+                "type_vocab_size": 1}, "distilbert": {"type_vocab_size": 0}, "ernie": {"task_type_vocab_size": 3},
+    "mpnet": {"relative_buckets": 8,
+              "type_vocab_size": 0}, "deberta": {"position_buckets": 4, "position_span": 12}, "modernbert": {
+                  "rotary": 1e4, "window": 4, "norm": "pre", "feed_forward": "gated", "biases": False,
+                  "type_vocab_size": 0
+              }, "pre": {"norm": "pre"}, "long": {"max_position_embeddings": 1100},
+    "lstm": {"attention": "left_to_right", "bilstm_layers": 1}
+}
 MODELS = {"encoder": make_encoder, "classifier": Classifier.make, "pretrainer": Pretrainer.make}
 
 
@@ -37,7 +42,9 @@ def rows(config):
 
 
 def has_numbers(inputs, key, value):
-    """Which of an output's rows [B,S] or [B,P] anybody may read: those of real tokens, and of rows that have none; all of others."""
+    """Which of an output's rows [B,S] or [B,P] anybody may read: those of real tokens, and of rows that have none; all
+    of others.
+    """
     mask = np.array(inputs["input_mask"], bool)
     mask |= ~mask.any(axis=1, keepdims=True)
     if "masked_lm_positions" in inputs and value.ndim == 3:
@@ -53,25 +60,35 @@ def test_a_graph_gives_the_numbers_of_the_layers(kind, name, monkeypatch):
     config = dataclasses.replace(SMALL, **CHANGES[name])
     keras.utils.set_random_seed(5)
     model = MODELS[kind](config)
-    model.set_weights([np.random.default_rng(place).normal(0.1, 0.4, weight.shape) for place, weight in enumerate(model.get_weights())])
+    model.set_weights([
+        np.random.default_rng(place).normal(0.1, 0.4, weight.shape) for place, weight in enumerate(model.get_weights())
+    ])
     inputs = {key: value for key, value in rows(config).items() if kind == "pretrainer" or key != "masked_lm_positions"}
     specs = {key: tf.TensorSpec([None, None], tf.int32, key) for key in inputs}
-    short = {key: np.minimum(value[:1, 1:4], 2) if key == "masked_lm_positions" else value[1:2, :3] for key, value in inputs.items()}
+    short = {
+        key: np.minimum(value[:1, 1:4], 2) if key == "masked_lm_positions" else value[1:2, :3]
+        for key, value in inputs.items()
+    }
     wanted, wanted_of_short = model(inputs), model(short)
     for constants in (False, True):
         weights = weights_in("float32", model, constants)
         with weights.scope(), weights.few() if constants else contextlib.nullcontext():
-            graph = tf.function(lambda values: model(values, training=False), autograph=False).get_concrete_function(specs)
+            graph = tf.function(lambda values: model(values, training=False),
+                                autograph=False).get_concrete_function(specs)
         for rows_of_ids, numbers in ((inputs, wanted), (short, wanted_of_short)):
             found = graph(**{key: tf.constant(value) for key, value in rows_of_ids.items()})
             for key, value in numbers.items():
                 real = has_numbers(rows_of_ids, key, value)
-                np.testing.assert_allclose(np.array(found[key])[real], np.array(value)[real], rtol=2e-5, atol=2e-5, err_msg=key)
+                np.testing.assert_allclose(
+                    np.array(found[key])[real],
+                    np.array(value)[real], rtol=2e-5, atol=2e-5, err_msg=key)
         read = {id(variable) for variable in graph.graph.variables}
         assert read <= {id(variable) for variable in weights.variables}
         if constants and not config.bilstm_layers:  # what is left are tables, and heads
             width = config.hidden_size
-            assert not [variable.name for variable in graph.graph.variables if tuple(variable.shape) == (width, 3 * width)]
+            assert not [
+                variable.name for variable in graph.graph.variables if tuple(variable.shape) == (width, 3 * width)
+            ]
     for key, value in model(inputs).items():  # the model is left alone
         np.testing.assert_array_equal(value, wanted[key])
 
@@ -80,10 +97,11 @@ def test_operations_are_few():
     model = Classifier.make(SMALL)
     specs = {key: tf.TensorSpec([None, None], tf.int32, key) for key in ("input_ids", "input_mask", "segment_ids")}
     with weights_in("float32", model).scope():
-        graph = tf.function(lambda values: model(values, training=False), autograph=False).get_concrete_function(specs).graph
+        graph = tf.function(lambda values: model(values, training=False),
+                            autograph=False).get_concrete_function(specs).graph
     kinds = [node.op for node in graph.as_graph_def().node]
-    # A layer: one product for queries, keys and values, one for the heads together, two of the feed-forward network; the last layer has
-    # one more, for its single query. Then pooler and classifier.
+    # A layer: one product for queries, keys and values, one for the heads together, two of the feed-forward network;
+    # the last layer has one more, for its single query. Then pooler and classifier.
     assert kinds.count("MatMul") == 3 * 4 + 1 + 2
     assert kinds.count("Transpose") == 1  # of the classifier's weights
 
@@ -96,11 +114,15 @@ def test_few_tokens_are_computed_in_small_pieces():
     layer = model.transformer_layers[0]
     layer.output_dense.bias.assign(np.arange(384) / 100.0)
     rows = np.random.default_rng(0).normal(size=(16, 384)).astype("float32")
-    graph = tf.function(few_tokens.FewFeedForward(layer, values), autograph=False).get_concrete_function(tf.TensorSpec([None, 384])).graph
+    graph = tf.function(few_tokens.FewFeedForward(layer, values),
+                        autograph=False).get_concrete_function(tf.TensorSpec([None, 384])).graph
     sizes = [node.outputs[0].shape.num_elements() for node in graph.get_operations() if node.type == "Const"]
     assert graph.as_graph_def().node and max(filter(None, sizes)) <= few_tokens.MOST_WEIGHTS
-    np.testing.assert_allclose(few_tokens.FewFeedForward(layer, values)(rows), layer.feed_forward(rows), rtol=1e-5, atol=2e-4)
-    assert [few_tokens._pieces(size, columns) for size, columns in ((147_456, 384), (589_824, 1536), (150_001, 7), (1, 1))] == [1, 4, 7, 1]
+    np.testing.assert_allclose(
+        few_tokens.FewFeedForward(layer, values)(rows), layer.feed_forward(rows), rtol=1e-5, atol=2e-4)
+    assert [
+        few_tokens._pieces(size, columns) for size, columns in ((147_456, 384), (589_824, 1536), (150_001, 7), (1, 1))
+    ] == [1, 4, 7, 1]
 
 
 @pytest.mark.parametrize(("given", "precision", "formats", "size", "expected"), [
@@ -122,7 +144,8 @@ def test_more_constants_than_a_graph_should_hold_are_refused(monkeypatch, tmp_pa
     options = export.ExportOptions(output=str(tmp_path / "m"), constant_weights=True)
     with pytest.raises(ValueError, match="--constant_weights: expected layers of at most"):
         export.export(type("Served", (), {"model": model, "longest": {}, "labels": ()}), None, options)
-    with pytest.raises(ValueError, match="--constant_weights: expected saved_model in --format beside it, got True without"):
+    with pytest.raises(ValueError,
+                       match="--constant_weights: expected saved_model in --format beside it, got True without"):
         export.export(None, None, dataclasses.replace(options, formats=("onnx",)))
     assert not (tmp_path / "m").exists()
 

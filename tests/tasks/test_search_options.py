@@ -15,15 +15,19 @@ from official_bert.training.task import DataFiles, Steps
 WORDS = ("air", "water", "road", "family", "school", "church", "city", "river")
 # Values that a person gives, of all options but those of how a table is read.
 GIVEN = {
-    "loss": ["triplet", "kl", "margin_mse", "contrastive_both", "cosent", "cosine", "pairwise", "pointwise"],
-    "train_on": ["scores", "texts"],
-    "negative_columns": ["[other]", "[other, more]"], "most_negatives": ["1"], "label_column": ["score"], "teacher_columns": ["[scores]"],
-    "score_column": ["score"], "score_range": ["[0, 5]"], "group_size": ["2", "3"], "texts_at_once": ["2"], "temperature": ["0.1"],
-    "margin": ["0.5"], "matryoshka": ["[16, 8]"], "pooling": ["cls"], "normalize": ["true"], "dimensions": ["8"],
-    "vector_layers": ["[{kind: dense, units: 4}]"], "include_prompt": ["false"], "default_prompt": ["'a '"], "query_prompt": ["'the '"],
-    "passage_prompt": ["'a '"], "unknown_ids": ["skip"], "empty_text": ["skip"], "query_penalty": ["0.0"], "passage_penalty": ["0.0"],
-    "penalty_steps": ["5"], "candidates": ["5"], "dropout": ["0.0"], "text_pair_column": ["other"], "max_seq_length": ["8"],
-    "buckets": ["[8, 32]"], "dev_share": ["0.5"], "train_share": ["0.5"], "folds": ["2"]}
+    "loss": ["triplet", "kl", "margin_mse", "contrastive_both", "cosent", "cosine", "pairwise",
+             "pointwise"], "train_on": ["scores",
+                                        "texts"], "negative_columns": ["[other]",
+                                                                       "[other, more]"], "most_negatives": ["1"],
+    "label_column": ["score"], "teacher_columns": ["[scores]"], "score_column": ["score"], "score_range": ["[0, 5]"],
+    "group_size": ["2",
+                   "3"], "texts_at_once": ["2"], "temperature": ["0.1"], "margin": ["0.5"], "matryoshka": ["[16, 8]"],
+    "pooling": ["cls"], "normalize": ["true"], "dimensions": ["8"], "vector_layers": ["[{kind: dense, units: 4}]"],
+    "include_prompt": ["false"], "default_prompt": ["'a '"], "query_prompt": ["'the '"], "passage_prompt": ["'a '"],
+    "unknown_ids": ["skip"], "empty_text": ["skip"], "query_penalty": ["0.0"], "passage_penalty": ["0.0"],
+    "penalty_steps": ["5"], "candidates": ["5"], "dropout": ["0.0"], "text_pair_column": ["other"],
+    "max_seq_length": ["8"], "buckets": ["[8, 32]"], "dev_share": ["0.5"], "train_share": ["0.5"], "folds": ["2"]
+}
 
 
 def loss_of(task, batch):
@@ -37,17 +41,21 @@ def loss_of(task, batch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "options"), [
-    ("retrieval", {"group_size": 4}), ("retrieval", {"loss": "kl", "negative_columns": ["more"], "teacher_columns": ["scores"]}),
-    ("retrieval", {"train_on": "scores", "score_column": "score", "score_range": [0.0, 5.0]}),
-    ("splade", {"group_size": 4}), ("reranking", {"negative_columns": ["other"]})])
+@pytest.mark.parametrize(("task", "options"),
+                         [("retrieval", {"group_size": 4}),
+                          ("retrieval", {"loss": "kl", "negative_columns": ["more"], "teacher_columns": ["scores"]}),
+                          ("retrieval", {"train_on": "scores", "score_column": "score", "score_range": [0.0, 5.0]}),
+                          ("splade", {"group_size": 4}), ("reranking", {"negative_columns": ["other"]})])
 def test_each_pair_of_options_trains_or_is_refused_in_one_line(tmp_path, task, options):
     for part, first in (("train", "the"), ("dev", "her")):
-        rows = [f"{first} {word}\t{word} {first}\t{number % 2}\tno {word}\t[\"more {word}\", \"a\"]\t[3, 1, {number}, 0]"
-                for number, word in enumerate(WORDS)]
+        rows = [
+            f"{first} {word}\t{word} {first}\t{number % 2}\tno {word}\t[\"more {word}\", \"a\"]\t[3, 1, {number}, 0]"
+            for number, word in enumerate(WORDS)
+        ]
         (tmp_path / f"{part}.tsv").write_text("\n".join(["text\ttext_pair\tscore\tother\tmore\tscores", *rows]) + "\n")
-    base = to_dict(make_config(task, options={"max_seq_length": 32, **options}, training={"batch_size": 4, "eval_batch_size": 4},
-                               model={"hidden_dropout_prob": 0.1}))
+    base = to_dict(
+        make_config(task, options={"max_seq_length": 32, **options}, training={"batch_size": 4, "eval_batch_size": 4},
+                    model={"hidden_dropout_prob": 0.1}))
     names = {field.name for field in dataclasses.fields(task_class(task, "task").Options)}
     given = [(name, value) for name, values in GIVEN.items() if name in names for value in values]
     assert names - set(GIVEN) == {"text_column", "file_format", "encoding", "delimiter", "header", "fold", "split_seed"}

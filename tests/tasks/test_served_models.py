@@ -34,16 +34,17 @@ CHOICES = [row | {"choices": ["ran home", "", "borrowed the greenhouse", row["te
 WORDS = ("the", "youngest", "apprentice", "borrowed", "it", "while", "it", "rained", "in", "brno")
 TAGS = {"labels": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"), "doc_stride": 8}
 CASES = {
-    "glue": ({"dataset": "rte", "labels": ["entailment", "not_entailment"]}, PAIRS),
-    "glue regression": ({"dataset": "stsb"}, PAIRS),
-    "classification several": ({"kind": "multi_label", "labels": ["a", "b", "c"]}, TEXTS),
-    "swag": ({}, CHOICES),
-    "squad": ({"doc_stride": 8, "max_query_length": 12, "version_2_with_negative": True, "null_score_diff_threshold": 1.0}, QUESTIONS),
-    "ner": (TAGS, TEXTS),
-    "ner constrained": (TAGS | {"constrain": True}, TEXTS),
-    "ner crf": (TAGS | {"crf": True, "constrain": True}, TEXTS),
+    "glue": ({"dataset": "rte", "labels": ["entailment",
+                                           "not_entailment"]}, PAIRS), "glue regression": ({"dataset": "stsb"}, PAIRS),
+    "classification several": ({"kind": "multi_label",
+                                "labels": ["a", "b", "c"]}, TEXTS), "swag": ({}, CHOICES), "squad": ({
+                                    "doc_stride": 8, "max_query_length": 12, "version_2_with_negative": True,
+                                    "null_score_diff_threshold": 1.0
+                                }, QUESTIONS), "ner": (TAGS, TEXTS),
+    "ner constrained": (TAGS | {"constrain": True}, TEXTS), "ner crf": (TAGS | {"crf": True, "constrain": True}, TEXTS),
     "ner features": (TAGS | {"features": "weighted_sum", "feature_layers": 2, "lstm_size": 8}, TEXTS),
-    "ner features crf": (TAGS | {"features": "concat", "feature_layers": 2, "lstm_size": 8, "crf": True}, TEXTS)}
+    "ner features crf": (TAGS | {"features": "concat", "feature_layers": 2, "lstm_size": 8, "crf": True}, TEXTS)
+}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,8 @@ def make(golden):
     """Returns a case's task and a model whose weights are large enough to make its answers differ."""
     def of(name, **more):
         options, rows = CASES[name]
-        config = Config(task=name.split()[0], model=SMALL, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
+        config = Config(task=name.split()[0], model=SMALL,
+                        tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
                         options={"max_seq_length": 48, **options, **more})
         task = load_task(config)
         keras.utils.set_random_seed(3)
@@ -70,9 +72,12 @@ def make(golden):
 SLOW = ("ner constrained", "ner features crf")
 
 
-@pytest.fixture(scope="module", params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES])
+@pytest.fixture(scope="module",
+                params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES])
 def case(make, request):
-    """Returns a case's task, model and rows, its served model, and the function that answers; traced once for several tests."""
+    """Returns a case's task, model and rows, its served model, and the function that answers; traced once for several
+    tests.
+    """
     task, model, rows = make(request.param)
     served = make_served_model(task, model, ServingOptions())
     with mock.patch.object(bounds, "GROUP_COST", 0):  # so that these few short rows are several groups
@@ -120,7 +125,9 @@ def test_rows_of_ids_have_the_logits_of_the_model_itself_which_computes_padding(
         found = tf.function(served.answer_ids)({name: tf.constant(value) for name, value in inputs.items()})
     real, more = mask.astype(bool), {}
     if isinstance(served, ServedFeatureTagger):  # it tags the first pieces of words alone
-        words = np.array([not piece.startswith("##") and piece not in ("[PAD]", "[CLS]", "[SEP]") for piece in served.tokenizer.vocab])
+        words = np.array([
+            not piece.startswith("##") and piece not in ("[PAD]", "[CLS]", "[SEP]") for piece in served.tokenizer.vocab
+        ])
         real = real & words[inputs["input_ids"]]
         more = {"first_pieces": real.astype(np.int32)}
     wanted = model({**inputs, **more})
@@ -132,7 +139,8 @@ def test_rows_of_ids_have_the_logits_of_the_model_itself_which_computes_padding(
     assert compared
     for name in compared:
         places = real if found[name].shape[:2] == mask.shape else ...
-        np.testing.assert_allclose(found[name].numpy()[places], np.asarray(wanted[name])[places], rtol=1e-5, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(found[name].numpy()[places],
+                                   np.asarray(wanted[name])[places], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 def test_a_row_has_the_same_answer_alone_and_in_any_batch(case):
@@ -184,12 +192,17 @@ def test_an_export_in_a_smaller_precision_answers_nearly_the_same(make, name, pr
     ("squad", {"top_k": 3}, "--top_k: read by fill-mask models and sparse vectors alone, "
      "got a model that gives answer, start, end, score, null_score"),
     ("glue", {"no_answer": True}, "--no_answer: read by question answering alone, got a model that gives label"),
-    ("squad", {"no_answer": False, "null_score_diff_threshold": 2.0}, "--null_score_diff_threshold: expected --no_answer beside it"),
+    ("squad", {"no_answer": False, "null_score_diff_threshold": 2.0
+               }, "--null_score_diff_threshold: expected --no_answer beside it"),
     ("squad", {"null_score_diff_threshold": float("nan")}, "--null_score_diff_threshold: expected a number, got nan"),
-    ("glue", {"pooling": "mean"}, r"--pooling: read by embeddings \(--head=embeddings\) alone, got a model that gives label"),
-    ("glue", {"threshold": 0.0}, "--threshold: read by classifiers of several labels alone, got a model that gives label"),
+    ("glue", {"pooling": "mean"
+              }, r"--pooling: read by embeddings \(--head=embeddings\) alone, got a model that gives label"),
+    ("glue", {"threshold": 0.0
+              }, "--threshold: read by classifiers of several labels alone, got a model that gives label"),
     ("glue regression", {"pretokenized": False}, "--pretokenized: read by taggers alone, got a model that gives score"),
-    ("ner", {"head": "embeddings", "pretokenized": True}, "--pretokenized: read by taggers alone, got a model that gives embedding")])
+    ("ner", {"head": "embeddings", "pretokenized": True
+             }, "--pretokenized: read by taggers alone, got a model that gives embedding")
+])
 def test_an_option_that_the_head_does_not_read_is_refused(make, name, options, told):
     task, model, _ = make(name)
     with pytest.raises(ValueError, match=told):
@@ -218,17 +231,20 @@ def test_an_option_that_the_head_reads_is_used(make):
 ENTITY = {"entities": ["Brno", ""], "types": ["LOC", ""], "starts": [3, 0], "ends": [7, 0], "scores": [0.5, 0.0]}
 
 
-@pytest.mark.parametrize(("kind", "row", "answer", "lines"), [
-    (ServedFillMask, {}, {"tokens": [["a", "b"], ["", ""]], "probabilities": [[0.75, 0.25], [0.0, 0.0]]}, ["0.750  a", "0.250  b"]),
-    (ServedClassifier, {}, {"label": "yes", "probabilities": [0.25, 0.75]}, ["yes  (0.750)"]),
-    (ServedMultiLabel, {}, {"labels": ["a", "c", ""]}, ["a, c"]), (ServedMultiLabel, {}, {"labels": [""]}, ["(none)"]),
-    (ServedRegression, {}, {"score": 2.5}, ["2.5000"]),
-    (ServedChoice, {"choices": ["ran", "sat"]}, {"choice": 1, "probabilities": [0.25, 0.75]}, ["1: sat  (0.750)"]),
-    (ServedSpans, {}, {"answer": "Ada", "start": 2, "end": 5, "score": 1.5}, ["Ada  [2:5]  score 1.50"]),
-    (ServedSpans, {}, {"answer": "", "start": 0, "end": 0, "score": 1.5}, ["(no answer)  [0:0]  score 1.50"]),
-    (ServedTagger, {}, ENTITY, ["LOC  Brno  [3:7]  (0.500)"]),
-    (ServedTagger, {}, {name: [] for name in ENTITY}, ["(no entity)"]),
-    (ServedEmbeddings, {}, {"embedding": [0.5, -1.0]}, ["0.5000 -1.0000"])])
+@pytest.mark.parametrize(
+    ("kind", "row", "answer", "lines"),
+    [(ServedFillMask, {}, {"tokens": [["a", "b"], ["", ""]], "probabilities": [[0.75, 0.25], [0.0, 0.0]]
+                           }, ["0.750  a", "0.250  b"]),
+     (ServedClassifier, {}, {"label": "yes", "probabilities": [0.25, 0.75]}, ["yes  (0.750)"]),
+     (ServedMultiLabel, {}, {"labels": ["a", "c", ""]}, ["a, c"]), (ServedMultiLabel, {}, {"labels": [""]}, ["(none)"]),
+     (ServedRegression, {}, {"score": 2.5}, ["2.5000"]),
+     (ServedChoice, {"choices": ["ran", "sat"]}, {"choice": 1, "probabilities": [0.25, 0.75]}, ["1: sat  (0.750)"]),
+     (ServedSpans, {}, {"answer": "Ada", "start": 2, "end": 5, "score": 1.5}, ["Ada  [2:5]  score 1.50"]),
+     (ServedSpans, {}, {"answer": "", "start": 0, "end": 0, "score": 1.5}, ["(no answer)  [0:0]  score 1.50"]),
+     (ServedTagger, {}, ENTITY, ["LOC  Brno  [3:7]  (0.500)"]),
+     (ServedTagger, {}, {name: []
+                         for name in ENTITY}, ["(no entity)"]),
+     (ServedEmbeddings, {}, {"embedding": [0.5, -1.0]}, ["0.5000 -1.0000"])])
 def test_an_answer_reads_as_lines(kind, row, answer, lines):
     assert kind.describe(row, answer) == [f"  {line}" for line in lines]
 
@@ -269,8 +285,11 @@ def test_embeddings_are_rows_of_the_encoder(golden, tmp_path, make, pooling):
     plain = make_encoder(SMALL)
     plain.set_weights(model.encoder.get_weights())
     for row, answer in zip(rows, found):
-        ids = [task.tokenizer.special_id("[CLS]"), *task.tokenizer.convert_tokens_to_ids(task.tokenizer.tokenize(row["text"])),
-               task.tokenizer.special_id("[SEP]")]
+        ids = [
+            task.tokenizer.special_id("[CLS]"),
+            *task.tokenizer.convert_tokens_to_ids(task.tokenizer.tokenize(row["text"])),
+            task.tokenizer.special_id("[SEP]")
+        ]
         inputs = {"input_ids": np.array([ids], np.int32), "input_mask": np.ones((1, len(ids)), np.int32),
                   "segment_ids": np.zeros((1, len(ids)), np.int32)}
         last = np.asarray(plain(inputs, training=False)["sequence_output"])[0]
@@ -293,10 +312,12 @@ def test_an_exported_model_knows_how_its_answers_read_by_the_task_in_its_assets(
     served = make_served_model(task, model, ServingOptions(max_windows=2))
     export.export(served, task.config, export.ExportOptions(output=folder, batch_sizes=()))
     predictor = Predictor(folder)
-    with pytest.raises(ValueError, match=r"tags/text/1: text: expected 0 to 2 windows of 48 tokens over a text, got 21$"):
+    with pytest.raises(ValueError,
+                       match=r"tags/text/1: text: expected 0 to 2 windows of 48 tokens over a text, got 21$"):
         predictor("the " * 200)
     assert predictor.describe is ServedTagger.describe
-    assert tuple(predictor.answer([{"text": "a"}])[0]) == predictor.outputs == ServedTagger.outputs  # in order, as from a run
+    # in order, as from a run
+    assert tuple(predictor.answer([{"text": "a"}])[0]) == predictor.outputs == ServedTagger.outputs
     written = (assets / "config.yaml").read_text()
     for task_name in ("squad", "not_here.tags"):  # whose answers have other names; that cannot be imported
         (assets / "config.yaml").write_text(written.replace("task: ner", f"task: {task_name}"))
@@ -304,7 +325,11 @@ def test_an_exported_model_knows_how_its_answers_read_by_the_task_in_its_assets(
         assert other.describe is ServedModel.describe and sorted(other.outputs) == sorted(ServedTagger.outputs)
     (assets / "config.yaml").unlink()
     assert Predictor(folder).describe is ServedModel.describe
-    with pytest.raises(ValueError, match="--pretokenized: read by taggers alone, got .*tags, an exported model, which answers as it was"):
+    with pytest.raises(
+            ValueError,
+            match="--pretokenized: read by taggers alone, got .*tags, an exported model, which answers as it was"):
         Predictor(folder, ServingOptions(pretokenized=True))
-    with pytest.raises(ValueError, match=r"expected a model that takes text .* got one of \['input_ids', 'input_mask', 'segment_ids'\]"):
+    with pytest.raises(
+            ValueError,
+            match=r"expected a model that takes text .* got one of \['input_ids', 'input_mask', 'segment_ids'\]"):
         Predictor(f"{folder}/ids/1")

@@ -86,8 +86,8 @@ def test_bytes_are_split_as_2018_reads_lines(tokenizers, name, text):
 
 def test_words_of_200_characters_are_split_and_longer_ones_unknown(tokenizers):
     fast = tokenizers["uncased"]
-    for word in ("t" * 200, "t" * 201, "ö" * 200, "Ö" * 201, "t\u0301" * 200, "t\u0301" * 201, "中" * 300, "\u1fef" * 300,
-                 "가" * 67, "가" * 66, "Σ" + "t" * 199, "Σ" + "t" * 200, "t" * 100_000 + " the"):
+    for word in ("t" * 200, "t" * 201, "ö" * 200, "Ö" * 201, "t\u0301" * 200, "t\u0301" * 201, "中" * 300,
+                 "\u1fef" * 300, "가" * 67, "가" * 66, "Σ" + "t" * 199, "Σ" + "t" * 200, "t" * 100_000 + " the"):
         assert_equal(fast, [f"a {word} the"])
 
 
@@ -137,5 +137,6 @@ def test_a_pickled_tokenizer_gives_the_same(tokenizers):
 
 
 def test_the_plain_tokenizer_needs_no_numba(root):
-    code = "import sys, official_bert.text.tokenization; sys.exit('numba' in sys.modules or 'tensorflow' in sys.modules)"
+    code = ("import sys, official_bert.text.tokenization; sys.exit('numba' in sys.modules or 'tensorflow' in "
+            "sys.modules)")
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)

@@ -85,7 +85,8 @@ TEXTS = st.text(st.one_of(
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(texts=st.lists(TEXTS, min_size=1, max_size=6))
 @example(texts=["A b,", "é", "the\tthe", "\x7fthe", "", "Α", "a"])
-@example(texts=["e\u0301", "\u0301\u0323", "ΑΣ", "Σ", "ΑΣ\u0301\u00adα ΑΣ\u0301\u00ad", "\U0001d158\U0001d16d\U0001d165a"])
+@example(
+    texts=["e\u0301", "\u0301\u0323", "ΑΣ", "Σ", "ΑΣ\u0301\u00adα ΑΣ\u0301\u00ad", "\U0001d158\U0001d16d\U0001d165a"])
 @pytest.mark.parametrize("name", ["uncased", "cased"])
 def test_any_texts_give_the_tokens_and_offsets_of_the_plain_tokenizer(pairs, name, texts):
     pair = pairs[name]
@@ -97,20 +98,27 @@ def test_any_texts_give_the_tokens_and_offsets_of_the_plain_tokenizer(pairs, nam
         [basic.tokenize(text) for text in texts]
 
 
-# Ranges that trip tokenizers: marks of every class, Hangul as syllables and as letters, ideographs and their compatibility
-# forms, joiners, variation selectors, tags, direction marks, sigmas, letters that become several, ends of planes, what lies beside
-# surrogates, unassigned and private codes.
-ADVERSARIAL = [list(map(chr, codes)) for codes in (
-    range(0x20, 0x7F), range(0xA0, 0x250), range(0x300, 0x370), range(0x300, 0x370), range(0x591, 0x5C8), range(0x610, 0x65F),
-    range(0x900, 0x9FF), range(0xE30, 0xE50), range(0xEB0, 0xED0), range(0xF70, 0xF88), range(0x1100, 0x1200), range(0x1AB0, 0x1ACF),
-    range(0x1DC0, 0x1E00), range(0x1E00, 0x2000), range(0x2000, 0x2070), range(0x20D0, 0x20F1), range(0x2F00, 0x2FD6),
-    (0x302A, 0x302B, 0x302C, 0x302D, 0x302E, 0x302F, 0x3099, 0x309A), range(0x3040, 0x3100), range(0x3400, 0x3410), range(0x4E00, 0x4E10),
-    range(0xAC00, 0xD7A4, 97), range(0xD7B0, 0xD800), range(0xE000, 0xE004), range(0xF900, 0xFB00), range(0xFB00, 0xFB50),
-    range(0xFE00, 0xFE70), range(0xFEFF, 0x10000), range(0x10400, 0x10450), range(0x110B0, 0x110BB), range(0x11130, 0x11135),
-    range(0x16AF0, 0x16AF6), range(0x1BC98, 0x1BCA4), range(0x1D15E, 0x1D1AE), range(0x1E000, 0x1E02B), range(0x1E8D0, 0x1E8D7),
-    range(0x1E944, 0x1E94B), range(0x1F1E6, 0x1F3FF), range(0x2F800, 0x2FA1E), (0x1FFFE, 0x1FFFF, 0x20000, 0x2A6DF, 0x2A6E0, 0x10FFFF),
-    range(0xE0000, 0xE0200), map(ord, "ΣςσΑαǅᾼİıßﬁŉΐ\u0345\u0344\u0307\u00ad\u200b\u200c\u200d\ufeff\ufffd\x00\x1f\x7f\x85\u180e\u061c"),
-    map(ord, " \t\n\r\u2028\u2029\u1680\u3000\u205f"), map(ord, "aAéÅeEoO0.,!-'"))]
+# Ranges that trip tokenizers: marks of every class, Hangul as syllables and as letters, ideographs and their
+# compatibility forms, joiners, variation selectors, tags, direction marks, sigmas, letters that become several, ends of
+# planes, what lies beside surrogates, unassigned and private codes.
+ADVERSARIAL = [
+    list(map(chr, codes)) for codes in (
+        range(0x20, 0x7F), range(0xA0, 0x250), range(0x300, 0x370), range(0x300, 0x370), range(0x591, 0x5C8),
+        range(0x610, 0x65F), range(0x900, 0x9FF), range(0xE30, 0xE50), range(0xEB0, 0xED0), range(0xF70, 0xF88),
+        range(0x1100, 0x1200), range(0x1AB0, 0x1ACF), range(0x1DC0, 0x1E00), range(0x1E00, 0x2000),
+        range(0x2000, 0x2070), range(0x20D0, 0x20F1),
+        range(0x2F00, 0x2FD6), (0x302A, 0x302B, 0x302C, 0x302D, 0x302E, 0x302F, 0x3099,
+                                0x309A), range(0x3040, 0x3100), range(0x3400, 0x3410),
+        range(0x4E00, 0x4E10), range(0xAC00, 0xD7A4, 97), range(0xD7B0, 0xD800), range(0xE000, 0xE004),
+        range(0xF900, 0xFB00), range(0xFB00, 0xFB50), range(0xFE00, 0xFE70), range(0xFEFF, 0x10000),
+        range(0x10400, 0x10450), range(0x110B0, 0x110BB), range(0x11130, 0x11135), range(0x16AF0, 0x16AF6),
+        range(0x1BC98, 0x1BCA4), range(0x1D15E, 0x1D1AE), range(0x1E000, 0x1E02B), range(0x1E8D0, 0x1E8D7),
+        range(0x1E944, 0x1E94B), range(0x1F1E6, 0x1F3FF), range(0x2F800, 0x2FA1E),
+        (0x1FFFE, 0x1FFFF, 0x20000, 0x2A6DF, 0x2A6E0,
+         0x10FFFF), range(0xE0000, 0xE0200),
+        map(ord, "ΣςσΑαǅᾼİıßﬁŉΐ\u0345\u0344\u0307\u00ad\u200b\u200c\u200d\ufeff\ufffd\x00\x1f\x7f\x85\u180e\u061c"),
+        map(ord, " \t\n\r\u2028\u2029\u1680\u3000\u205f"), map(ord, "aAéÅeEoO0.,!-'"))
+]
 
 
 def adversarial_texts(seed, count):
@@ -126,13 +134,18 @@ def differing(pair, texts, at_once=1000):
     found = []
     for first in range(0, len(texts), at_once):
         part = texts[first:first + at_once]
-        found += [text for text, row in zip(part, pair.graph_offsets(part)) if row != pair.plain.tokenize_with_offsets(text)]
+        found += [
+            text for text, row in zip(part, pair.graph_offsets(part)) if row != pair.plain.tokenize_with_offsets(text)
+        ]
     return found
 
 
 @pytest.mark.parametrize("name", ["uncased", "cased"])
 def test_no_adversarial_text_differs(pairs, name):
-    texts = [*adversarial_texts(1, 2000), "a\u302e\u0335", "ab\u302e\u0335c", "\u302e\u0335", "a\u302e\u0335\u302f b\u302e\u0335"]
+    texts = [
+        *adversarial_texts(1, 2000), "a\u302e\u0335", "ab\u302e\u0335c", "\u302e\u0335",
+        "a\u302e\u0335\u302f b\u302e\u0335"
+    ]
     assert differing(pairs[name], texts) == []
 
 
@@ -143,7 +156,8 @@ def test_none_of_100_000_adversarial_texts_differs(pairs, name):
 
 
 def test_an_accent_that_ends_behind_a_mark_that_was_moved_counts_to_its_letter(pairs):
-    # U+302E is no accent to 2018's tokenizer (Mc) but canonical ordering puts it behind U+0335, which is one and is deleted.
+    # U+302E is no accent to 2018's tokenizer (Mc) but canonical ordering puts it behind U+0335, which is one and is
+    # deleted.
     assert pairs["uncased"].graph_offsets(["a\u302e\u0335"]) == [[("[UNK]", 0, 3)]]
 
 

@@ -41,14 +41,17 @@ TEXTS = st.text(st.one_of(
     st.sampled_from("가각\u1100\u1161中\uf900\U0002f800にガ\u093f\u0947ไ")))
 
 
-# 2018: "anything in the CJK Unicode block", so places without a character too; the blocks of Unicode 8 that have such places.
-CJK_BLOCKS = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2CEAF), (0x2F800, 0x2FA1F))
+# 2018: "anything in the CJK Unicode block", so places without a character too; the blocks of Unicode 8 that have such
+# places.
+CJK_BLOCKS = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2CEAF), (0x2F800,
+                                                                                                             0x2FA1F))
 
 
 def is_ideograph(char: str) -> bool:
     """Whether 2018 takes a character for a word of its own: by its name or, where none is assigned, by its block."""
     if name := unicodedata.name(char, ""):
-        return name.startswith("CJK ") and "IDEOGRAPH" in name and not 0x2CEB0 <= ord(char) < 0x2F800 and ord(char) < 0x30000
+        return name.startswith("CJK ") and "IDEOGRAPH" in name and not 0x2CEB0 <= ord(char) < 0x2F800 and ord(
+            char) < 0x30000
     return any(first <= ord(char) <= last for first, last in CJK_BLOCKS)
 
 

@@ -47,14 +47,18 @@ def test_only_the_rarest_words_are_forgotten():
 
 
 def test_memory_is_bounded_over_all_languages_and_what_is_forgotten_is_counted():
-    counts = {"a": collections.Counter(dict.fromkeys(map(str, range(90)), 1) | {"x": 7}), "b": collections.Counter(y=1, z=2)}
+    counts = {
+        "a": collections.Counter(dict.fromkeys(map(str, range(90)), 1) | {"x": 7}), "b": collections.Counter(y=1, z=2)
+    }
     assert vocab_learning.forget_rare_words(counts, most=9) == 90
     assert counts == {"a": {"x": 7}, "b": {"y": 1, "z": 2}}
 
 
 def test_characters_cover_the_wanted_share_of_words():
     counts = {"aa": 900, "ab": 95, "c": 4, "d": 1}  # frequencies: a 1895, b 95, c 4, d 1
-    for coverage, characters in ((0.9, ["a"]), (0.91, ["a", "b"]), (0.995, ["a", "b"]), (0.999, ["a", "b", "c"]), (1.0, [*"abcd"])):
+    for coverage, characters in ((0.9, ["a"]), (0.91, ["a", "b"]), (0.995, ["a",
+                                                                            "b"]), (0.999, ["a", "b",
+                                                                                            "c"]), (1.0, [*"abcd"])):
         assert vocab_learning.choose_characters(counts, coverage) == characters
     assert vocab_learning.choose_characters(counts, 1.0, most=2) == ["a", "b"]
     assert vocab_learning.unspelled_words(counts | {"a" * 201: 3}, ["a", "b"]) == {"c": 4, "a" * 201: 3, "d": 1}
@@ -126,7 +130,8 @@ def test_the_command_tells_a_mistake_in_one_line(root, golden, tmp_path):
 
 
 def test_characters_that_lower_casing_deletes_are_counted():
-    lines = ["Café x", "ที่นี่", "a\u200db"]  # the Thai word has 2 letters with 2 signs above each, the last line a joiner
+    # the Thai word has 2 letters with 2 signs above each, the last line a joiner
+    lines = ["Café x", "ที่นี่", "a\u200db"]
     counts = vocab_learning.count_characters(lines)
     assert counts == {"kept": 5 + 2 + 2, vocab_learning.DELETED[0]: 4, vocab_learning.DELETED[1]: 1}
     assert vocab_learning.count_characters(lines, do_lower_case=False)["kept"] == 5 + 6 + 2
@@ -134,8 +139,8 @@ def test_characters_that_lower_casing_deletes_are_counted():
 
 def test_the_command_accounts_for_words_and_warns_of_stripped_vowels(root, tmp_path):
     (tmp_path / "th.txt").write_text("ที่นี่ เมืองนี้ตั้งอยู่ทางฝั่งเหนือ\n" * 50 + "ฬ\n")
-    done = build(root, f"--input_file={tmp_path}/th.txt", "--vocab_size=200", f"--output_file={tmp_path}/v.txt", "--num_unused=0",
-                 "--num_workers=1", "--character_coverage=0.98", f"--report_file={tmp_path}/r.json")
+    done = build(root, f"--input_file={tmp_path}/th.txt", "--vocab_size=200", f"--output_file={tmp_path}/v.txt",
+                 "--num_unused=0", "--num_workers=1", "--character_coverage=0.98", f"--report_file={tmp_path}/r.json")
     assert done.returncode == 0, done.stderr
     assert "warning: " in done.stderr and "accents and vowel signs that lower-casing deletes" in done.stderr
     report = json.loads((tmp_path / "r.json").read_text())
@@ -146,8 +151,10 @@ def test_the_command_accounts_for_words_and_warns_of_stripped_vowels(root, tmp_p
 
 
 def test_accents_that_are_characters_of_their_own_are_deleted(tmp_path):
-    text = "Se\u00f1ora e\u0301, \u0e17\u0e35\u0e48\u0e19\u0e35\u0e48 \u0939\u093f\u0928\u094d\u0926\u0940\u200b \U0001d165 \u4e2d\u6587\n"
+    text = ("Se\u00f1ora e\u0301, \u0e17\u0e35\u0e48\u0e19\u0e35\u0e48 \u0939\u093f\u0928\u094d\u0926\u0940\u200b "
+            "\U0001d165 \u4e2d\u6587\n")
     marks = sum(unicodedata.category(char) == "Mn" for char in text)  # one, four, one
     (tmp_path / "a").write_text(text, encoding="utf-8")
-    assert marks == 6 and vocab_learning.deleted_share([str(tmp_path / "a")]) == pytest.approx(6 / len("".join(text.split())))
+    assert marks == 6 and vocab_learning.deleted_share([str(tmp_path / "a")]) == pytest.approx(
+        6 / len("".join(text.split())))
     assert vocab_learning.deleted_share([]) == 0.0

@@ -15,7 +15,8 @@ def write(path, text):
 def test_the_published_forms_are_read(tmp_path):
     glove = write(tmp_path / "glove.txt", "the 0.5 -1e-2\n. . . 1 2\nThe 3 4\n\u00a0 5 6\nnew york 7 8 \n")
     found = read_vectors(glove, {"the", "new york", ". . .", "absent"})
-    assert {word: vector.tolist() for word, vector in found.items()} == {"the": [0.5, -0.01], ". . .": [1.0, 2.0], "new york": [7.0, 8.0]}
+    assert {word: vector.tolist()
+            for word, vector in found.items()} == {"the": [0.5, -0.01], ". . .": [1.0, 2.0], "new york": [7.0, 8.0]}
     word2vec = write(tmp_path / "word2vec.txt", "2 3\nThe\t1\t2\t3\nthe 4 5 6\n")
     assert read_vectors(word2vec, {"the"}, lower=True)["the"].tolist() == [1.0, 2.0, 3.0]
     assert read_vectors(word2vec, {"the"})["the"].tolist() == [4.0, 5.0, 6.0]

@@ -1,4 +1,6 @@
-"""The command: a refused option; stopped in the middle it keeps nothing, leaves nothing, and the same command then gives the same file."""
+"""The command: a refused option; stopped in the middle it keeps nothing, leaves nothing, and the same command then
+gives the same file.
+"""
 
 import gzip
 import signal
@@ -12,7 +14,8 @@ from commands import run_here
 
 def test_a_smoothing_of_one_language_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("some words\n")
-    done = run_here("tools/build_vocab.py", f"--input_file={tmp_path}/a.txt", f"--output_file={tmp_path}/v.txt", "--smoothing=0.5")
+    done = run_here("tools/build_vocab.py", f"--input_file={tmp_path}/a.txt", f"--output_file={tmp_path}/v.txt",
+                    "--smoothing=0.5")
     assert done.returncode == 1 and "--smoothing: expected several languages in --input_file beside it" in done.stderr
 
 
@@ -20,7 +23,8 @@ def test_a_smoothing_of_one_language_is_refused(tmp_path):
 def test_a_cut_off_file_is_named(tmp_path, cut):
     text = "".join(f"word{number * 7919 % 1009}\n" for number in range(300)).encode()
     (tmp_path / "a.gz").write_bytes(gzip.compress(text)[cut])
-    done = run_here("tools/build_vocab.py", f"--input_file={tmp_path}/a.gz", f"--output_file={tmp_path}/v.txt", "--num_workers=1")
+    done = run_here("tools/build_vocab.py", f"--input_file={tmp_path}/a.gz", f"--output_file={tmp_path}/v.txt",
+                    "--num_workers=1")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "the compressed file is damaged or cut off here" in done.stderr
 
@@ -48,11 +52,16 @@ def test_a_stopped_run_leaves_nothing_and_can_be_repeated(root, tmp_path, number
 
 def test_a_vocabulary_without_room_for_words_names_the_number_to_change(tmp_path):
     (tmp_path / "a.txt").write_text("some words\n")
-    arguments = ("tools/build_vocab.py", f"--input_file={tmp_path}/a.txt", f"--output_file={tmp_path}/v.txt", "--num_workers=1")
+    arguments = ("tools/build_vocab.py", f"--input_file={tmp_path}/a.txt", f"--output_file={tmp_path}/v.txt",
+                 "--num_workers=1")
     done = run_here(*arguments, "--vocab_size=20")
     assert done.returncode == 1 and done.stderr.endswith(
-        "error: --vocab_size: expected more than the 104 entries of 5 special tokens and 99 [unusedN] slots, got 20; for a small "
+        "error: --vocab_size: expected more than the 104 entries of 5 special tokens and 99 [unusedN] slots, got 20; "
+        "for a small "
         "vocabulary give fewer slots (--num_unused=0)\n")
     done = run_here(*arguments, "--vocab_size=105")
-    assert done.returncode == 1 and "give a larger size (--vocab_size), fewer [unusedN] slots (--num_unused) or fewer" in done.stderr
+    assert (
+        done.returncode == 1
+        and "give a larger size (--vocab_size), fewer [unusedN] slots (--num_unused) or fewer" in done.stderr
+    )
     assert run_here(*arguments, "--vocab_size=30", "--num_unused=0", "--min_frequency=1").returncode == 0

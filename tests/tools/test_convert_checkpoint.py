@@ -76,7 +76,9 @@ def test_case_is_told_from_the_vocabulary(convert, google, golden, tmp_path):
         return json.loads((tmp_path / name / "tokenizer_config.json").read_text())
     convert(to="hugging_face", input=google, output=tmp_path / "uncased")
     assert config("uncased")["do_lower_case"] is True
-    with pytest.raises(ValueError, match=r"vocab_cased.txt:\d+: expected '\[', as in the vocabulary of TF 1 checkpoint .*, got 'A'"):
+    with pytest.raises(
+            ValueError,
+            match=r"vocab_cased.txt:\d+: expected '\[', as in the vocabulary of TF 1 checkpoint .*, got 'A'"):
         convert(to="hugging_face", input=google, output=tmp_path / "other", vocab_file=golden / "vocab_cased.txt")
     bare = shutil.copytree(google, tmp_path / "bare", ignore=shutil.ignore_patterns("vocab.txt"))
     convert(to="hugging_face", input=bare, output=tmp_path / "cased", vocab_file=golden / "vocab_cased.txt")
@@ -103,7 +105,8 @@ def test_notes_do_not_contradict_the_configuration_that_is_given(tool, google, t
     given.write_text(json.dumps({"hidden_size": 16, "num_attention_heads": 2, "hidden_act": "gelu"}))
     for more, said in (([], 1), ([f"--bert_config_file={given}"], 0)):
         flags.FLAGS.unparse_flags()
-        flags.FLAGS(["convert_checkpoint.py", "--to=ours", f"--input={tmp_path}/theirs", f"--output={tmp_path}/out", *more])
+        flags.FLAGS(
+            ["convert_checkpoint.py", "--to=ours", f"--input={tmp_path}/theirs", f"--output={tmp_path}/out", *more])
         settings = tool.from_flags(tool.Settings, flags.FLAGS)
         assert sum("erf form" in note for note in tool.read_source(formats, settings, "").notes) == said
 
@@ -129,7 +132,8 @@ def test_weights_are_left_behind_only_where_told(convert, google, tmp_path):
 
 @pytest.mark.usefixtures("uncompared")
 def test_thresholds_that_a_format_cannot_hold_are_told(convert, tmp_path):
-    stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label", threshold=[0.9, 0.2, 0.4])
+    stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label",
+                                 threshold=[0.9, 0.2, 0.4])
     formats.write(stored, "ours", str(tmp_path / "run"))
     said = convert(to="hugging_face", input=tmp_path / "run", output=tmp_path / "there")
     assert "left out, for this format has no place for the threshold of the labels: [0.9, 0.2, 0.4]" in said
@@ -144,7 +148,8 @@ def test_the_sentence_task_stays_with_our_checkpoints_and_others_say_that_they_c
     found = run_config.checkpoint_values(str(tmp_path / "again"), pretraining=True).values
     assert found["options"] == {"sentence_task": "sop"}
     told = []
-    assert run_config.with_objective_of(Config(), str(tmp_path / "again"), told.append).options == {"sentence_task": "sop"}
+    assert run_config.with_objective_of(Config(), str(tmp_path / "again"),
+                                        told.append).options == {"sentence_task": "sop"}
     assert told[0].endswith("its sentence task, sop, is evaluated")
     said = convert(to="hugging_face", input=tmp_path / "run", output=tmp_path / "there")
     assert "left out, for this format has no place for the sentence task: sop" in said
@@ -152,20 +157,26 @@ def test_the_sentence_task_stays_with_our_checkpoints_and_others_say_that_they_c
 
 @pytest.mark.usefixtures("uncompared")
 def test_casing_and_kind_that_tf1_cannot_hold_are_told(convert, tmp_path):
-    stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label")  # cased, without capitals
+    # cased, without capitals
+    stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label")
     formats.write(stored, "hugging_face", str(tmp_path / "theirs"))
     said = convert(to="tf1", input=tmp_path / "theirs", output=tmp_path / "there")
-    assert "no place for the kind of answer: several labels" in said and "no place for the casing: not lower-cased" in said
+    assert (
+        "no place for the kind of answer: several labels" in said and "no place for the casing: not lower-cased" in said
+    )
     said = convert(to="tf1", input=tmp_path / "theirs", output=tmp_path / "toy_cased_L-2")
     assert "no place for the kind" in said and "for the casing" not in said
     with pytest.raises(ValueError, match="--labels: expected 3 different names, .*, got a, , b"):
         convert(to="ours", input=tmp_path / "theirs", output=tmp_path / "named", labels="a,,b")
 
 
-@pytest.mark.parametrize(("lower_case", "name"), [(False, "chinese_L-12_H-768_A-12"), (False, "toy_uncased"), (True, "toy_cased")])
+@pytest.mark.parametrize(("lower_case", "name"), [(False, "chinese_L-12_H-768_A-12"), (False, "toy_uncased"),
+                                                  (True, "toy_cased")])
 def test_a_name_that_tells_another_casing_is_refused(convert, tmp_path, lower_case, name):
-    formats.write(dataclasses.replace(stored_small("classifier"), do_lower_case=lower_case), "hugging_face", str(tmp_path / "theirs"))
-    with pytest.raises(ValueError, match=f"{name}: its name or the vocabulary says that text is .*lower-cased, which TF 1"):
+    formats.write(dataclasses.replace(stored_small("classifier"), do_lower_case=lower_case), "hugging_face",
+                  str(tmp_path / "theirs"))
+    with pytest.raises(ValueError,
+                       match=f"{name}: its name or the vocabulary says that text is .*lower-cased, which TF 1"):
         convert(to="tf1", input=tmp_path / "theirs", output=tmp_path / name)
     assert os.listdir(tmp_path) == ["theirs"]
 
@@ -178,7 +189,8 @@ def test_a_preset_is_found_by_its_file(convert, tmp_path):
 
 @pytest.mark.usefixtures("uncompared")
 def test_options_of_a_run_that_change_its_answers_are_told(convert, tmp_path):
-    formats.write(dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c")), "ours", str(tmp_path / "run"))
+    formats.write(dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c")), "ours",
+                  str(tmp_path / "run"))
     path, options = tmp_path / "run/config.yaml", {"truncate": "windows", "doc_stride": 4, "max_seq_length": 8}
     config = load_config(str(path))
     save_config(dataclasses.replace(config, options=config.options | options), str(path))
@@ -204,7 +216,8 @@ def test_how_a_run_decodes_its_tags_is_told(convert, tmp_path, form, labels, opt
     formats.write(dataclasses.replace(stored_small("tagger"), labels=labels), "ours", str(tmp_path / "run"))
     with_options(tmp_path / "run", **options)
     said = convert(to=form, input=tmp_path / "run", output=tmp_path / "there")
-    assert (f"options of the run that change its answers: {told}\n" in said) if told else "options of the run" not in said
+    assert (f"options of the run that change its answers: {told}\n"
+            in said) if told else "options of the run" not in said
 
 
 @pytest.mark.usefixtures("uncompared")
@@ -218,12 +231,14 @@ def test_what_was_tuned_beside_the_converted_weights_is_told(convert, tmp_path, 
     (tmp_path / "run/best/tuned.json").write_text('{"steps": {"1": {"null_score_diff_threshold": -1.5}}}')
     said = convert(to=form, input=tmp_path / "run/best", output=tmp_path / "there")
     assert "version_2_with_negative: True, null_score_diff_threshold: -1.5\n" in said
-    assert "null_score" not in convert(to=form, input=tmp_path / "run", output=tmp_path / "last")  # whose weights these are not
+    # whose weights these are not
+    assert "null_score" not in convert(to=form, input=tmp_path / "run", output=tmp_path / "last")
 
 
 @pytest.mark.usefixtures("uncompared")
 def test_tuned_thresholds_of_labels_are_told(convert, tmp_path):
-    stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label", threshold="tuned_per_label")
+    stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label",
+                                 threshold="tuned_per_label")
     formats.write(stored, "ours", str(tmp_path / "run"))
     (tmp_path / "run/tuned.json").write_text('{"steps": {"1": {"threshold": [0.3, 0.5, 0.6]}}}')
     said = convert(to="hugging_face", input=tmp_path / "run", output=tmp_path / "there")
@@ -264,7 +279,8 @@ def test_spare_rows_are_converted_with_a_vocabulary_of_fewer_entries(convert, go
     vocab = google / "vocab.txt"
     vocab.write_text("".join(vocab.read_text(encoding="utf-8").splitlines(keepends=True)[:-8]), encoding="utf-8")
     for name in ("hugging_face", "keras_hub", "ours", "tf1"):
-        assert "8 spare rows of word embeddings are converted too" in convert(to=name, input=google, output=tmp_path / name)
+        assert "8 spare rows of word embeddings are converted too" in convert(to=name, input=google,
+                                                                              output=tmp_path / name)
         again = formats.read(str(tmp_path / name))
         assert len(again.weights["embeddings/word_embeddings"]) == 3000 and len(again.vocab) == 2992, name
 
@@ -272,6 +288,7 @@ def test_spare_rows_are_converted_with_a_vocabulary_of_fewer_entries(convert, go
 def test_a_mistake_is_one_line_and_a_bad_status(golden, tmp_path):
     shutil.copy(golden / "tf1_bert/bert_model.ckpt.index", tmp_path)
     shutil.copy(golden / "tf1_bert/bert_model.ckpt.data-00000-of-00001", tmp_path)
-    done = run_here("tools/convert_checkpoint.py", "--to=hugging_face", f"--input={tmp_path}", f"--output={tmp_path}/out")
+    done = run_here("tools/convert_checkpoint.py", "--to=hugging_face", f"--input={tmp_path}",
+                    f"--output={tmp_path}/out")
     assert done.returncode == 1 and "expected a bert_config.json beside it" in done.stderr
     assert done.stderr.count("\n") == 1 and not (tmp_path / "out").exists()

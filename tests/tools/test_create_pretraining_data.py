@@ -110,7 +110,8 @@ def test_a_kept_store_gives_the_same_bytes_and_is_not_tokenized_again(create, as
     ("dupe_factor: expected at least 1", ["--dupe_factor=0"]),
     ("expected different names", ["--output_file=a,a"]),
     ("--num_workers", ["--num_workers=0"]),
-    ("--masked_lm_prob: expected another --masking than dynamic beside it", ["--masking=dynamic", "--masked_lm_prob=0.2"]),
+    ("--masked_lm_prob: expected another --masking than dynamic beside it",
+     ["--masking=dynamic", "--masked_lm_prob=0.2"]),
     ("--max_predictions_per_seq: expected another --masking", ["--masking=dynamic", "--max_predictions_per_seq=9"]),
     ("--span_p: expected --masking=span beside it", ["--span_p=0.3"]),
     ("--span_longest: expected --masking=span beside it", ["--masking=whole_word", "--span_longest=3"]),
@@ -130,7 +131,8 @@ def test_a_kept_store_gives_the_same_bytes_and_is_not_tokenized_again(create, as
     ("golden: expected a token store or an empty folder", [f"--token_store={GOLDEN}"]),
     ("text_a.txt: expected a folder for the token store", [f"--token_store={GOLDEN / 'text_a.txt'}"]),
     ("make 1 together", ["--mask_rate=0.9"]),
-    ("vocab_cased.txt: more than 1 % of its entries have capital letters", [f"--vocab_file={GOLDEN / 'vocab_cased.txt'}"]),
+    ("vocab_cased.txt: more than 1 % of its entries have capital letters",
+     [f"--vocab_file={GOLDEN / 'vocab_cased.txt'}"]),
 ])
 def test_flags_that_cannot_be_used_are_refused(assert_refused, tmp_path, message, changes):
     assert_refused(message, *small(tmp_path, *changes))
@@ -166,8 +168,10 @@ def test_more_predictions_than_a_row_has_room_for_are_a_warning(create, tmp_path
     create(*small(tmp_path, "--masking=dynamic"))
     assert "are predicted" not in capsys.readouterr().err
     create(*small(tmp_path, "--max_predictions_per_seq=10", "--masked_lm_prob=0.5"))
-    assert ("warning: at most max_predictions_per_seq 10 of 64 tokens are predicted, 15.6%, although the share to predict is 50.0%\n"
-            in capsys.readouterr().err)
+    assert (
+        "warning: at most max_predictions_per_seq 10 of 64 tokens are predicted, 15.6%, although the share to predict "
+        "is 50.0%\n"
+        in capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("text, words", [
@@ -224,7 +228,8 @@ def test_a_stopped_run_leaves_its_work_folder_and_goes_on_from_it(create, tmp_pa
     assert process.returncode == 1 and "stopped by" in errors and "Traceback" not in errors
     assert time.monotonic() - begin < 6  # two seconds, and more for a busy machine
     assert [path.name for path in tmp_path.iterdir()] == ["out.work"]
-    with pytest.raises(ValueError, match=r"out\.work: holds the finished work of a stopped run with another --dupe_factor"):
+    with pytest.raises(ValueError,
+                       match=r"out\.work: holds the finished work of a stopped run with another --dupe_factor"):
         create(*small(tmp_path))
     create(*small(tmp_path), "--discard")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".out.made_with.json", "out"]
@@ -237,7 +242,9 @@ def test_a_disk_that_is_too_small_is_refused_before_work(assert_refused, tmp_pat
 
 
 def test_the_disk_that_records_take_is_announced_and_is_what_they_take(create, tmp_path, capsys):
-    """Within a half: the estimate is for English articles, and this text is a few kilobytes with a vocabulary of another."""
+    """Within a half: the estimate is for English articles, and this text is a few kilobytes with a vocabulary of
+    another.
+    """
     create(*small(tmp_path, "--dupe_factor=40", "--max_predictions_per_seq=5"))
     [told] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("disk: about ")]
     assert told.endswith(f"are free in {tmp_path}") and " for records and temporary files, " in told
@@ -270,10 +277,12 @@ def test_spans_are_as_long_as_the_options_say(create, tmp_path):
 
 
 @pytest.mark.parametrize("text, files, words", [
-    (b"It rained.\nNobody knew.\n\nThe door closed.\nA lantern fell.\n", 4,
-     ["2 of 4 output files (number 0, 1), each from its own documents: each is one document",
-      "2 of 4 output files (number 2, 3), each from its own documents: each has no document"]),
-    (b"\n\n".join([b"It rained."] * 12), 3, ["3 of 3 output files (number 0, 1, 2)", "documents of a single sentence"])])
+    (b"It rained.\nNobody knew.\n\nThe door closed.\nA lantern fell.\n", 4, [
+        "2 of 4 output files (number 0, 1), each from its own documents: each is one document",
+        "2 of 4 output files (number 2, 3), each from its own documents: each has no document"
+    ]),
+    (b"\n\n".join([b"It rained."] * 12), 3, ["3 of 3 output files (number 0, 1, 2)", "documents of a single sentence"])
+])
 def test_poor_shards_are_named(create, tmp_path, capsys, text, files, words):
     create(*small(tmp_path, "--order=sharded", text=text, name=f"out@{files}"))
     warnings = " ".join(capsys.readouterr().err.split())
@@ -304,17 +313,23 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(create, tmp_path, order):
     text = tmp_path / "text.txt"
     text.write_bytes(b"\n".join((GOLDEN / f"text_{name}.txt").read_bytes() for name in "ab") * 60)
     (tmp_path / "whole").mkdir()
-    arguments = [f"--input_file={text}", f"--vocab_file={GOLDEN / 'vocab_uncased.txt'}", "--dupe_factor=30", f"--order={order}",
-                 "--num_workers=1"]
+    arguments = [
+        f"--input_file={text}", f"--vocab_file={GOLDEN / 'vocab_uncased.txt'}", "--dupe_factor=30", f"--order={order}",
+        "--num_workers=1"
+    ]
     create(*arguments, f"--output_file={tmp_path / 'whole' / 'out'}@8")
     work, finished = tmp_path / "killed" / "out-00000-of-00008.work", {}
     sign = "part-*.json" if order == "sharded" else "tokens"  # that something more is finished
     for kill in range(3):
         process = start(*arguments, f"--output_file={tmp_path / 'killed' / 'out'}@8")
-        wait_for(functools.partial(lambda number: len(list(work.glob(sign))) > number, kill if order == "sharded" else 0))
+        wait_for(
+            functools.partial(lambda number: len(list(work.glob(sign))) > number, kill if order == "sharded" else 0))
         process.send_signal(signal.SIGKILL)
         process.wait()
-        now = {path.name: path.stat().st_ino for path in work.glob("part-?????") if (work / f"{path.name}.json").exists()}
+        now = {
+            path.name: path.stat().st_ino
+            for path in work.glob("part-?????") if (work / f"{path.name}.json").exists()
+        }
         assert all(now[name] == inode for name, inode in finished.items()), "a finished shard was made again"
         finished = now
     assert not list((tmp_path / "killed").glob("out-*-of-?????"))
@@ -338,22 +353,28 @@ def test_lower_casing_that_deletes_vowel_signs_is_a_warning_with_a_kept_store_to
 
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("beam", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("text", "warned"), [("中 国 人 口。\n中 人。\n\n中 国。\n", True), ("unaffable walkers. \n" * 3, False)])
+@pytest.mark.parametrize(
+    ("text", "warned"), [("中 国 人 口。\n中 人。\n\n中 国。\n", True), ("unaffable walkers. \n" * 3, False)]
+)
 def test_whole_words_that_are_single_tokens_are_a_warning(create, tmp_path, capsys, text, warned, engine):
     for masking in ("--do_whole_word_mask", "--masking=whole_word", "--masking=token"):
         create(*small(tmp_path, masking, f"--engine={engine}", text=text.encode(), name=f"{masking[2:]}"))
-        told = "warning: only 0.0% of the tokens continue a word (##), so masking whole words hardly differs" in capsys.readouterr().err
+        told = (
+            "warning: only 0.0% of the tokens continue a word (##), so masking whole words hardly differs"
+            in capsys.readouterr().err
+        )
         assert told == (warned and "token" not in masking)
 
 
 def test_copies_are_kept_apart_if_the_text_is_known_to_hold_some_or_if_asked(create, tmp_path):
     words = [line for line in (GOLDEN / "text_a.txt").read_text(encoding="utf-8").splitlines() if line][:6]
     text = tmp_path / "text.txt"
-    text.write_text("\n\n".join(["\n".join(words[start:start + 2]) for start in (0, 2, 4)] * 4) + "\n", encoding="utf-8")
+    text.write_text("\n\n".join(["\n".join(words[start:start + 2]) for start in (0, 2, 4)] * 4) + "\n",
+                    encoding="utf-8")
 
     def records_of(name, *more):
-        create(f"--input_file={text}", f"--vocab_file={GOLDEN}/vocab_uncased.txt", f"--output_file={tmp_path}/{name}", "--dupe_factor=8",
-               "--num_workers=1", *more)
+        create(f"--input_file={text}", f"--vocab_file={GOLDEN}/vocab_uncased.txt", f"--output_file={tmp_path}/{name}",
+               "--dupe_factor=8", "--num_workers=1", *more)
         return (tmp_path / name).read_bytes()
     as_in_2018 = records_of("2018")
     assert as_in_2018 == records_of("asked_not", "--nocopies_apart")
@@ -361,5 +382,6 @@ def test_copies_are_kept_apart_if_the_text_is_known_to_hold_some_or_if_asked(cre
     assert apart != as_in_2018
     provenance.write_origin(str(text), {provenance.COPIES: True})
     assert records_of("known") == apart and records_of("known_but_not_wanted", "--nocopies_apart") == as_in_2018
-    text.write_text(text.read_text(encoding="utf-8") + "\n".join(words) + "\n", encoding="utf-8")  # another text than the noted one
+    # another text than the noted one
+    text.write_text(text.read_text(encoding="utf-8") + "\n".join(words) + "\n", encoding="utf-8")
     assert records_of("changed") == records_of("changed_and_asked_not", "--nocopies_apart")

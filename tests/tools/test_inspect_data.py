@@ -19,11 +19,14 @@ def inspect(capsys):
 
 
 def test_rows_labels_lengths_duplicates_overlap_and_examples_are_shown(inspect, golden, tmp_path):
-    (tmp_path / "a.csv").write_text("text,label\nthe atlas,1\nher neighbour rained,0\nthe atlas,1\n" + "the " * 200 + ",0\n")
+    (tmp_path / "a.csv").write_text("text,label\nthe atlas,1\nher neighbour rained,0\nthe atlas,1\n" + "the " * 200
+                                    + ",0\n")
     (tmp_path / "b.csv").write_text("text,label\nthe atlas,1\nnew,0\n")
-    said = inspect(tmp_path / "a.csv", "--task=classification", f"--vocab_file={golden}/vocab_uncased.txt", f"--eval_file={tmp_path}/b.csv")
-    for told in ("a.csv: 4 rows", "labels: 0 2, 1 2", "lengths in tokens: ", " to 202, mean ", "25.0% beyond options.max_seq_length=128",
-                 "duplicates: 1 rows", "b.csv: 1 of its 2 rows are in", "  the atlas\n", "options: none are needed"):
+    said = inspect(tmp_path / "a.csv", "--task=classification", f"--vocab_file={golden}/vocab_uncased.txt",
+                   f"--eval_file={tmp_path}/b.csv")
+    for told in ("a.csv: 4 rows", "labels: 0 2, 1 2", "lengths in tokens: ", " to 202, mean ",
+                 "25.0% beyond options.max_seq_length=128", "duplicates: 1 rows", "b.csv: 1 of its 2 rows are in",
+                 "  the atlas\n", "options: none are needed"):
         assert told in said
 
 
@@ -40,35 +43,49 @@ def test_tags_and_choices_are_shown_too(inspect, tmp_path):
 def test_questions_and_pairs_of_search_are_shown_too(inspect, golden, tmp_path):
     said = inspect(golden / "squad_v2.json", "--task=squad", "--set=options.version_2_with_negative=true",
                    f"--eval_file={golden}/squad_v2.json", f"--vocab_file={golden}/vocab_uncased.txt")
-    assert "labels: with an answer " in said and "lengths in tokens: " in said and " rows are in " in said and " | -> " in said
+    assert (
+        "labels: with an answer " in said
+        and "lengths in tokens: " in said
+        and " rows are in " in said
+        and " | -> " in said
+    )
     write = (tmp_path / "a.jsonl").write_text
     rows = [{"text": "a b", "text_pair": "c", "bad": ["d e f", "g"]}, {"text": "a b", "text_pair": "c", "bad": []}]
     write("\n".join(map(json.dumps, rows)))
     (tmp_path / "b.jsonl").write_text(json.dumps({"text": "a b", "text_pair": "c"}) + "\n")
-    said = inspect(tmp_path / "a.jsonl", "--task=retrieval", "--set=options.negative_columns=[bad]", f"--eval_file={tmp_path}/b.jsonl")
-    for told in ("2 rows", "labels: pairs 2, negatives 2", "lengths in words: 3 to 5", "duplicates: 1 rows", "1 of its 1 rows",
-                 "  a b | c | d e f | g\n"):
+    said = inspect(tmp_path / "a.jsonl", "--task=retrieval", "--set=options.negative_columns=[bad]",
+                   f"--eval_file={tmp_path}/b.jsonl")
+    for told in ("2 rows", "labels: pairs 2, negatives 2", "lengths in words: 3 to 5", "duplicates: 1 rows",
+                 "1 of its 1 rows", "  a b | c | d e f | g\n"):
         assert told in said
     write(json.dumps({"text": "a b", "text_pair": "c", "bad": ["d e f", "g"]}) + "\n")
     said = inspect(tmp_path / "a.jsonl", "--task=reranking", "--set=options.negative_columns=[bad]")
-    assert "training rows: 1, of 1 different first texts, with 2 negatives" in said and "lengths in words: 6 to 8" in said
+    assert (
+        "training rows: 1, of 1 different first texts, with 2 negatives" in said and "lengths in words: 6 to 8" in said
+    )
     (tmp_path / "s.csv").write_text("text,text_pair,score\na,b,1.5\nc,d,4\n")
     scored = ["--set=options.train_on=scores", "--set=options.score_column=score", "--set=options.score_range=[0,5]"]
     assert "scores from 1.5 to 4" in inspect(tmp_path / "s.csv", "--task=retrieval", *scored)
 
 
 @pytest.mark.parametrize(("name", "content", "arguments", "message"), [
-    ("a.csv", "pos,good\nneg,bad\n", ["--task=classification", "--set=options.text_column=c2", "--set=options.label_column=c1"],
-     "expected a column 'c2', .* it can be read with --set options.header=false"),
-    ("a.csv", "text,label\nsch\xf6n,1\nx,0\n", ["--task=classification"], "it can be read with --set options.encoding=cp1252"),
+    ("a.csv", "pos,good\nneg,bad\n", [
+        "--task=classification", "--set=options.text_column=c2", "--set=options.label_column=c1"
+    ], "expected a column 'c2', .* it can be read with --set options.header=false"),
+    ("a.csv", "text,label\nsch\xf6n,1\nx,0\n", ["--task=classification"
+                                                ], "it can be read with --set options.encoding=cp1252"),
     ("pos.txt", "The DT\ncat NN\n", ["--task=ner"], "it can be read with --set options.scheme=plain"),
     ("a.csv", "3,T,good fish in here\n1,U,bad fish\n3,V,good dog\n", ["--task=classification"],
-     "expected a column 'text', .*can be read with --set options.header=false --set options.text_column=c3 --set options.label_column=c1$"),
+     "expected a column 'text', .*can be read with --set options.header=false --set options.text_column=c3 --set "
+     "options.label_column=c1$"
+     ),
     ("a.csv", "id,review,stars\n7,good fish in here,5\n8,bad fish,1\n9,so so,5\n", ["--task=classification"],
      "it can be read with --set options.text_column=review --set options.label_column=stars$"),
     ("a.json", '[{"question": "q", "context": "c d", "answers": []}]', ["--task=squad"],
      "read with --set options.version_2_with_negative=true"),
-    ("a.csv", "q\n", ["--task=pretraining"], "--task=pretraining: expected classification, swag, ner, squad, .*tools/inspect_records.py")])
+    ("a.csv", "q\n", ["--task=pretraining"
+                      ], "--task=pretraining: expected classification, swag, ner, squad, .*tools/inspect_records.py")
+])
 def test_the_option_that_helps_is_named(inspect, tmp_path, name, content, arguments, message):
     (tmp_path / name).write_bytes(content.encode("latin-1"))
     with pytest.raises(ValueError, match=message):

@@ -76,7 +76,9 @@ def test_records_of_another_vocabulary_are_refused(inspect, tmp_path, golden_row
     inspect(path)
     other = facts_of({"[CLS]": 0, "[SEP]": 1, "[MASK]": 2, "[PAD]": 3, "[UNK]": 4, "a": 5})
     provenance.write_origin(str(path), {"vocabulary": other.digest})
-    with pytest.raises(ValueError, match="out: its records were made with another vocabulary; expected --vocab_file with the same entries"):
+    with pytest.raises(
+            ValueError,
+            match="out: its records were made with another vocabulary; expected --vocab_file with the same entries"):
         inspect(path)
 
 
@@ -190,6 +192,6 @@ def test_files_without_a_record_are_taken_beside_others(inspect, tmp_path, golde
 @pytest.mark.slow
 def test_a_command_that_imports_tensorflow_at_once_says_nothing_about_the_machine(tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != "TF_CPP_MIN_LOG_LEVEL"}  # set by the tests
-    done = subprocess.run([sys.executable, COMMAND, f"--input_file={tmp_path}/none", f"--vocab_file={VOCAB}"], env=environment, cwd=ROOT,
-                          capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, COMMAND, f"--input_file={tmp_path}/none", f"--vocab_file={VOCAB}"],
+                          env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.stderr == f"error: --input_file: no file matches '{tmp_path}/none'\n" and not done.stdout

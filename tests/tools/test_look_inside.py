@@ -1,4 +1,5 @@
-"""The page about a model's inside: its numbers beside the layers' own and ones worked out by hand, and whole commands."""
+"""The page about a model's inside: its numbers beside the layers' own and ones worked out by hand, and whole commands.
+"""
 
 import json
 import random
@@ -32,15 +33,20 @@ def tool():
 @pytest.mark.parametrize("attention", ["bidirectional", "left_to_right"])
 def test_with_the_weights_of_attention_the_values_give_what_the_layer_gives(tool, attention):
     keras.utils.set_random_seed(1)
-    encoder = BertEncoder(vocab_size=50, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=24,
-                          max_position_embeddings=16, initializer_range=0.5, attention=attention, return_layers=True)
-    inputs = {"input_ids": np.arange(7)[None] % 50, "input_mask": np.ones((1, 7), np.int32), "segment_ids": np.zeros((1, 7), np.int32)}
+    encoder = BertEncoder(vocab_size=50, hidden_size=12, num_hidden_layers=2, num_attention_heads=3,
+                          intermediate_size=24, max_position_embeddings=16, initializer_range=0.5, attention=attention,
+                          return_layers=True)
+    inputs = {
+        "input_ids": np.arange(7)[None] % 50, "input_mask": np.ones((1, 7), np.int32), "segment_ids": np.zeros((1, 7),
+                                                                                                               np.int32)
+    }
     weights = tool.attention_weights(encoder, inputs)
     assert weights.shape == (2, 3, 7, 7)
     np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-6)
     outputs = encoder(inputs)
     mask = np.tril(np.ones((7, 7), bool))[None, None] if attention == "left_to_right" else np.ones((1, 1, 1, 7), bool)
-    for x, layer, own in zip([outputs["embedding_output"], *outputs["layer_outputs"]], encoder.transformer_layers, weights):
+    for x, layer, own in zip([outputs["embedding_output"], *outputs["layer_outputs"]], encoder.transformer_layers,
+                             weights):
         mixed = np.einsum("nqs,snh->qnh", own, np.asarray(layer.attention.value(x))[0])
         np.testing.assert_allclose(layer.attention.merge_heads(mixed[None]), layer.attention(x, mask), atol=1e-5)
 
@@ -55,12 +61,13 @@ def test_kinds_of_places_are_those_seen_from_each_token(tool):
 
 def test_blanks_are_counted(tool):
     blanks = [("a [MASK]", "the"), ("b [MASK]", "the"), ("c [MASK]", "copper")]
-    answers = [{"tokens": [guesses], "probabilities": [[0.5, 0.25]]} for guesses in (["the", "of"], ["of", "the"], ["of", "tin"])]
+    answers = [{"tokens": [guesses], "probabilities": [[0.5, 0.25]]}
+               for guesses in (["the", "of"], ["of", "the"], ["of", "tin"])]
     shown, counted = tool.blanks_sections(blanks, answers)
     assert shown.rows[1] == ("b [MASK]", "the", "✓", "“of” 0.50  |  ✓“the” 0.25")
     assert shown.rows[2] == ("c [MASK]", "copper", "", "“of” 0.50  |  “tin” 0.25")
-    assert [row[1:] for row in counted.rows] == [(2, 0.5, 1.0, 1.0), (1, 0.0, 0.0, 0.0), (3, pytest.approx(1 / 3), pytest.approx(2 / 3),
-                                                                                         pytest.approx(2 / 3))]
+    assert [row[1:] for row in counted.rows] == [(2, 0.5, 1.0, 1.0), (1, 0.0, 0.0, 0.0),
+                                                 (3, pytest.approx(1 / 3), pytest.approx(2 / 3), pytest.approx(2 / 3))]
 
 
 def test_hidden_words_are_whole_entries_as_the_vocabulary_writes_them(tool):
@@ -84,16 +91,20 @@ def test_neighbours_are_the_nearest_by_cosine(tool, tmp_path):
 
 
 def test_a_page_is_made_of_a_model_and_a_text(tmp_path, golden):
-    stored = made_checkpoints.stored_small("pretraining", vocab_size=3000, max_position_embeddings=64, num_hidden_layers=1)
+    stored = made_checkpoints.stored_small("pretraining", vocab_size=3000, max_position_embeddings=64,
+                                           num_hidden_layers=1)
     words = read_entries(str(golden / "vocab_uncased.txt"))
-    formats.write(formats.dataclasses.replace(stored, vocab=words, do_lower_case=True), "hugging_face", str(tmp_path / "bert"))
+    formats.write(formats.dataclasses.replace(stored, vocab=words, do_lower_case=True), "hugging_face",
+                  str(tmp_path / "bert"))
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "empty.txt").write_text("\n\n")
     arguments = ("tools/look_inside.py", f"--model={tmp_path}/bert", f"--output_dir={tmp_path}/inside")
     done = run_here(*arguments, f"--input_file={tmp_path}/text.txt")
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "inside/report.json").read_text())
-    assert set(report) == {"title", "blanks", "blanks_counted", "neighbours", "attention", "attention_on_average", "plane"}
+    assert set(report) == {
+        "title", "blanks", "blanks_counted", "neighbours", "attention", "attention_on_average", "plane"
+    }
     assert sum(report["attention_on_average"][-1][kind] for kind in ("itself", "one before")) < 1
     page = (tmp_path / "inside/report.html").read_text()
     assert len(re.findall("<img ", page)) == 2 and "[MASK]" in page
@@ -118,7 +129,8 @@ def test_a_model_with_another_attention_or_other_tokens_is_refused(tmp_path, mon
     stored = made_checkpoints.stored_small("pretraining", relative_buckets=32)
     formats.write(stored, "ours", str(tmp_path / "distances"))
     made_checkpoints.write_relative(tmp_path / "roberta", "roberta")
-    for name, told in (("distances", "expected BERT's attention, whose maps this draws, got a model with relative_buckets"),
+    for name, told in (("distances",
+                        "expected BERT's attention, whose maps this draws, got a model with relative_buckets"),
                        ("roberta", "expected a list of WordPieces, whose words this compares, got another tokenizer")):
         done = run_here("tools/look_inside.py", f"--model={tmp_path / name}", f"--input_file={tmp_path}/text.txt",
                         f"--output_dir={tmp_path}/out")

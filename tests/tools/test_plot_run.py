@@ -1,4 +1,3 @@
-
 from commands import imported_tool, run_here
 
 
@@ -9,11 +8,12 @@ def plot(root, *arguments):
 def test_losses_of_a_log_are_drawn(root, tmp_path):
     (tmp_path / "log.jsonl").write_text('{"step": 10, "train/loss": 3.0}\n{"step": 20, "train/loss": 2.0}\n'
                                         '{"step": 20, "eval/loss": 2.5}\n')
-    done = plot(root, f"--run={tmp_path}", f"--output_file={tmp_path}/loss.svg", "--baseline=2.75", "--baseline_label=words")
+    done = plot(root, f"--run={tmp_path}", f"--output_file={tmp_path}/loss.svg", "--baseline=2.75",
+                "--baseline_label=words")
     assert done.returncode == 0 and "loss over 20 steps" in done.stdout, done.stderr
     picture = (tmp_path / "loss.svg").read_text()
-    assert all(f"<!-- {label} -->" in picture for label in ("training", "held out", "words", "training step", "loss", "2.5",
-                                                            f"loss: {tmp_path.name}"))
+    assert all(f"<!-- {label} -->" in picture
+               for label in ("training", "held out", "words", "training step", "loss", "2.5", f"loss: {tmp_path.name}"))
 
 
 def test_several_runs_share_a_picture_and_losses_have_words_and_a_unit(root, tmp_path):
@@ -26,12 +26,15 @@ def test_several_runs_share_a_picture_and_losses_have_words_and_a_unit(root, tmp
     assert done.returncode == 0 and "mlm_loss over 10 steps of 3 runs" in done.stdout, done.stderr
     picture = (tmp_path / "loss.svg").read_text()
     base = f"{tmp_path.name}/base"
-    assert all(f"<!-- {label} -->" in picture for label in (
-        "a/small, training", "b/small, held out", f"{base}, training", "masked-LM loss, nats", "Two $ and one_", "4", "5", "3.5"))
+    assert all(f"<!-- {label} -->" in picture
+               for label in ("a/small, training", "b/small, held out", f"{base}, training", "masked-LM loss, nats",
+                             "Two $ and one_", "4", "5", "3.5"))
     done = plot(root, f"--run={tmp_path}/base,{tmp_path}/base/", f"--output_file={tmp_path}/twice.svg")
-    assert done.returncode == 1 and "--run: expected different runs, got" in done.stderr and not (tmp_path / "twice.svg").exists()
+    assert done.returncode == 1 and "--run: expected different runs, got" in done.stderr and not (
+        tmp_path / "twice.svg").exists()
     done = plot(root, runs, f"--output_file={tmp_path}/none.svg", "--name=accuracy")
-    assert done.returncode == 1 and "holds no 'accuracy'; it has mlm_loss" in done.stderr and not (tmp_path / "none.svg").exists()
+    assert done.returncode == 1 and "holds no 'accuracy'; it has mlm_loss" in done.stderr and not (
+        tmp_path / "none.svg").exists()
 
 
 def test_of_a_step_that_was_logged_twice_the_later_value_counts_and_a_broken_line_does_not(tmp_path):

@@ -28,7 +28,9 @@ def tool():
 
 def corpus_rows(count, seed=0):
     rng = np.random.default_rng(seed)
-    words = ["the", "small", "old", "river", "house", "walks", "sees", "under", "over", "quickly", "and", "then", "stone"]
+    words = [
+        "the", "small", "old", "river", "house", "walks", "sees", "under", "over", "quickly", "and", "then", "stone"
+    ]
     for _ in range(count):
         sentences = [" ".join(rng.choice(words, rng.integers(5, 12))).capitalize() + "." for _ in range(6)]
         yield json.dumps({"text": " ".join(sentences)})
@@ -112,16 +114,23 @@ def test_a_stopped_run_leaves_its_work_folder_at_most_and_goes_on(root, tmp_path
     command = [f"--input_file={long_source}", f"--output_file={tmp_path}/out/c.txt", "--num_workers=1"]
     running = start(root, *command)
     wait_for_pieces(tmp_path / "out" / "c.txt.work", 1000)
-    wait_for_pieces(tmp_path / "out" / "c.txt.work", bytes_kept(tmp_path / "out" / "c.txt.work") + 1)  # the first piece is whole
+    # the first piece is whole
+    wait_for_pieces(tmp_path / "out" / "c.txt.work", bytes_kept(tmp_path / "out" / "c.txt.work") + 1)
     begin = time.monotonic()
     running.send_signal(signal.SIGTERM)
     _, errors = running.communicate(timeout=60)
     assert time.monotonic() - begin < 6  # two seconds, and more for a busy machine
-    assert running.returncode == 1 and "error: stopped by SIGTERM; no output was written" in errors and "Traceback" not in errors
+    assert (
+        running.returncode == 1
+        and "error: stopped by SIGTERM; no output was written" in errors
+        and "Traceback" not in errors
+    )
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["c.txt.work"]
     long_source.write_text("\n".join(corpus_rows(20)))
     done = prepare(root, *command)
-    assert done.returncode == 1 and "c.txt.work: holds the finished work of a stopped run with another text" in done.stderr
+    assert (
+        done.returncode == 1 and "c.txt.work: holds the finished work of a stopped run with another text" in done.stderr
+    )
     assert prepare(root, *command, "--discard").returncode == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["c.txt"]
 
@@ -176,7 +185,8 @@ def test_a_killed_worker_is_told_in_one_line(root, tmp_path, long_source):
 
 
 @pytest.mark.parametrize("output, told", [("text/out.txt", "would be an input the next time"), ("text", "got a folder"),
-                                          ("text/a.txt", "this output is an input too"), ("b,b", "expected different names")])
+                                          ("text/a.txt", "this output is an input too"),
+                                          ("b,b", "expected different names")])
 def test_outputs_that_cannot_be_are_told_before_work(root, tmp_path, output, told):
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("Some text.")
@@ -189,9 +199,10 @@ def test_outputs_that_cannot_be_are_told_before_work(root, tmp_path, output, tol
 def test_a_disk_that_fills_up_leaves_no_file(root, tmp_path):
     source, output = tmp_path / "in.jsonl", tmp_path / "out" / "c.txt"
     source.write_text("\n".join(list(corpus_rows(500)) * 10))
-    done = subprocess.run([*limited(fsize=100_000), sys.executable, str(root / "tools/prepare_corpus.py"), f"--input_file={source}",
-                           f"--output_file={output}", "--num_workers=1"], check=False, capture_output=True, text=True,
-                          timeout=120)
+    done = subprocess.run([
+        *limited(fsize=100_000), sys.executable,
+        str(root / "tools/prepare_corpus.py"), f"--input_file={source}", f"--output_file={output}", "--num_workers=1"
+    ], check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and f"error: {output}: cannot be written: File too large" in done.stderr
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -208,11 +219,13 @@ def test_progress_grows_within_a_file(tool, tmp_path):
 
 def test_a_text_with_copies_never_appears_without_its_note(tool, tmp_path, monkeypatch):
     output, published = str(tmp_path / "c.txt"), []
-    monkeypatch.setattr(WorkFolder, "publish", lambda self, name, target: published.append(provenance.origin_file(target)))
+    monkeypatch.setattr(WorkFolder, "publish",
+                        lambda self, name, target: published.append(provenance.origin_file(target)))
     with WorkFolder(str(tmp_path / "c.work"), {}) as work:
         pathlib.Path(work.path_of(tool.part_name(0))).write_text("A text.\n")
         tool.publish(work, [output], [output])
-    assert [json.loads(pathlib.Path(note).read_text()) for note in published] == [{"file_bytes": 8, "holds_copies": True}]
+    assert [json.loads(pathlib.Path(note).read_text())
+            for note in published] == [{"file_bytes": 8, "holds_copies": True}]
 
 
 def read_documents(path):
@@ -222,8 +235,12 @@ def read_documents(path):
 @pytest.mark.slow
 def test_a_pipe_is_read_as_well_as_a_file(root, tmp_path):
     text = "\n".join(corpus_rows(30)).encode()
-    command = [sys.executable, str(root / "tools/prepare_corpus.py"), "--input_file=-", f"--output_file={tmp_path}/c.txt"]
-    done = subprocess.run([*command, "--num_workers=1"], input=gzip.compress(text), capture_output=True, check=False, timeout=120)
+    command = [
+        sys.executable,
+        str(root / "tools/prepare_corpus.py"), "--input_file=-", f"--output_file={tmp_path}/c.txt"
+    ]
+    done = subprocess.run([*command, "--num_workers=1"], input=gzip.compress(text), capture_output=True, check=False,
+                          timeout=120)
     assert done.returncode == 0, done.stderr
     assert len(read_documents(tmp_path / "c.txt")) == 30
 
@@ -231,7 +248,8 @@ def test_a_pipe_is_read_as_well_as_a_file(root, tmp_path):
 def test_shards_and_held_out_documents_are_all_documents(root, tmp_path):
     source = tmp_path / "in.jsonl"
     source.write_text("\n".join(corpus_rows(400)))
-    done = prepare(root, f"--input_file={source}", f"--output_file={tmp_path}/out/c.txt@3", "--held_out=0.1", "--num_workers=1")
+    done = prepare(root, f"--input_file={source}", f"--output_file={tmp_path}/out/c.txt@3", "--held_out=0.1",
+                   "--num_workers=1")
     assert done.returncode == 0, done.stderr
     shards = [read_documents(tmp_path / f"out/c.txt-0000{part}-of-00003") for part in range(3)]
     held_out = read_documents(tmp_path / "out/held_out-c.txt")
@@ -244,7 +262,8 @@ def test_shards_and_held_out_documents_are_all_documents(root, tmp_path):
 def test_a_mixture_has_the_wanted_shares_and_no_file_holds_two_copies(root, tmp_path):
     for name, count, seed in (("large", 300, 1), ("small", 30, 2)):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(corpus_rows(count, seed)))
-    arguments = (f"--input_file=en:{tmp_path}/large.jsonl,sw:{tmp_path}/small.jsonl", "--num_workers=1", "--mix=en=2,sw=1")
+    arguments = (f"--input_file=en:{tmp_path}/large.jsonl,sw:{tmp_path}/small.jsonl", "--num_workers=1",
+                 "--mix=en=2,sw=1")
     report = tmp_path / "report.json"
     done = prepare(root, *arguments, f"--output_file={tmp_path}/c@4", f"--report_file={report}")
     assert done.returncode == 0, done.stderr
@@ -256,7 +275,8 @@ def test_a_mixture_has_the_wanted_shares_and_no_file_holds_two_copies(root, tmp_
     written = sum(map(len, shards))
     assert written == values["documents"] and written - len(set().union(*shards)) == repeated > 50
     assert all(provenance.holds_copies(f"{tmp_path}/c-0000{part}-of-00004") for part in range(4))
-    assert prepare(root, f"--input_file={tmp_path}/small.jsonl", "--num_workers=1", f"--output_file={tmp_path}/c@4").returncode == 0
+    assert prepare(root, f"--input_file={tmp_path}/small.jsonl", "--num_workers=1",
+                   f"--output_file={tmp_path}/c@4").returncode == 0
     assert not list(tmp_path.glob(".c-*"))  # another text: its files hold no copies
     few = prepare(root, *arguments, f"--output_file={tmp_path}/d@3")
     assert few.returncode == 1 and "error: --output_file: expected at least 4 files (name@4)" in few.stderr
@@ -268,13 +288,16 @@ def test_duplicates_go_the_same_for_any_number_of_workers_and_stand_in_the_repor
     rows = [json.loads(row)["text"] for row in corpus_rows(300)]
     near = [f"{text} New words end here." for text in rows[:40]]
     boiler = "All rights of this text are reserved by the people who wrote it down."
-    texts = [*rows, *rows[:25], *near, f"{boiler}\n{rows[0]}", *(f"{text} Unlike before.\n{boiler}" for text in rows[290:])]
+    texts = [
+        *rows, *rows[:25], *near, f"{boiler}\n{rows[0]}", *(f"{text} Unlike before.\n{boiler}" for text in rows[290:])
+    ]
     (tmp_path / "in.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     made = []
     for workers in (1, 3):
         out, report = tmp_path / f"c{workers}", tmp_path / f"r{workers}"
         done = prepare(root, f"--input_file={tmp_path}/in.jsonl", f"--output_file={out}", f"--num_workers={workers}",
-                       f"--report_file={report}", *(f"--drop_duplicates={kind}" for kind in ("documents", "near", "paragraphs")))
+                       f"--report_file={report}",
+                       *(f"--drop_duplicates={kind}" for kind in ("documents", "near", "paragraphs")))
         assert done.returncode == 0, done.stderr
         made.append((out.read_bytes(), report.read_bytes()))
     assert made[0] == made[1]

@@ -32,7 +32,10 @@ def train(records, folder):
 
 def values_of(prefix):
     reader = tf.train.load_checkpoint(str(prefix))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name.endswith("VARIABLE_VALUE")}
+    return {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map() if name.endswith("VARIABLE_VALUE")
+    }
 
 
 def assert_same(one, other):
@@ -85,7 +88,8 @@ def test_a_checkpoint_that_cannot_be_written_in_the_background_stops_the_run(rec
             raise OSError("No space left on device")
         return write(checkpoint, prefix, *more)
     monkeypatch.setattr(tf.train.Checkpoint, "write", full)
-    with pytest.raises(OSError, match="the checkpoint of step 4 could not be written, those before it are intact: No space left"):
+    with pytest.raises(
+            OSError, match="the checkpoint of step 4 could not be written, those before it are intact: No space left"):
         train(records, tmp_path)
     assert sorted(path.name for path in tmp_path.glob("ckpt-*.index")) == ["ckpt-2.index"]
     assert "ckpt-2" in (tmp_path / "checkpoint").read_text()

@@ -1,4 +1,6 @@
-"""The best checkpoint of a fine-tuning: when it is measured, what ends the training, what a kill leaves, and who answers with it."""
+"""The best checkpoint of a fine-tuning: when it is measured, what ends the training, what a kill leaves, and who
+answers with it.
+"""
 
 import contextlib
 import json
@@ -32,7 +34,8 @@ WORDS = ("the atlas", "it rained", "in Brno", "a bridge", "under water", "old ma
 ROWS = [{"text": f"{first} {second}", "label": "named" if "Brno" in (first + second) else "unnamed"}
         for first in WORDS for second in WORDS if first != second]
 FILES = {"train": Rows("train", ROWS[:32]), "dev": Rows("dev", ROWS[32:48]), "new": Rows("new", ROWS[48:])}
-# Accuracies of the evaluations after each of 8 epochs of 4 steps. The second is the best; patience 3 ends the training after the fifth.
+# Accuracies of the evaluations after each of 8 epochs of 4 steps. The second is the best; patience 3 ends the training
+# after the fifth.
 SCRIPT = {4: 0.5, 8: 0.9, 12: 0.7, 16: 0.9, 20: 0.8, 24: 0.95, 28: 0.1, 32: 0.2}
 
 
@@ -51,7 +54,8 @@ def tune(output, given=None, lines=None, predict=False, **training):
     given = given or files(eval_file=FILES["dev"], **({"predict_file": FILES["new"]} if predict else {}))
     report = (lines if lines is not None else []).append
     run = RunFolder(str(output))
-    return FineTuning(load_task(config(**training)), given, run, Placement(), steps=Steps(predict=predict), report=report).carry_out()
+    return FineTuning(load_task(config(**training)), given, run, Placement(), steps=Steps(predict=predict),
+                      report=report).carry_out()
 
 
 @pytest.fixture
@@ -84,8 +88,9 @@ def test_training_ends_when_patience_does_and_the_best_answers(scripted, tmp_pat
     assert metrics["accuracy"] == 0.9 and json.loads((tmp_path / "best/metric.json").read_text()) == {
         "metric": "accuracy", "value": 0.9, "step": 8, "batches": 0, "loss": 0.5}
     said = capsys.readouterr().out
-    assert ("best checkpoint: by accuracy, more is better, of 8 evaluations; 3 without a better value end the training; "
-            "the best one answers") in said
+    assert (
+        "best checkpoint: by accuracy, more is better, of 8 evaluations; 3 without a better value end the training; "
+        "the best one answers") in said
     assert "stopped early: at step 20 of 32: 3 evaluations without a better accuracy (training.patience)" in said
     assert "the best checkpoint answers: accuracy 90.00 % at step 8, kept in best/" in said
     assert list(logged(tmp_path, "best_checkpoint")) == [0] and list(logged(tmp_path, "stopped_early")) == [20]
@@ -102,7 +107,10 @@ def test_training_ends_when_patience_does_and_the_best_answers(scripted, tmp_pat
 def test_of_equal_metrics_the_lower_loss_is_better(tmp_path):
     best, checkpoint = BestCheckpoint(RunFolder(str(tmp_path)), "accuracy"), tf.train.Checkpoint(step=tf.Variable(0))
     evaluations = [(17, 1.0, 0.21), (34, 1.0, 0.21), (51, 1.0, 0.027), (68, 0.9, 0.001), (85, 1.0, float("nan"))]
-    kept = [best.keep_if_better(checkpoint, step, {"accuracy": accuracy, "loss": loss}) for step, accuracy, loss in evaluations]
+    kept = [
+        best.keep_if_better(checkpoint, step, {"accuracy": accuracy, "loss": loss})
+        for step, accuracy, loss in evaluations
+    ]
     assert kept == [True, False, True, False, False] and best.record["step"] == 51
 
 
@@ -157,7 +165,8 @@ def test_a_best_checkpoint_of_another_run_or_of_other_data_gives_way(scripted, u
     assert best == {"metric": "accuracy", "value": 0.9, "step": 8, "batches": 0, "loss": 0.5}
     other = files(eval_file=FILES["new"], allow_changed_data=True)
     (tmp_path / "best/metric.json").write_text('{"metric": "accuracy", "value": 2.0, "step": 8, "batches": 0}')
-    assert tune(tmp_path, other, epochs=3.0, patience=2)["accuracy"] == 0.9  # step 8 is measured anew, on the other data
+    # step 8 is measured anew, on the other data
+    assert tune(tmp_path, other, epochs=3.0, patience=2)["accuracy"] == 0.9
     assert json.loads((tmp_path / "best/metric.json").read_text()) == best
     rows = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
     assert [row["step"] for row in rows if "eval/accuracy" in row] == [4, 8, 8, 12]
@@ -173,14 +182,16 @@ def test_the_best_is_predicted_with_and_measured_unless_the_last_is_wanted(scrip
     assert stored.training.answer_with == "best" and stored.training.patience == 3
     given = DataFiles(predict_file=FILES["new"], eval_file=FILES["dev"])
     alone, lines = Steps(train=False, evaluate=False, predict=True), []
-    FineTuning(load_task(stored), given, RunFolder(str(tmp_path)), Placement(), steps=alone, best=False, report=lines.append).carry_out()
+    FineTuning(load_task(stored), given, RunFolder(str(tmp_path)), Placement(), steps=alone, best=False,
+               report=lines.append).carry_out()
     assert f"answers come from {tmp_path}/ckpt-20" in lines and (tmp_path / "predictions.tsv").read_text() != best
     FineTuning(load_task(stored), given, RunFolder(str(tmp_path)), Placement(), steps=alone).carry_out()
     assert (tmp_path / "predictions.tsv").read_text() == best
     task = load_task(stored)
     for best, step in ((True, 8), (False, 20)):
         measured = evaluation.measure(task, given, str(tmp_path), Placement(), best=best).metrics
-        assert measured["step"] == step and measured["loss"] == pytest.approx(logged(tmp_path, "eval/loss")[step], abs=1e-6)
+        assert measured["step"] == step and measured["loss"] == pytest.approx(
+            logged(tmp_path, "eval/loss")[step], abs=1e-6)
 
 
 @pytest.mark.slow
@@ -197,7 +208,8 @@ def test_evaluations_trace_the_model_once_and_no_evaluation_data_leave_the_last(
 
     def counted(trainer, *given):
         found = evaluate(trainer, *given)
-        counts.append((trainer.run_evaluation.experimental_get_tracing_count(), trainer.run_steps.experimental_get_tracing_count()))
+        counts.append((trainer.run_evaluation.experimental_get_tracing_count(),
+                       trainer.run_steps.experimental_get_tracing_count()))
         return found
     monkeypatch.setattr(loop.Trainer, "evaluate", counted)
     tune(tmp_path / "measured", epochs=3.0)
@@ -212,7 +224,8 @@ def test_evaluations_trace_the_model_once_and_no_evaluation_data_leave_the_last(
     ({}, {}, "there is no evaluation data"),
     ({"eval_file": FILES["dev"]}, {"eval_epochs": 0.0}, "only the last weights are measured")])
 def test_patience_that_nothing_can_try_is_refused_before_training(tmp_path, given, training, told):
-    with pytest.raises(ValueError, match=f"config.training.patience: expected 0, got 2: it counts evaluations, and {told}"):
+    with pytest.raises(ValueError,
+                       match=f"config.training.patience: expected 0, got 2: it counts evaluations, and {told}"):
         tune(tmp_path, files(**given), patience=2, **training)
     assert not list(tmp_path.glob("*ckpt*")) and not (tmp_path / "log.jsonl").exists()
 
@@ -226,7 +239,8 @@ def test_patience_that_nothing_can_try_is_refused_before_training(tmp_path, give
 def test_evaluations_are_due_at_the_ends_of_epochs(training, last, wanted):
     one = config(**{"batch_size": 4, "eval_epochs": 0.0} | training)
     source = types.SimpleNamespace(batches_per_epoch=3, batch_size=4, rows=10)
-    assert evaluation_steps(Phase(0, 0, last, types.SimpleNamespace(task=types.SimpleNamespace(config=one), train=source))) == wanted
+    assert evaluation_steps(
+        Phase(0, 0, last, types.SimpleNamespace(task=types.SimpleNamespace(config=one), train=source))) == wanted
 
 
 def test_runs_of_2018s_commands_and_earlier_runs_answer_with_their_last_checkpoint(tmp_path):

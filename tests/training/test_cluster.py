@@ -42,7 +42,10 @@ def in_threads(hosts, attend, indices=None):
             attend(Meeting(hosts, index, 10.0))
         except (ValueError, OSError) as error:
             raised[index] = str(error)
-    threads = [threading.Thread(target=work, args=(index,)) for index in (range(len(hosts)) if indices is None else indices)]
+
+    threads = [
+        threading.Thread(target=work, args=(index,)) for index in (range(len(hosts)) if indices is None else indices)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -87,7 +90,9 @@ def test_a_worker_that_ends_without_a_word_is_named(hosts, ending):
         meeting.agree()
     errors = in_threads(hosts, attend)
     assert errors.pop(ending) == ""
-    assert errors == [f"--strategy=multi_worker: {hosts[ending]} has ended before the training began; its own output says why"] * 2
+    assert errors == [
+        f"--strategy=multi_worker: {hosts[ending]} has ended before the training began; its own output says why"
+    ] * 2
 
 
 @pytest.mark.parametrize("leaving", [0, 2])
@@ -113,17 +118,22 @@ def test_a_host_that_is_missing_is_named_in_time_to_all_that_came(hosts, missing
 
     def work(index):
         with pytest.raises(ValueError) as error:
-            cluster.meet(Placement(strategy="multi_worker", worker_hosts=",".join(hosts), task_index=index, join_seconds=0.5))
+            cluster.meet(
+                Placement(strategy="multi_worker", worker_hosts=",".join(hosts), task_index=index, join_seconds=0.5))
         errors.append(str(error.value))
     threads = [threading.Thread(target=work, args=(index,)) for index in range(3) if index != missing]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert errors == [f"--strategy=multi_worker: expected every worker to be started within 0.5 s (--join_seconds), {hosts[missing]} does "
-                      "not answer"] * 2 and time.monotonic() - began < 10
-    assert any(message.startswith("--strategy=multi_worker: waiting for the other workers: ") and hosts[missing] in message
-               for message in caplog.messages)
+    assert errors == [
+        f"--strategy=multi_worker: expected every worker to be started within 0.5 s (--join_seconds), "
+        f"{hosts[missing]} does "
+        "not answer"
+    ] * 2 and time.monotonic() - began < 10
+    assert any(
+        message.startswith("--strategy=multi_worker: waiting for the other workers: ") and hosts[missing] in message
+        for message in caplog.messages)
 
 
 def test_a_worker_that_starts_later_is_waited_for(hosts):
@@ -144,7 +154,8 @@ def test_a_worker_of_another_cluster_and_strangers_are_no_workers(hosts):
 
     def strange():
         for _ in range(50):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(hosts[0].rpartition(":")[2])), 1.0) as caller:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(hosts[0].rpartition(":")[2])),
+                                                                        1.0) as caller:
                 caller.sendall(b"GET / HTTP/1.1\r\n\r\n")
                 assert caller.recv(100) == b""
                 return
@@ -162,7 +173,9 @@ def test_a_worker_of_another_cluster_and_strangers_are_no_workers(hosts):
         thread.join(20)
     assert in_threads(hosts, Meeting.agree, [1, 2]) == ["", ""]
     first.join(20)
-    assert wrong_errors == [f"--strategy=multi_worker: expected the same hosts on every worker, {hosts[0]} has {','.join(hosts)}"]
+    assert wrong_errors == [
+        f"--strategy=multi_worker: expected the same hosts on every worker, {hosts[0]} has {','.join(hosts)}"
+    ]
 
 
 def free_hosts(count):
@@ -207,34 +220,48 @@ def test_a_file_that_may_not_be_read_is_named_in_one_line():
         os.chmod(folder, 0o755)
         path = write_records(pathlib.Path(folder, "train.tfrecord"), 8)
         os.chmod(path, 0)
-        code = ("import os, sys\nfrom official_bert import command_line\nfrom official_bert.data import indexed_records\nos.setuid(65534)\n"
-                "try: indexed_records.check_readable(sys.argv[1:])\n"
-                "except OSError as error: print(command_line.error_in_one_line(error))")
-        done = subprocess.run([sys.executable, "-c", code, path], cwd=REPOSITORY, text=True, capture_output=True, check=False)
+        code = (
+            "import os, sys\nfrom official_bert import command_line\nfrom official_bert.data import "
+            "indexed_records\nos.setuid(65534)\n"
+            "try: indexed_records.check_readable(sys.argv[1:])\n"
+            "except OSError as error: print(command_line.error_in_one_line(error))")
+        done = subprocess.run([sys.executable, "-c", code, path], cwd=REPOSITORY, text=True, capture_output=True,
+                              check=False)
     assert done.stdout == f"{path}: Permission denied\n", done.stderr
 
 
 def test_a_wrong_key_or_flag_is_told_before_other_workers_are_awaited(hosts):
-    for wrong, told in (("--set=training.stepz=3", "config.training: unknown keys ['stepz']; did you mean training.steps?"),
-                        ("--idle_seconds=3", "--idle_seconds: expected --mode=eval_continuous beside it, got 3.0 without; it would do "
+    for wrong, told in (("--set=training.stepz=3",
+                         "config.training: unknown keys ['stepz']; did you mean training.steps?"),
+                        ("--idle_seconds=3",
+                         "--idle_seconds: expected --mode=eval_continuous beside it, got 3.0 without; it would do "
                          "nothing")):
-        done = run_here("-m", "official_bert.run_pretraining", "--input_file=none", "--output_dir=none", "--strategy=multi_worker",
-                        f"--worker_hosts={','.join(hosts)}", wrong)
+        done = run_here("-m", "official_bert.run_pretraining", "--input_file=none", "--output_dir=none",
+                        "--strategy=multi_worker", f"--worker_hosts={','.join(hosts)}", wrong)
         assert (done.returncode, done.stderr) == (1, f"error: {told}\n")
 
 
 def test_tensorflow_still_has_its_call_that_ends_the_computations_of_all_workers():
-    """It is private: if this fails, look for another in tf.distribute's failure handling (`Workers.leave`; slow tests show the effect)."""
-    assert list(inspect.signature(context.Context.report_error_to_cluster).parameters) == ["self", "error_code", "error_message"]
+    """It is private: if this fails, look for another in tf.distribute's failure handling (`Workers.leave`; slow tests
+    show the effect).
+    """
+    assert list(inspect.signature(
+        context.Context.report_error_to_cluster).parameters) == ["self", "error_code", "error_message"]
 
 
 def run_two(folder, *flags_of_each):
-    """Runs pre-training on two workers; returns what each has printed, its status, and the seconds until both had ended."""
+    """Runs pre-training on two workers; returns what each has printed, its status, and the seconds until both had
+    ended.
+    """
     hosts, began = ",".join(free_hosts(2)), time.monotonic()
-    processes = [subprocess.Popen(
-        [sys.executable, "-m", "official_bert.run_pretraining", f"--config={folder}/config.yaml", f"--output_dir={folder}/run",
-         "--strategy=multi_worker", f"--worker_hosts={hosts}", f"--task_index={index}", *flags], cwd=REPOSITORY, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for index, flags in enumerate(flags_of_each) if flags is not None]
+    processes = [
+        subprocess.Popen([
+            sys.executable, "-m", "official_bert.run_pretraining", f"--config={folder}/config.yaml",
+            f"--output_dir={folder}/run", "--strategy=multi_worker", f"--worker_hosts={hosts}", f"--task_index={index}",
+            *flags
+        ], cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for index, flags in enumerate(flags_of_each) if flags is not None
+    ]
     outputs = [process.communicate(timeout=300)[0] for process in processes]
     return outputs, [process.returncode for process in processes], time.monotonic() - began, hosts.split(",")
 
@@ -249,16 +276,20 @@ def folder(tmp_path):
 @pytest.mark.slow
 def test_a_command_whose_other_host_is_missing_names_it_within_30_seconds(folder):
     outputs, statuses, seconds, hosts = run_two(folder, [f"--input_file={folder}/train.tfrecord"], None)
-    assert outputs == ["error: --strategy=multi_worker: expected every worker to be started within 15 s (--join_seconds), "
-                       f"{hosts[1]} does not answer\n"]
+    assert outputs == [
+        "error: --strategy=multi_worker: expected every worker to be started within 15 s (--join_seconds), "
+        f"{hosts[1]} does not answer\n"
+    ]
     assert statuses == [1] and seconds < 30, seconds
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", [0, 1])
-@pytest.mark.parametrize(("kind", "told", "most"), [
-    ("missing", "no input file matches '{path}'", 30), ("truncated", "{path}: record 199 is truncated or corrupted", 30),
-    ("in_the_middle", "{path}: record 100 is corrupted: its bytes do not match their checksum", 300)])
+@pytest.mark.parametrize(
+    ("kind", "told", "most"),
+    [("missing", "no input file matches '{path}'", 30),
+     ("truncated", "{path}: record 199 is truncated or corrupted", 30),
+     ("in_the_middle", "{path}: record 100 is corrupted: its bytes do not match their checksum", 300)])
 def test_records_that_one_worker_cannot_read_are_named_by_both(folder, kind, broken, told, most):
     paths = [folder / str(index) / "train.tfrecord" for index in range(2)]
     for path in paths:
@@ -290,10 +321,12 @@ def spoil(path, kind):
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))  # as a disk that has lost a bit
 
 
-@pytest.mark.parametrize(("config", "wanted"), [
-    ({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"index": 1}}, (["a:1", "b:1"], 1)),
-    ({"cluster": {"worker": ["b:1", "c:1"], "chief": ["a:1"]}, "task": {"type": "worker", "index": 1}}, (["a:1", "b:1", "c:1"], 2)),
-    ({"cluster": {"worker": ["b:1"], "chief": ["a:1"]}, "task": {"type": "chief", "index": 0}}, (["a:1", "b:1"], 0))])
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"index": 1}}, (["a:1", "b:1"], 1)),
+     ({"cluster": {"worker": ["b:1", "c:1"], "chief": ["a:1"]}, "task": {"type": "worker", "index": 1}},
+      (["a:1", "b:1", "c:1"], 2)),
+     ({"cluster": {"worker": ["b:1"], "chief": ["a:1"]}, "task": {"type": "chief", "index": 0}}, (["a:1", "b:1"], 0))])
 def test_the_workers_of_a_tf_config_have_one_order_the_chief_first(monkeypatch, config, wanted):
     monkeypatch.setitem(os.environ, "TF_CONFIG", json.dumps(config))
     assert cluster.workers_of(Placement(strategy="multi_worker")) == wanted

@@ -35,12 +35,15 @@ def train_file(tmp_path_factory):
 
 
 def losses(folder, train_file, accumulation_steps):
-    config = make_config("classification", model={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-                         options={"dev_share": 0.0, "dropout": 0.0},
-                         training={"batch_size": 8, "eval_batch_size": 8, "steps": 8, "log_every": 1, "precision": "bfloat16",
-                                   "accumulation_steps": accumulation_steps})
+    config = make_config(
+        "classification", model={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+        options={"dev_share": 0.0, "dropout": 0.0}, training={
+            "batch_size": 8, "eval_batch_size": 8, "steps": 8, "log_every": 1, "precision": "bfloat16",
+            "accumulation_steps": accumulation_steps
+        })
     try:
-        loop.train(load_task(config), data_files(train_file=train_file), str(folder), Placement(), report=lambda _: None)
+        loop.train(load_task(config), data_files(train_file=train_file), str(folder), Placement(),
+                   report=lambda _: None)
     finally:
         distribution.set_precision("float32")
     rows = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
@@ -53,7 +56,8 @@ def test_a_run_compiled_for_every_length_trains_as_another(tmp_path, monkeypatch
     compiled = []
     monkeypatch.setattr(step, "MANY_NUMBERS", 1)
     plain = fused.run_compiled
-    monkeypatch.setattr(fused, "run_compiled", lambda function, *rest, **more: compiled.append(function) or plain(function, *rest, **more))
+    monkeypatch.setattr(fused, "run_compiled",
+                        lambda function, *rest, **more: compiled.append(function) or plain(function, *rest, **more))
     found = losses(tmp_path / "compiled", train_file, accumulation_steps)
     assert len(wanted) == 8 and {fused._apply, fused._normalize, fused.softmax_gradient} <= set(compiled)
     np.testing.assert_allclose(found, wanted, rtol=0.02)

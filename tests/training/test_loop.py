@@ -1,4 +1,6 @@
-"""A run from its first step to its last, in this process: phases, stops, guards, evaluations, the best checkpoint, full disks."""
+"""A run from its first step to its last, in this process: phases, stops, guards, evaluations, the best checkpoint, full
+disks.
+"""
 
 import collections
 import json
@@ -115,19 +117,23 @@ def test_a_stable_schedule_goes_on_to_a_later_end_and_from_its_decay_as_if_plann
     for name in ("train/loss", "train/learning_rate"):
         assert logged(tmp_path / "stopped", name) == logged(tmp_path / "whole", name)
     rates = list(logged(tmp_path / "whole", "train/learning_rate").values())
-    np.testing.assert_allclose(np.array(rates) / max(rates), [0.5, 1, 1, 1, 1, 1, 1 - 3 ** -0.5, 1 - (2 / 3) ** 0.5, 0], atol=1e-6)
+    np.testing.assert_allclose(
+        np.array(rates) / max(rates), [0.5, 1, 1, 1, 1, 1, 1 - 3**-0.5, 1 - (2 / 3)**0.5, 0], atol=1e-6)
 
 
 def test_a_training_shorter_than_its_decay_is_refused_before_it_begins(records, tmp_path):
     config = make_config(optimizer={"schedule": "warmup_stable_decay", "decay_steps": 3}, training={"steps": 2})
-    with pytest.raises(ValueError, match="config.optimizer: expected a warm-up and a decay of at most the training's 2 steps, got 0 and 3"):
+    with pytest.raises(
+            ValueError,
+            match="config.optimizer: expected a warm-up and a decay of at most the training's 2 steps, got 0 and 3"):
         train(given(config, records), tmp_path / "run")
     assert not (tmp_path / "run" / "log.jsonl").exists()
 
 
 def test_the_best_checkpoint_is_that_of_the_best_evaluation(records, held_out, tmp_path):
-    config = make_config(optimizer={"learning_rate": 0.02, "schedule": "constant"},
-                         training={"steps": 12, "eval_every": 3, "save_every": 3, "eval_batch_size": 8, "keep_checkpoints": 3})
+    config = make_config(
+        optimizer={"learning_rate": 0.02, "schedule": "constant"},
+        training={"steps": 12, "eval_every": 3, "save_every": 3, "eval_batch_size": 8, "keep_checkpoints": 3})
     train(given(config, records, held_out), tmp_path)
     losses = logged(tmp_path, "eval/loss")
     best = min(losses, key=losses.get)
@@ -187,15 +193,18 @@ def test_following_a_run_gives_the_evaluations_that_the_run_gave(records, held_o
 
 
 def test_numbers_that_were_not_finite_are_read_back_as_such(tmp_path):
-    (tmp_path / "eval_log.jsonl").write_text('{"step": 9, "time": 1.0, "eval/mlm_loss": null, "eval/mlm_accuracy": 0.5}\n')
-    assert RunFolder(str(tmp_path)).last_followed() == pytest.approx({"step": 9, "mlm_loss": np.nan, "mlm_accuracy": 0.5}, nan_ok=True)
+    (tmp_path
+     / "eval_log.jsonl").write_text('{"step": 9, "time": 1.0, "eval/mlm_loss": null, "eval/mlm_accuracy": 0.5}\n')
+    assert RunFolder(str(tmp_path)).last_followed() == pytest.approx(
+        {"step": 9, "mlm_loss": np.nan, "mlm_accuracy": 0.5}, nan_ok=True)
 
 
 def test_an_evaluation_that_does_not_say_what_was_frozen_reads_the_checkpoint(records, held_out, tmp_path):
     training = {"steps": 1, "eval_batch_size": 8}
-    trained = loop.train(*given(make_config(training=training | {"freeze": "embeddings"}), records, held_out), str(tmp_path), Placement(),
-                         report=lambda _: None)
-    found = evaluation.measure(*given(make_config(training=training), records, held_out), str(tmp_path), Placement()).metrics
+    trained = loop.train(*given(make_config(training=training | {"freeze": "embeddings"}), records, held_out),
+                         str(tmp_path), Placement(), report=lambda _: None)
+    found = evaluation.measure(*given(make_config(training=training), records, held_out), str(tmp_path),
+                               Placement()).metrics
     assert found["loss"] == pytest.approx(trained.metrics["loss"], abs=1e-6)
 
 
@@ -234,8 +243,11 @@ def test_the_first_bad_tensor_is_named(records):
     assert sizes == [8] * 4  # one micro-batch after the other
 
     def bad():
-        return guards.first_bad_tensor(trainer.step, [tf.convert_to_tensor(weight) for weight in trainer.weights], batch, 0, 1)
-    kernel = next(value for value in trainer.model.trainable_variables if value.path.endswith("layer_0/intermediate/kernel"))
+        return guards.first_bad_tensor(trainer.step, [tf.convert_to_tensor(weight) for weight in trainer.weights],
+                                       batch, 0, 1)
+
+    kernel = next(value for value in trainer.model.trainable_variables
+                  if value.path.endswith("layer_0/intermediate/kernel"))
     before = kernel.numpy()
     kernel.assign(np.full(kernel.shape, 3e38, np.float32))
     assert bad().startswith("output of ") and "layer_0/intermediate" in bad()
@@ -285,7 +297,9 @@ def test_a_full_disk_leaves_the_checkpoints_before(tmp_path):
     values.assign_add(tf.ones_like(values))
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
-        with pytest.raises(OSError, match="the checkpoint of step 2 could not be written, those before it are intact: File too large$"):
+        with pytest.raises(
+                OSError,
+                match="the checkpoint of step 2 could not be written, those before it are intact: File too large$"):
             folder.save(2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -296,11 +310,14 @@ def test_a_full_disk_leaves_the_checkpoints_before(tmp_path):
 
 @pytest.mark.slow
 def test_fine_tuning_on_two_replicas_or_two_workers_is_that_on_one_device(root, golden, tmp_path):
-    command = [sys.executable, "-m", "official_bert.run_finetuning", "--task=mrpc", f"--data_dir={root}/tests/fixtures/glue/MRPC",
-               f"--config={root}/configs/model/tiny.yaml", f"--vocab_file={golden}/vocab_uncased.txt", "--cache_dir=",
-               "--set=model.vocab_size=3000", "--set=options.dropout=0.0", "--set=model.hidden_dropout_prob=0.0",
-               "--set=model.attention_probs_dropout_prob=0.0", "--set=training.log_every=1", "--set=training.batch_size=4",
-               "--set=training.eval_batch_size=4", "--set=training.epochs=4.0", "--do_predict"]
+    command = [
+        sys.executable, "-m", "official_bert.run_finetuning", "--task=mrpc",
+        f"--data_dir={root}/tests/fixtures/glue/MRPC", f"--config={root}/configs/model/tiny.yaml",
+        f"--vocab_file={golden}/vocab_uncased.txt", "--cache_dir=", "--set=model.vocab_size=3000",
+        "--set=options.dropout=0.0", "--set=model.hidden_dropout_prob=0.0",
+        "--set=model.attention_probs_dropout_prob=0.0", "--set=training.log_every=1", "--set=training.batch_size=4",
+        "--set=training.eval_batch_size=4", "--set=training.epochs=4.0", "--do_predict"
+    ]
     hosts = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
     workers = [["--strategy=multi_worker", f"--worker_hosts={hosts}", f"--task_index={index}"] for index in range(2)]
     runs = {"one": [[]], "two": [["--strategy=mirrored", "--num_cpu_devices=2"]], "workers": workers}

@@ -1,4 +1,6 @@
-"""What a kill or a loss of power leaves in a run's folder: nothing that was saved is lost, and nothing that was due is left out."""
+"""What a kill or a loss of power leaves in a run's folder: nothing that was saved is lost, and nothing that was due is
+left out.
+"""
 
 import contextlib
 import itertools
@@ -26,13 +28,16 @@ from official_bert.training.schedules import phases
 from official_bert.training.task import TRAIN_AND_EVALUATE
 
 BIAS = "next_sentence.Soutput_bias"
-CONFIG = make_config(training={"steps": 12, "log_every": 1, "save_every": 4, "eval_every": 4, "eval_batch_size": 8, "keep_checkpoints": 9})
+CONFIG = make_config(training={
+    "steps": 12, "log_every": 1, "save_every": 4, "eval_every": 4, "eval_batch_size": 8, "keep_checkpoints": 9
+})
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("records")
-    return data_files(write_records(folder / "train.tfrecord", 100), write_records(folder / "held_out.tfrecord", 20, seed=1))
+    return data_files(write_records(folder / "train.tfrecord", 100),
+                      write_records(folder / "held_out.tfrecord", 20, seed=1))
 
 
 def train(files, folder, config=CONFIG):
@@ -65,14 +70,18 @@ def saved(tmp_path):
     for step in range(6, 12):
         value.assign(step)
         folder.save(step)
-    assert sorted(path.name for path in tmp_path.glob("*.index")) == ["ckpt-10.index", "ckpt-11.index", "ckpt-8.index", "ckpt-9.index"]
+    assert sorted(path.name for path in tmp_path.glob("*.index")) == [
+        "ckpt-10.index", "ckpt-11.index", "ckpt-8.index", "ckpt-9.index"
+    ]
     assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "ckpt-11")
     return folder, value
 
 
-STATES = {"missing": lambda path: path.unlink(), "empty": lambda path: path.write_bytes(b""),
-          "zeroed": lambda path: path.write_bytes(bytes(100)),
-          "stale": lambda path: path.write_text('model_checkpoint_path: "ckpt-8"\nall_model_checkpoint_paths: "ckpt-8"\n')}
+STATES = {
+    "missing": lambda path: path.unlink(), "empty": lambda path: path.write_bytes(b""),
+    "zeroed": lambda path: path.write_bytes(bytes(100)),
+    "stale": lambda path: path.write_text('model_checkpoint_path: "ckpt-8"\nall_model_checkpoint_paths: "ckpt-8"\n')
+}
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -88,8 +97,10 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-3])
 
 
-@pytest.mark.parametrize("harm", [lambda folder: cut(folder / "ckpt-11.data-00000-of-00001"), lambda folder: cut(folder / "ckpt-11.index"),
-                                  lambda folder: (folder / "ckpt-11.data-00000-of-00001").unlink()], ids=["data", "index", "no data"])
+@pytest.mark.parametrize("harm", [
+    lambda folder: cut(folder / "ckpt-11.data-00000-of-00001"), lambda folder: cut(folder / "ckpt-11.index"),
+    lambda folder: (folder / "ckpt-11.data-00000-of-00001").unlink()
+], ids=["data", "index", "no data"])
 def test_a_truncated_checkpoint_gives_way_and_is_removed_once_the_run_has_gone_on(saved, tmp_path, harm):
     folder, value = saved
     harm(tmp_path)
@@ -106,7 +117,8 @@ def test_what_a_killed_write_left_goes_with_its_checkpoint(saved, tmp_path):
     (tmp_path / "ckpt-8_temp").mkdir()
     (tmp_path / "ckpt-8_temp/part-00000-of-00001.index").write_bytes(b"half")
     folder.save(12)  # ckpt-8 is one too many now
-    assert sorted(int(path.stem[5:]) for path in tmp_path.glob("*.index")) == [9, 10, 11, 12] and not list(tmp_path.glob("ckpt-8*"))
+    assert sorted(int(path.stem[5:])
+                  for path in tmp_path.glob("*.index")) == [9, 10, 11, 12] and not list(tmp_path.glob("ckpt-8*"))
 
 
 def test_a_folder_with_checkpoints_of_several_names_is_decided_by_its_state_file(saved, tmp_path):
@@ -119,7 +131,8 @@ def test_a_folder_with_checkpoints_of_several_names_is_decided_by_its_state_file
 
 
 def test_a_kill_within_an_evaluation_leaves_no_threshold_of_other_weights_with_the_best(tmp_path, monkeypatch):
-    checkpoint, evaluations, dump = tf.train.Checkpoint(value=tf.Variable(0.0)), [(1, 0.5, 0.3), (2, 0.9, 0.7)], json.dump
+    checkpoint, evaluations, dump = tf.train.Checkpoint(value=tf.Variable(0.0)), [(1, 0.5, 0.3),
+                                                                                  (2, 0.9, 0.7)], json.dump
     kept = [tmp_path / "best" / name for name in ("metric.json", "tuned.json")]
 
     def evaluate(step, value, threshold):  # as after a resume
@@ -153,13 +166,15 @@ def test_every_command_takes_the_checkpoint_before_a_truncated_one(files, whole,
     data.write_bytes(data.read_bytes()[:300])
     _, model = restore_for_inference(str(folder))  # as prediction, the server and export do
     reader = tf.train.load_checkpoint(str(whole / "ckpt-8"))
-    np.testing.assert_array_equal(model.next_sentence.output_bias, reader.get_tensor(f"weights/{BIAS}/.ATTRIBUTES/VARIABLE_VALUE"))
+    np.testing.assert_array_equal(model.next_sentence.output_bias,
+                                  reader.get_tensor(f"weights/{BIAS}/.ATTRIBUTES/VARIABLE_VALUE"))
     assert "ckpt-12 cannot be read" in caplog.text
     measured = evaluation.measure(load_task(CONFIG), files, str(folder), Placement()).metrics
     assert measured["step"] == 8 and measured["loss"] == pytest.approx(logged(whole, "eval/loss")[8], abs=1e-6)
     (folder / "checkpoint").write_bytes(b"")
     assert "ckpt-8 at step 8 of 12" in train(files, folder)
-    assert logged(folder, "train/loss") == logged(whole, "train/loss") and logged(folder, "eval/loss") == logged(whole, "eval/loss")
+    assert logged(folder, "train/loss") == logged(whole, "train/loss") and logged(folder, "eval/loss") == logged(
+        whole, "eval/loss")
 
 
 @pytest.mark.slow
@@ -214,9 +229,10 @@ def test_an_unfinished_line_of_the_log_is_removed(tmp_path, text):
 @pytest.mark.parametrize("sizes", [(32, 32), (30, 7), (7, 30)])
 def test_phases_on_the_same_records_go_on_in_the_data(files, tmp_path, sizes):
     other = write_records(tmp_path / "short.tfrecord", 40, max_seq_length=12)
-    config = make_config(training={"steps": 0}, phases=[{"steps": 2, "batch_size": sizes[0]},
-                                                        {"steps": 1, "batch_size": 8, "options": {"max_seq_length": 12}},
-                                                        {"steps": 100 // sizes[1], "batch_size": sizes[1]}])
+    config = make_config(
+        training={"steps": 0},
+        phases=[{"steps": 2, "batch_size": sizes[0]}, {"steps": 1, "batch_size": 8, "options": {"max_seq_length": 12}},
+                {"steps": 100 // sizes[1], "batch_size": sizes[1]}])
     planned = phases.plan(load_task(config), data_files(f"{files.train_file},{other}"), TRAIN_AND_EVALUATE)
     assert planned[1].first_batch == 0
 
@@ -232,14 +248,16 @@ def test_phases_on_the_same_records_go_on_in_the_data(files, tmp_path, sizes):
 
 
 def test_milestones_stay(tmp_path):
-    folder = CheckpointFolder(tf.train.Checkpoint(value=tf.Variable(0.0)), RunFolder(str(tmp_path)), keep=2, keep_every=4)
+    folder = CheckpointFolder(tf.train.Checkpoint(value=tf.Variable(0.0)), RunFolder(str(tmp_path)), keep=2,
+                              keep_every=4)
     for step in range(1, 11):
         folder.save(step)
     assert sorted(int(path.stem[5:]) for path in tmp_path.glob("*.index")) == [4, 8, 9, 10]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "ends"), [(signal.SIGUSR1, None), (signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+@pytest.mark.parametrize(("number", "ends"), [(signal.SIGUSR1, None), (signal.SIGINT, KeyboardInterrupt),
+                                              (signal.SIGTERM, SystemExit)])
 def test_a_signal_saves_and_the_losses_stay_the_same(files, whole, tmp_path, monkeypatch, capsys, number, ends):
     log = Watcher.training
 
@@ -262,5 +280,6 @@ def test_weights_alone_are_no_run_to_go_on_from(tmp_path):
     weights = {"a": tf.Variable(1.0)}
     tf.train.Checkpoint(weights=weights).save(str(tmp_path / "ckpt"))
     folder = CheckpointFolder(tf.train.Checkpoint(weights=weights, step=tf.Variable(0)), RunFolder(str(tmp_path)))
-    with pytest.raises(ValueError, match="expected the folder of a run, got weights alone.*--init_checkpoint takes them"):
+    with pytest.raises(ValueError,
+                       match="expected the folder of a run, got weights alone.*--init_checkpoint takes them"):
         folder.restore_newest()

@@ -15,7 +15,8 @@ STABLE = {"schedule": "warmup_stable_decay", "decay_steps": 4}
 
 
 def numpy_stable_adamw(gradients, decayed, rate=0.1, b1=0.9, b2=0.999, eps=1e-6, decay=0.01):
-    """StableAdamW as Wortsman et al. (2023), algorithm 2, write it: with debiased betas instead of corrected moments."""
+    """StableAdamW as Wortsman et al. (2023), algorithm 2, write it: with debiased betas instead of corrected moments.
+    """
     w, m, v = WEIGHT.astype("float64"), 0.0, 0.0
     for t, g in enumerate(gradients.astype("float64"), 1):
         d1, d2 = (b * (1 - b ** (t - 1)) / (1 - b ** t) for b in (b1, b2))
@@ -26,7 +27,9 @@ def numpy_stable_adamw(gradients, decayed, rate=0.1, b1=0.9, b2=0.999, eps=1e-6,
 
 
 def numpy_steps(name, decayed, rate=0.1, b1=0.9, b2=0.999, eps=1e-6, decay=0.01):
-    """Updates in NumPy: Loshchilov and Hutter (2019), algorithm 2; You et al. (2020), algorithm 2; 2018's without bias correction."""
+    """Updates in NumPy: Loshchilov and Hutter (2019), algorithm 2; You et al. (2020), algorithm 2; 2018's without bias
+    correction.
+    """
     if name == "stable_adamw":
         return numpy_stable_adamw(GRADIENTS, decayed, rate, b1, b2, eps, decay)
     w, m, v = WEIGHT.astype("float64"), 0.0, 0.0
@@ -60,8 +63,8 @@ def test_stable_adamw_takes_a_smaller_step_after_a_gradient_that_suddenly_grows(
         moments = Moments(tf.zeros((4, 3)), tf.zeros((4, 3)))
         for step, gradient in enumerate(gradients):
             before = weight
-            weight, moments = optimization.update(OptimizerConfig(name=name), weight, tf.constant(gradient), moments, tf.constant(0.1),
-                                                  tf.constant(step, tf.int64), True)
+            weight, moments = optimization.update(OptimizerConfig(name=name), weight, tf.constant(gradient), moments,
+                                                  tf.constant(0.1), tf.constant(step, tf.int64), True)
         leaps[name] = (weight - before).numpy()
         if name == "stable_adamw":
             np.testing.assert_allclose(weight, numpy_stable_adamw(gradients, True), rtol=1e-5, atol=1e-6)
@@ -99,22 +102,28 @@ def test_schedules_as_worked_out_by_hand(config, step, rate):
 def test_a_stable_schedule_of_decay_alone_is_the_linear_one_and_its_stable_part_does_not_depend_on_the_length():
     linear, stable = OptimizerConfig(), OptimizerConfig(schedule="warmup_stable_decay", decay_proportion=1.0)
     steps = tf.range(20)
-    np.testing.assert_allclose(learning_rate.scheduled_rate(stable, steps, 20), learning_rate.scheduled_rate(linear, steps, 20), rtol=1e-6)
-    short, long = (learning_rate.scheduled_rate(OptimizerConfig(**STABLE, warmup_steps=3), steps, total) for total in (10, 20))
+    np.testing.assert_allclose(learning_rate.scheduled_rate(stable, steps, 20),
+                               learning_rate.scheduled_rate(linear, steps, 20), rtol=1e-6)
+    short, long = (learning_rate.scheduled_rate(OptimizerConfig(**STABLE, warmup_steps=3), steps, total)
+                   for total in (10, 20))
     np.testing.assert_array_equal(short[:6], long[:6])
 
 
-@pytest.mark.parametrize(("config", "message"), [
-    ({"schedule": "warmup_stable_decay"}, "config.optimizer.decay_steps: expected decay_steps or decay_proportion above 0"),
-    ({"decay_steps": 4}, r"config.optimizer.decay_steps: expected optimizer.schedule: warmup_stable_decay \(not linear\) beside it"),
-    ({"schedule": "constant", "decay_shape": "one_minus_sqrt"},
-     "config.optimizer.decay_shape: expected optimizer.schedule: warmup_stable_decay"),
-    (STABLE | {"power": 2.0}, "config.optimizer.power: expected optimizer.schedule: polynomial"),
-    (STABLE | {"decay_steps": -1}, "config.optimizer.decay_steps: expected at least 0, got -1"),
-    (STABLE | {"decay_proportion": 1.5}, "config.optimizer.decay_proportion: expected a share from 0 to 1, got 1.5"),
-    (STABLE | {"warmup_steps": 7}, "expected a warm-up and a decay of at most the training's 10 steps, got 7 and 4"),
-    ({"schedule": "warmup_stable_decay", "decay_proportion": 0.01}, "config.optimizer.decay_proportion: expected at least one of the tr"),
-    ({"name": "stable_adamw", "beta_1": 0.0}, "config.optimizer.beta_1")])
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [({"schedule": "warmup_stable_decay"
+       }, "config.optimizer.decay_steps: expected decay_steps or decay_proportion above 0"),
+     ({"decay_steps": 4
+       }, r"config.optimizer.decay_steps: expected optimizer.schedule: warmup_stable_decay \(not linear\) beside it"),
+     ({"schedule": "constant", "decay_shape": "one_minus_sqrt"
+       }, "config.optimizer.decay_shape: expected optimizer.schedule: warmup_stable_decay"),
+     (STABLE | {"power": 2.0}, "config.optimizer.power: expected optimizer.schedule: polynomial"),
+     (STABLE | {"decay_steps": -1}, "config.optimizer.decay_steps: expected at least 0, got -1"),
+     (STABLE | {"decay_proportion": 1.5}, "config.optimizer.decay_proportion: expected a share from 0 to 1, got 1.5"),
+     (STABLE | {"warmup_steps": 7}, "expected a warm-up and a decay of at most the training's 10 steps, got 7 and 4"),
+     ({"schedule": "warmup_stable_decay", "decay_proportion": 0.01
+       }, "config.optimizer.decay_proportion: expected at least one of the tr"),
+     ({"name": "stable_adamw", "beta_1": 0.0}, "config.optimizer.beta_1")])
 def test_schedules_that_cannot_be_are_refused_with_the_key(config, message):
     with pytest.raises(ValueError, match=message):
         learning_rate.check_lengths(OptimizerConfig(**config), 10)
@@ -167,8 +176,8 @@ def test_a_variable_without_a_gradient_stays_and_does_not_count_in_the_norm():
     assert (alone != [1.0, 2.0]).all()
 
 
-@pytest.mark.parametrize(("size", "block"), [(1, 1), (2 ** 14, 1), (2 ** 14 + 1, 3277), (2 ** 20, 2 ** 14), (30522 * 768, 15261),
-                                             (65537, 1), (3 * 5 * 7919, 7919)])
+@pytest.mark.parametrize(("size", "block"), [(1, 1), (2**14, 1), (2**14 + 1, 3277), (2**20, 2**14),
+                                             (30522 * 768, 15261), (65537, 1), (3 * 5 * 7919, 7919)])
 def test_a_block_is_the_largest_divisor_of_a_weights_size_that_fits(size, block):
     assert optimization.block_size(size) == block
 
@@ -188,7 +197,7 @@ def test_large_weights_are_updated_in_place_as_the_formula_says_or_left_alone(na
     for variable, value in zip(variables, before):
         np.testing.assert_array_equal(variable, value)
     update(*variables, tf.constant(gradient), decision(True))
-    wanted, moments = optimization.update(rule, tf.constant(weight), 0.5 * gradient, Moments(*before[1:]), tf.constant(0.1),
-                                          tf.constant(3, tf.int64), True)
+    wanted, moments = optimization.update(rule, tf.constant(weight), 0.5 * gradient, Moments(*before[1:]),
+                                          tf.constant(0.1), tf.constant(3, tf.int64), True)
     for variable, value in zip(variables, (wanted, *moments)):
         np.testing.assert_allclose(variable, value, rtol=1e-6, atol=1e-7)

@@ -21,7 +21,9 @@ from official_bert.training.task import DataFiles, Steps
     (87599, 32, 2.0, 5476, 5474), (392702, 32, 3.0, 36816, 36815), (64, 32, 1.5, 3, 3), (4, 32, 1.0, 1, 0)])
 def test_2018_rounds_rows_times_epochs_down_where_each_epoch_is_whole_here(rows, batch_size, epochs, up, down):
     source = types.SimpleNamespace(rows=rows, batch_size=batch_size, batches_per_epoch=-(-rows // batch_size))
-    settings = [TrainingConfig(batch_size=batch_size, epochs=epochs, epoch_rounding=rounding) for rounding in ("up", "down")]
+    settings = [
+        TrainingConfig(batch_size=batch_size, epochs=epochs, epoch_rounding=rounding) for rounding in ("up", "down")
+    ]
     assert [epoch_steps(one, source) for one in settings] == [up, down]
 
 
@@ -35,14 +37,16 @@ def test_the_weights_after_a_phase_are_measured_as_training_measures_them():
 def test_a_run_in_phases_keeps_the_labels_that_it_found_in_its_data():
     phases = [{"steps": 2, "options": {"max_seq_length": 8}}, {"steps": 3, "options": {"max_seq_length": 16}}]
     task = load_task(make_finetuning("classification", training={"epochs": 0.0}, phases=phases))
-    rows = Rows("train", [{"text": f"the {word}", "label": label} for word in ("atlas", "ferry", "clock") for label in ("good", "bad")])
+    rows = Rows("train", [{"text": f"the {word}", "label": label} for word in ("atlas", "ferry", "clock")
+                          for label in ("good", "bad")])
     planned = plan(task, DataFiles(train_file=rows), Steps(evaluate=False))
     found = resolved_config(task, planned)
     assert found.options == {"max_seq_length": 32, "labels": ["bad", "good"]} and found.phases == task.config.phases
     assert load_task(found).build_model() is not None  # prediction and export have no training data to find them in
 
 
-# 2018's run_classifier.py and run_squad.py: int(examples / train_batch_size * num_train_epochs), int(steps * warmup_proportion).
+# 2018's run_classifier.py and run_squad.py: int(examples / train_batch_size * num_train_epochs), int(steps *
+# warmup_proportion).
 @pytest.mark.parametrize(("examples", "batch_size", "epochs", "steps", "warmup"), [
     (3668, 32, 3.0, 343, 34),  # MRPC: 114.625 batches, 343.875
     (8551, 32, 3.0, 801, 80),  # CoLA: 267.21875, 801.65625
@@ -54,7 +58,8 @@ def test_a_run_in_phases_keeps_the_labels_that_it_found_in_its_data():
     (29, 100, 100.0, 28, 2),  # 0.29 * 100 is 28.999999999999996 in floating point, there and here
     (100, 32, 0.5, 1, 0), (96, 32, 1.0, 3, 0)])
 def test_both_scripts_of_2018_count_steps_and_warm_up_so(examples, batch_size, epochs, steps, warmup):
-    config = build(Config, merge(merge(FINE_TUNING, AS_IN_2018), {"training": {"batch_size": batch_size, "epochs": epochs}}))
+    config = build(Config,
+                   merge(merge(FINE_TUNING, AS_IN_2018), {"training": {"batch_size": batch_size, "epochs": epochs}}))
     windows = -(-3 * examples // batch_size)  # of SQuAD's passages: they do not count
     source = types.SimpleNamespace(rows=examples, batch_size=batch_size, batches_per_epoch=windows)
     assert epoch_steps(config.training, source) == steps

@@ -1,4 +1,3 @@
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -26,7 +25,8 @@ def test_an_error_of_16_bits_may_be_four_times_that_of_the_cpu():
     got = {"gradient a": np.array([0.65]), "gradient b": np.array([1.015])}
     found = self_check.compare("head", "case", got, wanted, 0.02, rounded)
     assert found.agrees and found.worst == "gradient a" and (found.error, found.tolerance) == pytest.approx((0.35, 0.4))
-    assert self_check.compare("head", "case", got | {"gradient b": np.array([1.03])}, wanted, 0.02, rounded).first == "gradient b"
+    assert self_check.compare("head", "case", got | {"gradient b": np.array([1.03])}, wanted, 0.02,
+                              rounded).first == "gradient b"
 
 
 def test_numbers_that_are_not_finite_disagree_and_other_tensors_are_told():
@@ -41,7 +41,8 @@ def test_a_wrong_kernel_is_noticed_and_the_first_tensor_that_it_spoils_is_named(
     sizes = {"intermediate_size": 128, "num_hidden_layers": 2}
     task = load_task(make_config("classification", options={"labels": ["a", "b"], "max_seq_length": 64}, model=sizes))
     weights, batch = self_check.draw_weights(task), self_check.made_batch(task.batch_spec(32), 50, 2)
-    assert fused.LEAST <= 32 * 64 * 128  # else the first layer does not use the compiled pieces; the last one computes [CLS] alone
+    # else the first layer does not use the compiled pieces; the last one computes [CLS] alone
+    assert fused.LEAST <= 32 * 64 * 128
     wanted = self_check.passes(task, weights, batch)["CPU"]
 
     def compared():
@@ -56,10 +57,12 @@ def test_a_wrong_kernel_is_noticed_and_the_first_tensor_that_it_spoils_is_named(
     assert wrong.first.startswith("gradient ") and wrong.error > 0.01
 
 
-@pytest.mark.parametrize(("kind", "options"), [
-    ("pretraining", {"pack": True, "max_instances_per_row": 3}), ("pretraining", {}),
-    ("pretraining", {"objective": "replaced_tokens", "sentence_task": "none"}), ("squad", {}), ("swag", {}), ("reranking", {}),
-    ("ner", {"labels": ["O", "B-X"]}), ("splade", {"group_size": 4}), ("classification", {"labels": ["a", "b"], "kind": "multi_label"})])
+@pytest.mark.parametrize(("kind", "options"),
+                         [("pretraining", {"pack": True, "max_instances_per_row": 3}), ("pretraining", {}),
+                          ("pretraining", {"objective": "replaced_tokens", "sentence_task": "none"}), ("squad", {}),
+                          ("swag", {}), ("reranking", {}), ("ner", {"labels": ["O", "B-X"]}),
+                          ("splade", {"group_size": 4}),
+                          ("classification", {"labels": ["a", "b"], "kind": "multi_label"})])
 def test_a_made_batch_has_the_shapes_and_types_of_its_task(kind, options):
     spec = load_task(make_config(kind, options=options)).batch_spec(8)
     batch = self_check.made_batch(spec, 50, 2)

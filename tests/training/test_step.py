@@ -34,7 +34,8 @@ def test_six_steps_are_those_of_the_2018_code(golden):
     wanted = np.load(golden / "tf1_bert/after_6_steps.npz")
     base = load_config(bert_config_file=str(golden / "tf1_bert/bert_config.json"))
     config = type(base)(model=base.model, options={"max_seq_length": 24, "max_predictions_per_seq": 5},
-                        optimizer=OptimizerConfig(learning_rate=5e-3, warmup_steps=3), training=TrainingConfig(batch_size=4))
+                        optimizer=OptimizerConfig(learning_rate=5e-3,
+                                                  warmup_steps=3), training=TrainingConfig(batch_size=4))
     task = load_task(config)
     trainer = trainer_of(task, task.build_model(), total=10)
     checkpoints.initialize_from(trainer.model, str(golden / "tf1_bert/bert_model.ckpt"))
@@ -88,7 +89,8 @@ def test_recomputed_activations_make_the_same_step_dropout_included(tmp_path):
     path = write_records(tmp_path / "r.tfrecord", 100)
     rows, weights = [], []
     for recompute in (False, True):
-        trainer, source = trained_on(make_config(training={"recompute": recompute}, optimizer={"learning_rate": 1e-3}), path)
+        trainer, source = trained_on(make_config(training={"recompute": recompute}, optimizer={"learning_rate": 1e-3}),
+                                     path)
         rows.append(trainer.run_steps(iter(source.dataset()), tf.constant(5)).numpy())
         weights.append([weight.numpy() for weight in trainer.weights])
     np.testing.assert_allclose(rows[0], rows[1], rtol=1e-4, atol=1e-5)
@@ -147,7 +149,8 @@ def test_a_loss_that_is_not_finite_stops_the_steps_and_changes_nothing(tmp_path,
         trainer, source = trained_on(make_config(training={"precision": precision}), path)
     finally:
         distribution.set_precision("float32")
-    bias = next(weight for weight in trainer.model.trainable_variables if weight.path.endswith("layer_0/intermediate/bias"))
+    bias = next(weight for weight in trainer.model.trainable_variables
+                if weight.path.endswith("layer_0/intermediate/bias"))
     bias.assign(np.full(bias.shape, value))
     before = [weight.numpy() for weight in trainer.weights]
     rows = trainer.run_steps(iter(source.dataset()), tf.constant(25)).numpy()
@@ -159,8 +162,10 @@ def test_a_loss_that_is_not_finite_stops_the_steps_and_changes_nothing(tmp_path,
 
 @pytest.mark.slow
 def test_accumulation_runs_at_a_size_that_the_graph_optimizer_rearranges(root):
-    done = subprocess.run([sys.executable, str(root / "benchmarks/memory_and_precision.py"), "--steps=1",
-                           '--one=["training.accumulation_steps=4"]'], check=False, capture_output=True, text=True, timeout=500)
+    done = subprocess.run([
+        sys.executable,
+        str(root / "benchmarks/memory_and_precision.py"), "--steps=1", '--one=["training.accumulation_steps=4"]'
+    ], check=False, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1])["memory"] > 0
 
@@ -172,16 +177,21 @@ def test_large_weights_and_their_moments_are_updated_in_their_own_memory(tmp_pat
     decision = Decision(tf.constant(1.0), tf.constant(0.1), tf.constant(0, tf.int64), tf.constant(True))
     places = {update: place for place, update in enumerate(trainer.step.updates_in_place)}
     assert 5 < len(places) < len(trainer.weights)  # weights of one shape share an update
-    large = {update: place for update, place in places.items() if math.prod(trainer.weights[place].shape) > optimization.BLOCK}
+    large = {
+        update: place
+        for update, place in places.items() if math.prod(trainer.weights[place].shape) > optimization.BLOCK
+    }
     width = config.model.hidden_size
     assert sorted(tuple(trainer.weights[place].shape) for place in large.values()) == [
         (width, 2048), (2048, width), (words,), (words, width)]
     for update, place in large.items():
         variables = [group[place] for group in (trainer.weights, trainer.first, trainer.second)]
-        hlo = update.experimental_get_compiler_ir(*variables, tf.zeros(variables[0].shape), decision)(stage="optimized_hlo")
+        hlo = update.experimental_get_compiler_ir(*variables, tf.zeros(variables[0].shape),
+                                                  decision)(stage="optimized_hlo")
         header = hlo.partition("input_output_alias=")[2].partition("entry_computation")[0]
         aliases = re.findall(r"\{(\d)\}: \((\d)", header)
-        assert sorted(aliases) == [("0", "0"), ("1", "1"), ("2", "2")], hlo[:500]  # the memory of each variable is that of its result
+        # the memory of each variable is that of its result
+        assert sorted(aliases) == [("0", "0"), ("1", "1"), ("2", "2")], hlo[:500]
 
 
 def test_updates_in_place_are_those_of_the_pure_step_which_tpus_run(tmp_path):

@@ -1,4 +1,6 @@
-"""Signals to a long command: it ends within seconds of Ctrl-C, SIGTERM or the loss of its terminal, even in compiled code."""
+"""Signals to a long command: it ends within seconds of Ctrl-C, SIGTERM or the loss of its terminal, even in compiled
+code.
+"""
 
 import contextlib
 import os

@@ -1,4 +1,5 @@
-"""Journal of finished pieces: a file of their results, in order, so that a continued run does not compute them again."""
+"""Journal of finished pieces: a file of their results, in order, so that a continued run does not compute them again.
+"""
 
 import json
 import os
@@ -13,7 +14,8 @@ _HEADER = struct.Struct("<QI")  # bytes of an entry, its CRC-32
 
 
 class Journal:
-    """A file of results (JSON values), each with its checksum. Read all of them with `replay` first, then `append` more.
+    """A file of results (JSON values), each with its checksum. Read all of them with `replay` first, then `append`
+    more.
 
     The first damaged or incomplete entry (after a kill) and all entries after it are dropped.
     """

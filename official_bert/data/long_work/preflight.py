@@ -21,34 +21,42 @@ from official_bert.data.tabular.formats import is_packed
 SPARE_HANDLES = 64  # for everything but inputs and outputs: libraries, scratch files, pipes
 
 
-def check_outputs(outputs: Sequence[str], inputs: Iterable[str] = (), patterns: str = "", may_be_packed: bool = False) -> None:
+def check_outputs(outputs: Sequence[str], inputs: Iterable[str] = (), patterns: str = "",
+                  may_be_packed: bool = False) -> None:
     """Requires that each of `outputs` can be written and is not an input; makes their folders.
 
-    `inputs` are the files to read, `patterns` the paths, folders and globs that selected them. Raises ValueError for an output
-    that is a folder, is named twice, is an input or would be one in the next run, or is named like a packed file although none
-    `may_be_packed`; and if its folder cannot be written.
+    `inputs` are the files to read, `patterns` the paths, folders and globs that selected them. Raises ValueError for an
+    output that is a folder, is named twice, is an input or would be one in the next run, or is named like a packed file
+    although none `may_be_packed`; and if its folder cannot be written.
     """
     read = {files.real(path): path for path in inputs}
     path_of: dict[str, str] = {}
     for path in outputs:
         real = files.real(path)
         if files.is_folder(path) or not os.path.basename(path):
-            raise ValueError(f"{path or 'an output'}: expected the name of a file to write, got {'a folder' if path else 'none'}")
+            raise ValueError(
+                f"{path or 'an output'}: expected the name of a file to write, got {'a folder' if path else 'none'}")
         if is_packed(path) and not may_be_packed:
-            raise ValueError(f"{path}: expected a name without {os.path.splitext(path)[1]}, because what is written is not packed")
+            raise ValueError(
+                f"{path}: expected a name without {os.path.splitext(path)[1]}, because what is written is not packed")
         if real in path_of:
             raise ValueError(f"{path}: expected different names of outputs, got the same file as {path_of[real]}")
         if real in read:
             raise ValueError(f"{path}: this output is an input too; give another name")
         if pattern := _matching_pattern(path, patterns):
-            raise ValueError(f"{path}: this output would be an input the next time, since {pattern} matches it; write to another folder")
+            raise ValueError(
+                f"{path}: this output would be an input the next time, since {pattern} matches it; write to another "
+                f"folder"
+            )
         path_of[real] = path
     for folder in dict.fromkeys(files.folder_of(path) or "." for path in outputs):
         check_folder(folder)
 
 
 def check_folder(folder: str) -> None:
-    """Makes a folder if it is missing, and requires that a file can be written in it; for other stores the first write tells."""
+    """Makes a folder if it is missing, and requires that a file can be written in it; for other stores the first write
+    tells.
+    """
     if files.is_remote(folder):
         return
     try:
@@ -69,14 +77,19 @@ def _matching_pattern(path: str, patterns: str) -> str:
 
 
 def check_disk(needed: Mapping[str, int], what: str) -> None:
-    """Requires free space for `needed`, {folder: bytes}; folders on one disk share it. Raises ValueError naming the folders."""
+    """Requires free space for `needed`, {folder: bytes}; folders on one disk share it. Raises ValueError naming the
+    folders.
+    """
     for folders, total, free in _by_disk(needed):
         if total > free:
-            raise ValueError(f"{folders}: about {filesize.decimal(total)} are needed for {what}, {filesize.decimal(free)} are free")
+            raise ValueError(
+                f"{folders}: about {filesize.decimal(total)} are needed for {what}, {filesize.decimal(free)} are free")
 
 
 def announce_disk(likely: Mapping[str, int], what: str) -> None:
-    """Prints a line for each disk: how much the work will take there, {folder: bytes}, and how much is free; a warning if that is less."""
+    """Prints a line for each disk: how much the work will take there, {folder: bytes}, and how much is free; a warning
+    if that is less.
+    """
     for folders, total, free in _by_disk(likely):
         about = f"about {filesize.decimal(total)} for {what}, {filesize.decimal(free)} are free in {folders}"
         if total > free:
@@ -96,7 +109,9 @@ def _by_disk(needed: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
 
 
 def bytes_in(folder: str) -> int:
-    """Returns the bytes of the files in a folder and below it, 0 if there is none: a stopped run's, which the next one uses or removes."""
+    """Returns the bytes of the files in a folder and below it, 0 if there is none: a stopped run's, which the next one
+    uses or removes.
+    """
     total = 0
     for path, _, names in os.walk(folder):
         for name in names:

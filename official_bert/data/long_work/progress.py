@@ -62,7 +62,8 @@ class Reporter:
                     begin, wait, due = self._begin, FIRST_LINE, self._begin + FIRST_LINE
                 now = time.monotonic()
                 if now >= due:
-                    left = f", about {(now - begin) * (1 - self._share) / self._share:.0f} s left" if self._share else ""
+                    left = (f", about {(now - begin) * (1 - self._share) / self._share:.0f} s "
+                            f"left" if self._share else "")
                     _write(f"{self._stage}: {self._share:.0%}{left}")
                     due, wait = now + wait, min(2 * wait, BETWEEN_LINES)
 

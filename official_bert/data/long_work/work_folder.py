@@ -1,4 +1,5 @@
-"""Resume of long commands: the folder beside an output that keeps finished pieces, so that the same command continues after a kill.
+"""Resume of long commands: the folder beside an output that keeps finished pieces, so that the same command continues
+after a kill.
 
     with WorkFolder("train.tfrecord.work", made_of) as work:
         if (facts := work.finished("part-0", is_whole)) is None:
@@ -30,19 +31,22 @@ class BusyError(ValueError):
 
 
 def work_path(output: str) -> str:
-    """The path of the work folder of an output: beside it, or among this machine's temporary files if the output lies elsewhere."""
+    """The path of the work folder of an output: beside it, or among this machine's temporary files if the output lies
+    elsewhere.
+    """
     if not files.is_remote(output):
         return f"{output}{SUFFIX}"
     digest = hashlib.sha256(output.encode()).hexdigest()[:12]
-    return os.path.join(tempfile.gettempdir(), f"official_bert_{os.geteuid()}-{os.path.basename(output)}-{digest}{SUFFIX}")
+    return os.path.join(tempfile.gettempdir(),
+                        f"official_bert_{os.geteuid()}-{os.path.basename(output)}-{digest}{SUFFIX}")
 
 
 class WorkFolder:
     """Pieces of one run. `made_of` describes their inputs: {name that the user knows: value}, JSON values only.
 
-    Entering makes the folder (mode 0700) or takes the one that a stopped run left. Raises ValueError if that run had other inputs or if
-    another user may have filled it, BusyError if another process works in the folder; `discard` first empties it. Leaving removes the
-    folder, unless pieces are finished and the run was stopped or a disk failed.
+    Entering makes the folder (mode 0700) or takes the one that a stopped run left. Raises ValueError if that run had
+    other inputs or if another user may have filled it, BusyError if another process works in the folder; `discard`
+    first empties it. Leaving removes the folder, unless pieces are finished and the run was stopped or a disk failed.
     """
 
     def __init__(self, path: str, made_of: dict[str, Any], discard: bool = False):
@@ -62,7 +66,8 @@ class WorkFolder:
     def __exit__(self, kind, error, traceback) -> None:
         stopped = kind is not None and issubclass(kind, (KeyboardInterrupt, SystemExit, OSError, RuntimeError))
         if stopped and self._has_pieces():
-            print(f"{self.path} keeps the finished work: the same command continues from it, --discard removes it", file=sys.stderr)
+            print(f"{self.path} keeps the finished work: the same command continues from it, --discard removes it",
+                  file=sys.stderr)
         else:
             shutil.rmtree(self.path, ignore_errors=True)
         self._file.close()
@@ -77,7 +82,8 @@ class WorkFolder:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self._file.close()
-                raise BusyError(f"{self.path}: another run is working here; wait for its end or give another name") from None
+                raise BusyError(
+                    f"{self.path}: another run is working here; wait for its end or give another name") from None
             except OSError:  # a file system without locks
                 return
             if os.path.exists(path) and os.path.samestat(os.fstat(self._file.fileno()), os.stat(path)):
@@ -98,15 +104,17 @@ class WorkFolder:
         if isinstance(before, dict) and self._has_pieces():
             keys = dict.fromkeys(sorted({*before, *self.made_of}))
             differing = changed_keys(keys | before, keys | self.made_of)
-            raise ValueError(f"{self.path}: holds the finished work of a stopped run with another {', '.join(differing)}; the same "
-                             "command continues from it, --discard removes it")
+            raise ValueError(
+                f"{self.path}: holds the finished work of a stopped run with another {', '.join(differing)}; the same "
+                "command continues from it, --discard removes it")
         self._empty()  # remains of a run that had finished nothing
         write_json(self.path_of(MADE_OF), self.made_of)
 
     def _has_pieces(self) -> bool:
         """Tells whether a piece is finished, or is partly done in a folder of its own."""
-        return any(entry.is_dir() or entry.name.endswith(".json") or (entry.name.endswith(JOURNAL) and entry.stat().st_size)
-                   for entry in os.scandir(self.path) if entry.name != MADE_OF)
+        return any(
+            entry.is_dir() or entry.name.endswith(".json") or (entry.name.endswith(JOURNAL) and entry.stat().st_size)
+            for entry in os.scandir(self.path) if entry.name != MADE_OF)
 
     def _read(self, name: str) -> Any:
         """Returns the value in a JSON file of the folder; None if the file is missing or damaged."""

@@ -18,7 +18,8 @@ def worker_pool(num_workers: int) -> Iterator[concurrent.futures.ProcessPoolExec
     context = multiprocessing.get_context("forkserver")
     earlier_processes = set(multiprocessing.active_children())
     with concurrent.futures.ProcessPoolExecutor(num_workers, context, _begin) as pool:
-        # Elsewhere than in the main thread no signal cuts off the start of a process, which would then be known to nobody.
+        # Elsewhere than in the main thread no signal cuts off the start of a process, which would then be known to
+        # nobody.
         starter = threading.Thread(target=lambda: [pool.submit(os.getpid) for _ in range(num_workers)])
         try:
             starter.start()

@@ -1,7 +1,7 @@
 """Makes records on Apache Beam: many machines write the same files as `--order=sharded` writes on one machine.
 
-Each text file is one piece of work, and so is each shard (a file of records). Workers copy text and token ids to their disks.
-The token ids are memory-mapped from there, so only one document of a shard is in memory at a time.
+Each text file is one piece of work, and so is each shard (a file of records). Workers copy text and token ids to their
+disks. The token ids are memory-mapped from there, so only one document of a shard is in memory at a time.
 """
 
 import dataclasses
@@ -29,7 +29,8 @@ from official_bert.data.raw_text.documents import HEAD, check_prepared
 from official_bert.files import BadText, find_files, is_remote, shard_names
 from official_bert.text import loading
 
-CORPUS = ("documents", "sentences", "tokens", "unknown", "continuing")  # counters of a shard's text; RECORDS: of its records
+# counters of a shard's text; RECORDS: of its records
+CORPUS = ("documents", "sentences", "tokens", "unknown", "continuing")
 RECORDS = tuple(field.name for field in dataclasses.fields(Counts) if field.type is int)
 POOR_SHARD = "poor:"  # begins the name of a counter that marks a poor shard; the shard's number and the reason follow
 
@@ -65,7 +66,8 @@ class ReadDocuments(beam.DoFn):
             file.write(text.vocab)
             file.flush()
             self.tokenizer = loading.load_lines(file.name, text.do_lower_case)
-            self.description = token_store.describe([], file.name, text.do_lower_case, text.on_bad_text, files_end_documents=True)
+            self.description = token_store.describe([], file.name, text.do_lower_case, text.on_bad_text,
+                                                    files_end_documents=True)
 
     def process(self, numbered: tuple[int, str]) -> Iterator[tuple[int, TokenizedDocument]]:
         """Tokenizes one file."""
@@ -81,13 +83,15 @@ class ReadDocuments(beam.DoFn):
 
     def _tokenize(self, path: str, folder: str) -> TokenStore:
         copy = os.path.join(folder, "text")
-        with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as source, open(copy, "w+b") as file:
+        with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as source, open(copy,
+                                                                                                    "w+b") as file:
             shutil.copyfileobj(source, file, 1 << 20)
             file.seek(0)
             check_prepared(path, file.read(HEAD))
         try:
-            return token_store.build_store(os.path.join(folder, "store"), self.description | {"files": [{"path": copy}]}, self.tokenizer,
-                                           may_be_empty=True)
+            return token_store.build_store(os.path.join(folder,
+                                                        "store"), self.description | {"files": [{"path": copy}]},
+                                           self.tokenizer, may_be_empty=True)
         except ValueError as error:
             raise ValueError(str(error).replace(copy, path)) from None
 
@@ -97,7 +101,8 @@ class WriteShard(beam.DoFn):
 
     def __init__(self, output_files: Sequence[str], config: InstanceConfig, facts: VocabularyFacts, seed: int,
                  compress: bool, do_lower_case: bool):
-        self.output_files, self.config, self.facts, self.do_lower_case = list(output_files), config, facts, do_lower_case
+        self.output_files, self.config, self.facts, self.do_lower_case = list(
+            output_files), config, facts, do_lower_case
         self.seed, self.compress = seed, compress
 
     def process(self, grouped: tuple[int, Iterable[TokenizedDocument | None]]) -> None:
@@ -124,8 +129,11 @@ class WriteShard(beam.DoFn):
             Metrics.counter(WriteShard, name).inc(int(value))
 
 
-def gather(documents: Iterable[TokenizedDocument | None], facts: VocabularyFacts, scratch: Scratch) -> tuple[TokenStore, np.ndarray]:
-    """Puts the documents of a shard into scratch files in the order of arrival; returns the store and their order in the input."""
+def gather(documents: Iterable[TokenizedDocument | None], facts: VocabularyFacts,
+           scratch: Scratch) -> tuple[TokenStore, np.ndarray]:
+    """Puts the documents of a shard into scratch files in the order of arrival; returns the store and their order in
+    the input.
+    """
     places: list[tuple[int, int]] = []
     sentences: list[int] = []
     with scratch.open() as tokens, scratch.open() as lengths:
@@ -151,7 +159,8 @@ def publish(path: str, destination: str) -> None:
     """Copies a file to any file system; the name appears only when the file is complete."""
     beside = f"{destination}.tmp.{uuid.uuid4().hex}"
     try:
-        with open(path, "rb") as source, FileSystems.create(beside, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+        with open(path, "rb") as source, FileSystems.create(beside,
+                                                            compression_type=CompressionTypes.UNCOMPRESSED) as file:
             shutil.copyfileobj(source, file, 1 << 20)
         if FileSystems.exists(destination):
             FileSystems.delete([destination])
@@ -164,7 +173,8 @@ def publish(path: str, destination: str) -> None:
 def match_files(patterns: str) -> list[str]:
     """Returns the files of globs and name@8 with commas between them, on any file system, sorted within each pattern.
 
-    Those of this machine are found as without Beam, which finds neither the files of a folder nor those of a glob without a folder.
+    Those of this machine are found as without Beam, which finds neither the files of a folder nor those of a glob
+    without a folder.
     """
     paths: list[str] = []
     for name in filter(None, patterns.split(",")):
@@ -184,8 +194,9 @@ def generate(input_files: Sequence[str], output_files: Sequence[str], vocab_file
              options: Sequence[str]) -> tuple[dict[str, Any], dict[int, str]]:
     """Runs the pipeline with Beam's `options` (`--runner=...`).
 
-    Returns the numbers of documents, sentences, tokens, [UNK] among these ("unknown") and tokens that continue a word ("continuing"), with
-    the `Counts` as "counts", and {shard: reason} of poor shards (see `generator.POOR`). Each file appears when it is complete.
+    Returns the numbers of documents, sentences, tokens, [UNK] among these ("unknown") and tokens that continue a word
+    ("continuing"), with the `Counts` as "counts", and {shard: reason} of poor shards (see `generator.POOR`). Each file
+    appears when it is complete.
 
     Raises ValueError if no file has a token.
     """

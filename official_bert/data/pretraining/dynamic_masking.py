@@ -1,8 +1,8 @@
 """Dynamic 80/10/10 masking: records are stored without masks, and `tf.data` masks them anew in each epoch.
 
-Every random number is a hash of (seed, example, kind of draw). So the masks of a row do not depend on its batch or on the rows
-read before: a resumed run, or another number of workers, sees the same masks. The statistics are those of `kernels`; the
-numbers differ.
+Every random number is a hash of (seed, example, kind of draw). So the masks of a row do not depend on its batch or on
+the rows read before: a resumed run, or another number of workers, sees the same masks. The statistics are those of
+`kernels`; the numbers differ.
 """
 
 from collections.abc import Mapping
@@ -18,23 +18,31 @@ Batch = dict[str, tf.Tensor]
 
 
 def of_this_schema(batch: Mapping[str, tf.Tensor]) -> Batch:
-    """Returns a batch of `records.unmasked_features`; raises InvalidArgumentError for records of another schema version."""
+    """Returns a batch of `records.unmasked_features`; raises InvalidArgumentError for records of another schema
+    version.
+    """
     with tf.control_dependencies([tf.debugging.assert_equal(
             batch["schema_version"], records.SCHEMA_VERSION, "records of another schema version: make them anew")]):
         return {**batch, "input_ids": tf.identity(batch["input_ids"])}
 
 
 def sample_keys(examples: tf.Tensor, seed: int) -> tf.Tensor:
-    """Returns the key of each row's samples of a generator, a hash of the seed and the row's number in `examples`: [B] -> int32 [B,2]."""
+    """Returns the key of each row's samples of a generator, a hash of the seed and the row's number in `examples`: [B]
+    -> int32 [B,2].
+    """
     bits = _mix(_rows(examples, seed) ^ _mix(tf.constant(SAMPLE, tf.uint64)))
-    return tf.stack([tf.cast(tf.bitwise.right_shift(bits, tf.constant(shift, tf.uint64)) & tf.constant(2**31 - 1, tf.uint64), tf.int32)
-                     for shift in (33, 2)], axis=1)
+    return tf.stack([
+        tf.cast(
+            tf.bitwise.right_shift(bits, tf.constant(shift, tf.uint64)) & tf.constant(2**31 - 1, tf.uint64), tf.int32)
+        for shift in (33, 2)
+    ], axis=1)
 
 
 class DynamicMasking:
     """Masks batches of records without masks; B rows of S tokens, W = S + 1 words at most, P predictions at most."""
 
-    def __init__(self, config: MaskingConfig, facts: VocabularyFacts, max_seq_length: int, max_predictions_per_seq: int, seed: int):
+    def __init__(self, config: MaskingConfig, facts: VocabularyFacts, max_seq_length: int, max_predictions_per_seq: int,
+                 seed: int):
         self.config, self.facts, self.seed = config, facts, seed
         self.max_seq_length, self.max_predictions_per_seq = max_seq_length, max_predictions_per_seq
         self.budgets = config.budgets(max_seq_length, max_predictions_per_seq).astype(np.int32)
@@ -44,8 +52,9 @@ class DynamicMasking:
     def __call__(self, batch: Mapping[str, tf.Tensor], examples: tf.Tensor) -> Batch:
         """Masks a `batch` of `records.unmasked_features`; returns a batch with the features of 2018's records.
 
-        The masks of a row depend on the seed and on its number in `examples` (int64 [B]): epoch * size of the data + the record's
-        number, for masks that change each epoch. Raises InvalidArgumentError for records of another schema version.
+        The masks of a row depend on the seed and on its number in `examples` (int64 [B]): epoch * size of the data +
+        the record's number, for masks that change each epoch. Raises InvalidArgumentError for records of another schema
+        version.
         """
         batch = of_this_schema(batch)
         ids, input_mask = batch["input_ids"], batch["input_mask"]
@@ -76,12 +85,14 @@ class DynamicMasking:
     def _draw_tokens(self, rows, ids, candidates, budgets) -> Batch:
         """Draws places with replacement, and returns the corrupted row and its predictions, in the order of the draws.
 
-        As in ELECTRA's code, a place that is drawn twice is predicted twice, and becomes [MASK] if one of its draws says so.
+        As in ELECTRA's code, a place that is drawn twice is predicted twice, and becomes [MASK] if one of its draws
+        says so.
         """
         draws, (count, length) = tf.range(self.max_predictions_per_seq), (tf.shape(ids)[0], self.max_seq_length)
         number = tf.reduce_sum(tf.cast(candidates, tf.int32), axis=1)                      # [B]
         used = (draws < budgets[:, None]) & (number > 0)[:, None]                          # [B,P]
-        first = tf.argsort(tf.where(candidates, 0, 1), axis=1, stable=True)                # the places of candidates, in order
+        # the places of candidates, in order
+        first = tf.argsort(tf.where(candidates, 0, 1), axis=1, stable=True)
         ranks = tf.cast(_uniform(rows, PLACE, draws) * tf.cast(number, tf.float64)[:, None], tf.int32)
         places = tf.where(used, tf.gather(first, ranks, batch_dims=1), 0)
         # The larger of two replacements wins: [MASK] is above all words here, and "stays" below them.
@@ -96,7 +107,8 @@ class DynamicMasking:
 
         `draws`, and the `numbers` of the random words, are [N] or [B,N]; the result is [B,N].
         """
-        random_ids = tf.gather(self._replacements, tf.cast(_uniform(rows, REPLACEMENT, numbers) * len(self._replacements), tf.int32))
+        random_ids = tf.gather(self._replacements,
+                               tf.cast(_uniform(rows, REPLACEMENT, numbers) * len(self._replacements), tf.int32))
         return tf.where(_uniform(rows, MASK, draws) < self.config.mask_rate, masked,
                         tf.where(_uniform(rows, KEEP, draws) < self.config.keep_share, kept, random_ids))
 
@@ -133,7 +145,8 @@ class DynamicMasking:
         return tf.gather(taken, tf.argsort(order, axis=1), batch_dims=1)
 
     def _choose_spans(self, rows, sizes, segments, budgets):
-        """Chooses spans of words until the budget is spent, or until as many tries have failed as there are words (see `kernels`).
+        """Chooses spans of words until the budget is spent, or until as many tries have failed as there are words (see
+        `kernels`).
 
         Returns (chosen [B,W], number of the try that chose each word [B,W]).
         """
@@ -156,8 +169,8 @@ class DynamicMasking:
             span = free & (tf.cumsum(tf.where(within, sizes, 0), axis=1) <= budget[:, None])
             span &= ((budget > 0) & (vain < count))[:, None]
             taken = tf.reduce_sum(tf.where(span, sizes, 0), axis=1)
-            return (selection | span, tf.where(span, step, numbers), budget - taken, vain + tf.cast(taken == 0, tf.int32),
-                    step + 1)
+            return (selection | span, tf.where(span, step,
+                                               numbers), budget - taken, vain + tf.cast(taken == 0, tf.int32), step + 1)
 
         state = (tf.zeros_like(sizes, tf.bool), tf.zeros_like(sizes), budgets, tf.zeros_like(budgets), tf.constant(0))
         selection, numbers, _, _, _ = tf.while_loop(is_open, choose, state)
@@ -179,8 +192,10 @@ def _rows(examples: tf.Tensor, seed: int) -> tf.Tensor:
 def _mix(bits: tf.Tensor) -> tf.Tensor:
     """A hash of uint64: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014)."""
     bits += tf.constant(0x9E3779B97F4A7C15, tf.uint64)
-    bits = (bits ^ tf.bitwise.right_shift(bits, tf.constant(30, tf.uint64))) * tf.constant(0xBF58476D1CE4E5B9, tf.uint64)
-    bits = (bits ^ tf.bitwise.right_shift(bits, tf.constant(27, tf.uint64))) * tf.constant(0x94D049BB133111EB, tf.uint64)
+    bits = (bits ^ tf.bitwise.right_shift(bits, tf.constant(30, tf.uint64))) * tf.constant(
+        0xBF58476D1CE4E5B9, tf.uint64)
+    bits = (bits ^ tf.bitwise.right_shift(bits, tf.constant(27, tf.uint64))) * tf.constant(
+        0x94D049BB133111EB, tf.uint64)
     return bits ^ tf.bitwise.right_shift(bits, tf.constant(31, tf.uint64))
 
 

@@ -1,8 +1,8 @@
 """Makes pre-training data on one machine: documents to instances to record files, in 2018's order or shard by shard.
 
-2018's order is one random stream over the whole corpus, with a shuffle of all instances at the end. Here the instances are
-rows of fixed width in a scratch file and are read back in the shuffled order (`record_writing.ShuffledRows`). In the sharded order each
-output file has its own documents, random stream and shuffle.
+2018's order is one random stream over the whole corpus, with a shuffle of all instances at the end. Here the instances
+are rows of fixed width in a scratch file and are read back in the shuffled order (`record_writing.ShuffledRows`). In
+the sharded order each output file has its own documents, random stream and shuffle.
 """
 
 import concurrent.futures
@@ -30,16 +30,20 @@ ROWS_AT_A_TIME = 4096
 SAMPLING_SHARE = 0.6  # of a shard's time, for the progress bar; the rest is writing
 Order = Literal["2018", "sharded"]
 POOR = {  # corpora that are unfit for next-sentence prediction, and the effect on the labels
-    "one document": "is one document (a blank line ends a document): 'random' next segments are drawn from that document "
-                    "itself, and labelled 1 (random) even if they follow",
-    "single sentences": "has documents of a single sentence only (one sentence a line is expected): no segment has a next one, "
-                        "so all next-sentence labels are 1 (random)",
-    "empty": "has no document: its file holds no record"}
+    "one document": "is one document (a blank line ends a document): 'random' next segments are drawn from that "
+                    "document "
+    "itself, and labelled 1 (random) even if they follow",
+    "single sentences": "has documents of a single sentence only (one sentence a line is expected): no segment has a "
+                        "next one, "
+    "so all next-sentence labels are 1 (random)", "empty": "has no document: its file holds no record"
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Counts the tokens of a corpus that were used, repeated and left out; examples are token ids. Counts of parts can be added."""
+    """Counts the tokens of a corpus that were used, repeated and left out; examples are token ids. Counts of parts can
+    be added.
+    """
 
     instances: int = 0
     second_labels: int = 0  # labels that are 1
@@ -51,7 +55,10 @@ class Counts:
     unpaired_examples: list[list[int]] = dataclasses.field(default_factory=list)
 
     def __add__(self, other: "Counts") -> "Counts":
-        sums: dict[str, Any] = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in dataclasses.fields(self)}
+        sums: dict[str, Any] = {
+            field.name: getattr(self, field.name) + getattr(other, field.name)
+            for field in dataclasses.fields(self)
+        }
         for name in ("truncated_examples", "unpaired_examples"):
             sums[name] = sums[name][:kernels.MOST_EXAMPLES]
         return Counts(**sums)
@@ -63,7 +70,8 @@ def shard_seed(seed: int, shard: int) -> int:
 
 
 def shard_documents(file_starts: np.ndarray, shard: int, num_shards: int) -> np.ndarray:
-    """Returns the numbers of a shard's documents: (number of the file + number in the file) modulo the number of shards.
+    """Returns the numbers of a shard's documents: (number of the file + number in the file) modulo the number of
+    shards.
 
     So the shard of a document does not depend on other files.
     """
@@ -87,7 +95,9 @@ def poor_shards(store: TokenStore, num_shards: int) -> dict[int, str]:
 
 
 def label_warnings(config: InstanceConfig, poor: Mapping[int, str], num_shards: int) -> list[str]:
-    """Returns warnings about the next-sentence labels of poor shards, a line for each kind; `num_shards` 0: the whole corpus."""
+    """Returns warnings about the next-sentence labels of poor shards, a line for each kind; `num_shards` 0: the whole
+    corpus.
+    """
     if not num_shards:
         return [f"the corpus {POOR[kind]}" for kind in poor.values() if config.sentence_task == "nsp"]
     lines = []
@@ -109,16 +119,20 @@ def expected_bytes(config: InstanceConfig, facts: VocabularyFacts, tokens: int) 
 
 
 def likely_bytes(config: InstanceConfig, facts: VocabularyFacts, tokens: int) -> tuple[int, int, int]:
-    """Estimates the bytes of token store, rows and uncompressed records for a corpus of about `tokens` tokens: what articles take.
+    """Estimates the bytes of token store, rows and uncompressed records for a corpus of about `tokens` tokens: what
+    articles take.
 
-    Instances are shorter than they may be, so there are a third more of them, and a value of a record takes more than a byte.
+    Instances are shorter than they may be, so there are a third more of them, and a value of a record takes more than a
+    byte.
     """
     rows, records = expected_bytes(config, facts, tokens)
     return int(1.15 * tokens * np.dtype(facts.token_type).itemsize), rows * 4 // 3, int(2.4 * records)
 
 
 class Scratch:
-    """Makes unnamed temporary files: their content may exceed the memory and disappears with the process, however it ends."""
+    """Makes unnamed temporary files: their content may exceed the memory and disappears with the process, however it
+    ends.
+    """
 
     def __init__(self, folder: str):
         self.folder = folder
@@ -150,7 +164,9 @@ class Generator:
 
     @functools.cached_property
     def texts(self) -> np.ndarray:
-        """For each document the number of the first one with the same text; its own number if copies are not kept apart."""
+        """For each document the number of the first one with the same text; its own number if copies are not kept
+        apart.
+        """
         store = self.store
         if self.config.sentence_task != "nsp" or not self.config.copies_apart:
             return self.scratch.keep(np.arange(store.num_documents))
@@ -171,7 +187,8 @@ class Generator:
         """Writes `output_files`, which appear when all of them are complete; returns the counts.
 
         The bytes are a function of the store, the configuration, the seed, the order and the number of files. Files are
-        written in the folder `work`, by default one beside the first output; complete shards found there are not made again.
+        written in the folder `work`, by default one beside the first output; complete shards found there are not made
+        again.
         """
         assert len(self.texts) == self.store.num_documents and self.encoder  # computed once, before threads use them
         with contextlib.ExitStack() as stack:
@@ -189,9 +206,13 @@ class Generator:
     def origin(self) -> dict[str, Any]:
         """The settings of the records, for the file beside them."""
         casing = {key: self.store.description[key] for key in [provenance.CASING] if key in self.store.description}
-        return {**dataclasses.asdict(self.config), "random_seed": self.seed, provenance.VOCABULARY: self.facts.digest, **casing}
+        return {
+            **dataclasses.asdict(self.config), "random_seed": self.seed, provenance.VOCABULARY: self.facts.digest,
+            **casing
+        }
 
-    def _write_in_one_order(self, work: WorkFolder, output_files: Sequence[str], compress: bool, num_workers: int) -> Counts:
+    def _write_in_one_order(self, work: WorkFolder, output_files: Sequence[str], compress: bool,
+                            num_workers: int) -> Counts:
         """Writes 2018's order: all instances in one shuffled order, over the files in turn."""
         documents = self.scratch.keep(np.arange(self.store.num_documents))
         instances, counts = self.sample(documents, self.seed, functools.partial(self.progress, "sampling"))
@@ -219,7 +240,8 @@ class Generator:
             if facts is None:
                 tell(shard, 0)
                 documents = shard_documents(self.store.file_starts, shard, len(output_files))
-                counts = self.write_shard(documents, shard, work.path_of(_part(shard)), compress, functools.partial(tell, shard))
+                counts = self.write_shard(documents, shard, work.path_of(_part(shard)), compress,
+                                          functools.partial(tell, shard))
                 work.finish(_part(shard), facts := dataclasses.asdict(counts))
             tell(shard, 1)
             return Counts(**facts)
@@ -240,7 +262,8 @@ class Generator:
     def write_shard(self, documents: np.ndarray, shard: int, path: str, compress: bool,
                     progress: Progress = no_progress) -> Counts:
         """Writes one shard of the sharded order; returns the counts."""
-        instances, counts = self.sample(documents, shard_seed(self.seed, shard), lambda share: progress(SAMPLING_SHARE * share))
+        instances, counts = self.sample(documents, shard_seed(self.seed, shard),
+                                        lambda share: progress(SAMPLING_SHARE * share))
         write_rows(instances, [path], self.encoder, compress, 1, self.scratch.open,
                    lambda share: progress(SAMPLING_SHARE + (1 - SAMPLING_SHARE) * share))
         return counts
@@ -271,7 +294,10 @@ class Generator:
 
     def _count(self, sampler: InstanceSampler, instances: int, second_labels: int, tokens: int) -> Counts:
         state = sampler.position.tolist()
-        examples = [self.store.tokens[first:end].tolist() for first, end in zip(state[kernels.EXAMPLES::2], state[kernels.EXAMPLES + 1::2])]
+        examples = [
+            self.store.tokens[first:end].tolist()
+            for first, end in zip(state[kernels.EXAMPLES::2], state[kernels.EXAMPLES + 1::2])
+        ]
         cut, unpaired = examples[:kernels.MOST_EXAMPLES], examples[kernels.MOST_EXAMPLES:]
         return Counts(instances, second_labels, tokens, state[kernels.RANDOM], state[kernels.TRUNCATED],
                       state[kernels.UNPAIRED], list(filter(None, cut)), list(filter(None, unpaired)))

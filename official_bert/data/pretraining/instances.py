@@ -83,17 +83,19 @@ class InstanceConfig:
         check_fields(self, "")
         S, P = self.max_seq_length, self.max_predictions_per_seq
         if not 1 <= P <= max(S - 3, DEFAULT_PREDICTIONS):
-            raise ValueError(f"max_predictions_per_seq: expected 1 to {max(S - 3, DEFAULT_PREDICTIONS)} (max_seq_length {S} less "
-                             f"[CLS] and two [SEP], or 2018's default), got {P}")
+            raise ValueError(
+                f"max_predictions_per_seq: expected 1 to {max(S - 3, DEFAULT_PREDICTIONS)} (max_seq_length {S} less "
+                f"[CLS] and two [SEP], or 2018's default), got {P}")
 
     def plan(self, facts: VocabularyFacts) -> Plan:
         """Returns the configuration in the form that the kernels take."""
         S, P = self.max_seq_length, self.max_predictions_per_seq
         masking = self.masking or MaskingConfig()
-        return Plan(
-            self.dupe_factor, S, P if self.masking else 0, float(self.short_seq_prob), SENTENCE_TASKS[self.sentence_task],
-            MASKING_STRATEGIES[masking.strategy] if self.masking else kernels.UNMASKED, float(masking.mask_rate),
-            float(masking.keep_share), facts.cls_id, facts.sep_id, facts.mask_id, facts.size)
+        return Plan(self.dupe_factor, S, P if self.masking else 0, float(self.short_seq_prob),
+                    SENTENCE_TASKS[self.sentence_task],
+                    MASKING_STRATEGIES[masking.strategy] if self.masking else kernels.UNMASKED,
+                    float(masking.mask_rate), float(masking.keep_share), facts.cls_id, facts.sep_id, facts.mask_id,
+                    facts.size)
 
     def tables(self, facts: VocabularyFacts) -> Tables:
         """Returns the lookup tables of the kernels."""
@@ -105,8 +107,8 @@ class InstanceConfig:
 class RandomStream:
     """The 32-bit numbers of `random.Random(seed)`, in order.
 
-    Kernels take `words` (uint32): the count of used numbers, the numbers, and a 0. A kernel that needs more numbers reads the 0
-    and goes on counting; it must then undo what it did with the 0, and `refill` must be called.
+    Kernels take `words` (uint32): the count of used numbers, the numbers, and a 0. A kernel that needs more numbers
+    reads the 0 and goes on counting; it must then undo what it did with the 0, and `refill` must be called.
     """
 
     def __init__(self, seed: int):
@@ -204,7 +206,8 @@ class InstanceSampler:
 def texts_of_documents(tokens: np.ndarray, sentence_starts: np.ndarray, document_starts: np.ndarray) -> np.ndarray:
     """Returns, for each document, the number of the first document with the same tokens, [documents] int64.
 
-    It is a document's own number unless it is a copy of an earlier one. How the tokens are split into sentences does not matter.
+    It is a document's own number unless it is a copy of an earlier one. How the tokens are split into sentences does
+    not matter.
     """
     tokens, ends = read_only(tokens), sentence_starts[document_starts]
     _, first_of_hash, hash_numbers = np.unique(_hash_documents(tokens, ends), return_index=True, return_inverse=True)

@@ -1,17 +1,17 @@
 """Next-sentence sampling and 80/10/10 masking over token ids, compiled, with CPython's random stream.
 
-2018's `create_pretraining_data.py` draws everything from one `random.Random`. The kernels draw the same numbers in the same
-order, so they give the same instances. They work on a corpus of contiguous token ids (`instances.Corpus`): a segment is a slice of
-it, and an instance is a row of fixed width:
+2018's `create_pretraining_data.py` draws everything from one `random.Random`. The kernels draw the same numbers in the
+same order, so they give the same instances. They work on a corpus of contiguous token ids (`instances.Corpus`): a
+segment is a slice of it, and an instance is a row of fixed width:
 
     [length, start of segment B, label, number of predictions, ids * S, positions * P, original ids * P]
 
-They draw from `words` (`instances.RandomStream`); `plan` and `tables` are those of `instances`. If the numbers run out, the unfinished
-instance is taken back.
+They draw from `words` (`instances.RandomStream`); `plan` and `tables` are those of `instances`. If the numbers run out,
+the unfinished instance is taken back.
 
-For speed, only functions that Python calls are cached and take arrays in tuples. The functions below them are inlined and
-take arrays one by one (otherwise Numba would count references to them at each number drawn). All kernels are in one file,
-because Numba's cache notices changes only in a function's own file.
+For speed, only functions that Python calls are cached and take arrays in tuples. The functions below them are inlined
+and take arrays one by one (otherwise Numba would count references to them at each number drawn). All kernels are in one
+file, because Numba's cache notices changes only in a function's own file.
 """
 
 import numpy as np
@@ -25,7 +25,8 @@ NSP, SOP, SINGLE = 0, 1, 2  # sentence tasks
 UNMASKED, TOKEN, WHOLE_WORD, SPAN, NGRAM = 0, 1, 2, 3, 4  # masking strategies
 PASS, DOCUMENT, SENTENCE, TARGET = 0, 1, 2, 3  # the position of sampling
 TRUNCATED, RANDOM, UNPAIRED = 4, 5, 6  # tokens so far: cut off, in random segments, in instances that make no pair
-EXAMPLES, MOST_EXAMPLES = 7, 3  # slices [start, end] of the corpus' tokens that lost tokens, first TRUNCATED, then UNPAIRED
+# slices [start, end] of the corpus' tokens that lost tokens, first TRUNCATED, then UNPAIRED
+EXAMPLES, MOST_EXAMPLES = 7, 3
 STATE_SIZE = EXAMPLES + 2 * 2 * MOST_EXAMPLES
 
 
@@ -74,7 +75,8 @@ def below(words, limit):
 
 @compiled(nogil=True)
 def shuffle(words, items, count):
-    """CPython's `shuffle` of `items[:count]`; returns how many of them are still to be shuffled when numbers run out."""
+    """CPython's `shuffle` of `items[:count]`; returns how many of them are still to be shuffled when numbers run out.
+    """
     last = count - 1
     while last >= 0xFFFFFFFF:  # numbers of more than 32 bits
         before, partner = words[0], below(words, last + 1)
@@ -110,16 +112,20 @@ def _next_document(plan, documents, words, state):
     if state[PASS] < plan.dupe_factor:
         most = plan.max_seq_length - 3
         state[TARGET] = most
-        # Texts of fine-tuning are often short: a model that has only seen full rows would meet them, and their positions, anew.
+        # Texts of fine-tuning are often short: a model that has only seen full rows would meet them, and their
+        # positions, anew.
         if random(words) < plan.short_seq_prob:
             state[TARGET] = 2 + below(words, most - 1)
 
 
 @njit(forceinline=True)
 def _random_segment(starts, document_starts, order, texts, words, place, length):
-    """Returns a slice of at least `length` tokens, if possible, from a random sentence of a random document with another text."""
+    """Returns a slice of at least `length` tokens, if possible, from a random sentence of a random document with
+    another text.
+    """
     drawn_place = place
-    # 2018 gives up after ten tries and takes the document itself. Here a copy is never taken, and counts as a failed try.
+    # 2018 gives up after ten tries and takes the document itself. Here a copy is never taken, and counts as a failed
+    # try.
     for turn in range(1000):
         drawn_place = below(words, len(order))
         if texts[order[drawn_place]] != texts[order[place]] or (turn >= 9 and drawn_place == place):
@@ -184,7 +190,9 @@ def _sample_pair(plan, starts, document_starts, order, texts, words, state):
 
 @njit
 def _count_left_out(whole, cut, is_pair, state):
-    """Counts the tokens of the slices `whole` that are missing in `cut` (all of them without a pair); keeps some as examples."""
+    """Counts the tokens of the slices `whole` that are missing in `cut` (all of them without a pair); keeps some as
+    examples.
+    """
     a_size, b_size = whole[1] - whole[0], whole[3] - whole[2]
     left_out = a_size + b_size - (cut[1] - cut[0] + cut[3] - cut[2] if is_pair else 0)
     state[TRUNCATED if is_pair else UNPAIRED] += left_out
@@ -262,7 +270,8 @@ def _find_words(plan, continues_word, row, places, begins):
     for place in range(row[LENGTH]):
         token = row[HEADER + place]
         if token != plan.cls_id and token != plan.sep_id:
-            # 2018: a piece with ## joins the word before it, even across [SEP]. The rest of a unit of the text that was cut does not.
+            # 2018: a piece with ## joins the word before it, even across [SEP]. The rest of a unit of the text that was
+            # cut does not.
             rest = token >= plan.vocab_size and place == row[SECOND_START]
             if plan.strategy == TOKEN or word_count == 0 or rest or not continues_word[token]:
                 begins[word_count] = count
@@ -311,10 +320,12 @@ def _mask_words(plan, replacements, words, row, budget, word_count, order, place
 
 @njit(forceinline=True)
 def _mask_spans(plan, replacements, span_lengths, words, row, budget, word_count, places, begins, originals):
-    """Masks spans of whole words until the budget is spent (SpanBERT 3.1); all tokens of a span get the same kind of replacement.
+    """Masks spans of whole words until the budget is spent (SpanBERT 3.1); all tokens of a span get the same kind of
+    replacement.
 
-    In n-grams (ALBERT 3.2), whose lengths are others, each token has a replacement of its own. A span ends early at a [SEP], at a masked
-    word, or if the next word would exceed the budget. After as many failed tries as there are words, the rest of the budget stays unspent.
+    In n-grams (ALBERT 3.2), whose lengths are others, each token has a replacement of its own. A span ends early at a
+    [SEP], at a masked word, or if the next word would exceed the budget. After as many failed tries as there are words,
+    the rest of the budget stays unspent.
     """
     masked, vain = 0, 0
     while masked < budget and vain < word_count:
@@ -362,7 +373,9 @@ def _mask_row(plan, budgets, continues_word, replacements, span_lengths, words, 
 
 @compiled(nogil=True)
 def make_rows(plan, tables, corpus, words, state, rows):
-    """Fills `rows` with the next instances; returns their number, which is below `len(rows)` at the end of numbers or passes."""
+    """Fills `rows` with the next instances; returns their number, which is below `len(rows)` at the end of numbers or
+    passes.
+    """
     budgets, continues_word, replacements, span_lengths = tables
     tokens, starts, document_starts, order, texts = corpus
     places, begins, originals, turns = [np.empty(plan.max_seq_length + 1, np.int64) for _ in range(4)]

@@ -14,7 +14,9 @@ from official_bert.fields import Constraint, Count, Share, check_fields
 from official_bert.text.tokenizer import Tokenizer
 
 FEW_CONTINUE = 0.02  # of the tokens: in English it is a tenth
-MASKING_STRATEGIES = {"token": kernels.TOKEN, "whole_word": kernels.WHOLE_WORD, "span": kernels.SPAN, "ngram": kernels.NGRAM}
+MASKING_STRATEGIES = {
+    "token": kernels.TOKEN, "whole_word": kernels.WHOLE_WORD, "span": kernels.SPAN, "ngram": kernels.NGRAM
+}
 LEAST_SHARE = 0.75  # of the predictions asked for: fewer are worth a warning
 
 
@@ -64,10 +66,14 @@ class MaskingConfig:
 
         At least one; halves are rounded to the even number, as Python 3 rounds.
         """
-        return np.array([min(max_predictions_per_seq, max(1, round(length * self.rate))) for length in range(max_seq_length + 1)], np.int64)
+        return np.array(
+            [min(max_predictions_per_seq, max(1, round(length * self.rate))) for length in range(max_seq_length + 1)],
+            np.int64)
 
     def doubts(self, max_seq_length: int, max_predictions_per_seq: int) -> list[str]:
-        """Says that `max_predictions_per_seq` leaves full instances with clearly fewer predictions than `rate` asks for."""
+        """Says that `max_predictions_per_seq` leaves full instances with clearly fewer predictions than `rate` asks
+        for.
+        """
         if max_predictions_per_seq >= LEAST_SHARE * max_seq_length * self.rate:
             return []
         return [f"at most max_predictions_per_seq {max_predictions_per_seq} of {max_seq_length} tokens are predicted, "
@@ -78,8 +84,11 @@ def single_token_doubts(strategy: str, continuing: float) -> list[str]:
     """Says that whole words are single tokens if hardly any token, the share `continuing`, continues a word."""
     if strategy != "whole_word" or continuing >= FEW_CONTINUE:
         return []
-    return [f"only {continuing:.1%} of the tokens continue a word (##), so masking whole words hardly differs from masking tokens: as in "
-            "2018, a word is what stands between spaces, and each Chinese ideograph is a word of its own"]
+    return [
+        f"only {continuing:.1%} of the tokens continue a word (##), so masking whole words hardly differs from "
+        f"masking tokens: as in "
+        "2018, a word is what stands between spaces, and each Chinese ideograph is a word of its own"
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +99,8 @@ class VocabularyFacts:
     cls_id: int
     sep_id: int
     mask_id: int
-    continues_word: np.ndarray  # [size] bool: the pieces that begin with ##; with units of the text, twice as many (`units`)
+    # [size] bool: the pieces that begin with ##; with units of the text, twice as many (`units`)
+    continues_word: np.ndarray
     replacements: np.ndarray  # int64, in the order of the file: a random replacement is any of them, as in 2018
     digest: str = ""  # of the entries with their ids
     unk_id: int = -1
@@ -106,7 +116,9 @@ class VocabularyFacts:
 
     def with_units(self) -> "VocabularyFacts":
         """Returns the facts of a text with units, whose ids from `size` on continue one."""
-        return dataclasses.replace(self, continues_word=np.concatenate([self.continues_word, np.ones(self.size, np.bool_)]))
+        return dataclasses.replace(self,
+                                   continues_word=np.concatenate([self.continues_word,
+                                                                  np.ones(self.size, np.bool_)]))
 
     @property
     def is_unknown(self) -> np.ndarray:

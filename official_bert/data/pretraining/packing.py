@@ -2,15 +2,15 @@
 
 N instances, B rows of S tokens with room for K instances and Q predictions each.
 
-Which instances share a row is decided for 8,192 neighbouring records at a time, the longest first; each joins the row that has the most
-room left (shortest-pack-first; the rows are kept by the room that they have left, as a histogram, so this takes no search). The decision
-depends on the lengths alone: every epoch has the same rows, in another order.
+Which instances share a row is decided for 8,192 neighbouring records at a time, the longest first; each joins the row
+that has the most room left (shortest-pack-first; the rows are kept by the room that they have left, as a histogram, so
+this takes no search). The decision depends on the lengths alone: every epoch has the same rows, in another order.
 
-In a row, positions begin anew with each instance, `instance_ids` are 1, 2, ... and 0 for padding, and tokens attend within their instance
-only. So the losses are those of the same instances in rows of their own.
+In a row, positions begin anew with each instance, `instance_ids` are 1, 2, ... and 0 for padding, and tokens attend
+within their instance only. So the losses are those of the same instances in rows of their own.
 
-The lengths of records are counted once: `.train.tfrecord.record_lengths` lies beside `.train.tfrecord.record_index` and is used as long as
-that index is.
+The lengths of records are counted once: `.train.tfrecord.record_lengths` lies beside `.train.tfrecord.record_index` and
+is used as long as that index is.
 """
 
 import contextlib
@@ -39,10 +39,11 @@ Batch = dict[str, tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """Packs instances of up to `max_seq_length` tokens and `max_predictions_per_seq` predictions into rows of as many tokens.
+    """Packs instances of up to `max_seq_length` tokens and `max_predictions_per_seq` predictions into rows of as many
+    tokens.
 
-    `features` is the table of their records. `budgets` [S + 1] are the predictions of an instance by its tokens, for records without
-    masks.
+    `features` is the table of their records. `budgets` [S + 1] are the predictions of an instance by its tokens, for
+    records without masks.
     """
 
     features: tuple[records.Feature, ...]
@@ -83,17 +84,20 @@ class Packing:
         return RowGroups(counts, np.cumsum(np.concatenate([[0], *lengths])), np.concatenate(members))
 
     def arrange(self, batch: Batch, row: tf.Tensor, rows: int) -> Batch:
-        """Puts instances into rows: a batch of [N,...] with the features of masked records -> one of `packed_features` [B,...].
+        """Puts instances into rows: a batch of [N,...] with the features of masked records -> one of `packed_features`
+        [B,...].
 
         `row` [N], ascending, is the row of each instance, below `rows`. A row without instances has no real token.
         """
         length, room, slots = self.max_seq_length, self.predictions_per_row, self.max_instances_per_row
-        firsts = tf.searchsorted(row, row)                                             # [N]: the first instance of its row
+        # [N]: the first instance of its row
+        firsts = tf.searchsorted(row, row)
         slot = tf.range(tf.size(row)) - firsts                                         # [N]
         begins = _begin_in_row(tf.reduce_sum(batch["input_mask"], axis=1), firsts)     # [N]
         real, used = batch["input_mask"] > 0, batch["masked_lm_weights"] > 0           # [N,S], [N,P]
         token_places = _places(row, begins, real)
-        prediction_places = _places(row, _begin_in_row(tf.math.count_nonzero(used, axis=1, dtype=tf.int32), firsts), used)
+        prediction_places = _places(row, _begin_in_row(tf.math.count_nonzero(used, axis=1, dtype=tf.int32), firsts),
+                                    used)
 
         def by_token(values):
             return tf.scatter_nd(token_places, tf.boolean_mask(values, real), [rows, length])
@@ -106,15 +110,18 @@ class Packing:
 
         same = tf.zeros_like(batch["input_ids"])
         return {
-            **{name: by_token(batch[name]) for name in ("input_ids", "input_mask", "segment_ids")},
-            "position_ids": by_token(same + tf.range(length)), "instance_ids": by_token(same + slot[:, None] + 1),
-            "cls_positions": by_instance(begins),
+            **{name: by_token(batch[name])
+               for name in ("input_ids", "input_mask", "segment_ids")}, "position_ids": by_token(same
+                                                                                                 + tf.range(length)),
+            "instance_ids": by_token(same + slot[:, None] + 1), "cls_positions": by_instance(begins),
             "masked_lm_positions": by_prediction(batch["masked_lm_positions"] + begins[:, None]),
-            **{name: by_prediction(batch[name]) for name in ("masked_lm_ids", "masked_lm_weights")},
-            "next_sentence_labels": by_instance(batch["next_sentence_labels"][:, 0]),
-            "instance_weights": by_instance(tf.ones_like(row, tf.float32))} | (
-                {"sample_keys": tf.scatter_nd(tf.boolean_mask(row, slot == 0)[:, None], tf.boolean_mask(batch["sample_keys"], slot == 0),
-                                              [rows, 2])} if "sample_keys" in batch else {})
+            **{name: by_prediction(batch[name])
+               for name in ("masked_lm_ids", "masked_lm_weights")}, "next_sentence_labels": by_instance(
+                batch["next_sentence_labels"][:, 0]), "instance_weights": by_instance(tf.ones_like(row, tf.float32))
+        } | ({
+            "sample_keys": tf.scatter_nd(
+                tf.boolean_mask(row, slot == 0)[:, None], tf.boolean_mask(batch["sample_keys"], slot == 0), [rows, 2])
+        } if "sample_keys" in batch else {})
 
 
 def predictions_per_row(max_predictions_per_seq: int, max_instances_per_row: int) -> int:
@@ -123,7 +130,9 @@ def predictions_per_row(max_predictions_per_seq: int, max_instances_per_row: int
 
 
 def unpack(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Takes packed rows [B,...] apart: the features of masked records [N,...], in the order of the rows, and the row of each [N]."""
+    """Takes packed rows [B,...] apart: the features of masked records [N,...], in the order of the rows, and the row of
+    each [N].
+    """
     row, slot = np.nonzero(rows["instance_weights"])
     inside = rows["instance_ids"][row] == slot[:, None] + 1                            # [N,S]
     begins = rows["cls_positions"][row, slot]
@@ -136,27 +145,35 @@ def unpack(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.nd
         return np.take_along_axis(np.where(is_value, values, 0), order, axis=1)
     instances = {name: to_left(rows[name][row], inside) for name in ("input_ids", "input_mask", "segment_ids")}
     return instances | {
-        "masked_lm_positions": to_left(positions - begins[:, None], used), "masked_lm_ids": to_left(rows["masked_lm_ids"][row], used),
-        "masked_lm_weights": to_left(weights, used), "next_sentence_labels": rows["next_sentence_labels"][row, slot][:, None]}, row
+        "masked_lm_positions": to_left(positions - begins[:, None], used), "masked_lm_ids": to_left(
+            rows["masked_lm_ids"][row], used), "masked_lm_weights": to_left(weights, used),
+        "next_sentence_labels": rows["next_sentence_labels"][row, slot][:, None]
+    }, row
 
 
 def _begin_in_row(sizes: tf.Tensor, firsts: tf.Tensor) -> tf.Tensor:
-    """Returns where each instance begins in its row: the sizes [N] of those before it; `firsts` [N] are the first of its row."""
+    """Returns where each instance begins in its row: the sizes [N] of those before it; `firsts` [N] are the first of
+    its row.
+    """
     ends = tf.cumsum(sizes, exclusive=True)
     return ends - tf.gather(ends, firsts)
 
 
 def _places(row: tf.Tensor, begins: tf.Tensor, is_value: tf.Tensor) -> tf.Tensor:
-    """Returns (row, place) of each kept value: those of an instance begin at `begins` [N]; `is_value` [N,X] -> [kept values,2]."""
+    """Returns (row, place) of each kept value: those of an instance begin at `begins` [N]; `is_value` [N,X] -> [kept
+    values,2].
+    """
     rank = tf.cumsum(tf.cast(is_value, tf.int32), axis=1, exclusive=True)
     return tf.boolean_mask(tf.stack([row[:, None] + tf.zeros_like(rank), begins[:, None] + rank], axis=-1), is_value)
 
 
 @compiled(nogil=True)
 def pack(sizes, room, most):
-    """Returns the number of the row of each instance: `sizes` [N] from 1 to `room`, at most `most` instances in a row of `room`.
+    """Returns the number of the row of each instance: `sizes` [N] from 1 to `room`, at most `most` instances in a row
+    of `room`.
 
-    The longest first (of equal ones in their order), each into the row with the most room left, a new row if it does not fit there.
+    The longest first (of equal ones in their order), each into the row with the most room left, a new row if it does
+    not fit there.
     """
     rows = np.empty(len(sizes), np.int64)
     newest = np.full(room + 1, -1, np.int64)   # of the rows that have so much room left and may take more
@@ -185,7 +202,8 @@ def pack(sizes, room, most):
 def record_lengths(indexed: IndexedRecords, features: tuple[records.Feature, ...]) -> np.ndarray:
     """Returns tokens and predictions of each record, all files one after another: int32 [records,2].
 
-    `features` is the table that the records follow; without masks there are 0 predictions. Raises ValueError for broken records.
+    `features` is the table that the records follow; without masks there are 0 predictions. Raises ValueError for broken
+    records.
     """
     measured = tuple(feature for feature in features if feature.name in ("input_mask", "masked_lm_weights"))
     known, lengths = [_known(index) for index in indexed.indices], []
@@ -232,7 +250,9 @@ def _count(indexed: IndexedRecords, file: int, features: tuple[records.Feature, 
         except BrokenRecordError as error:
             raise ValueError(f"{indexed.locate(error.number)} {error.reason}") from None
         except tf.errors.InvalidArgumentError as error:
-            raise ValueError(f"{indexed.locate(start)} or one of the {len(numbers) - 1} after it: {error.message}") from None
+            raise ValueError(
+                f"{indexed.locate(start)} or one of the {len(numbers) - 1} after it: {error.message}") from None
         tokens = tf.reduce_sum(values["input_mask"], axis=1)
-        predictions = tf.math.count_nonzero(values["masked_lm_weights"], axis=1) if len(features) > 1 else tf.zeros_like(tokens)
+        predictions = tf.math.count_nonzero(values["masked_lm_weights"],
+                                            axis=1) if len(features) > 1 else tf.zeros_like(tokens)
         yield np.stack([tokens.numpy(), predictions.numpy()], axis=1).astype(ROW)

@@ -1,4 +1,5 @@
-"""Runs jobs in several threads and gives their results in the order of the jobs, so the number of threads changes no byte.
+"""Runs jobs in several threads and gives their results in the order of the jobs, so the number of threads changes no
+byte.
 
 Threads suffice: the compiled kernels, zlib and file access all release the interpreter.
 """

@@ -79,7 +79,8 @@ class RowEncoder:
         self._encoder = records.make_example_encoder(
             records.pretraining_features(config.max_seq_length, config.max_predictions_per_seq) if config.masking
             else records.unmasked_features(config.max_seq_length))
-        self._columns = np.array([self._encoder.columns[name].start if name in self._encoder.columns else -1 for name in COLUMNS], np.int64)
+        self._columns = np.array(
+            [self._encoder.columns[name].start if name in self._encoder.columns else -1 for name in COLUMNS], np.int64)
         self.block = max(16, VALUES_AT_A_TIME // self._encoder.width)  # records to encode at a time
         self.least_bytes = self._encoder.width  # of a record: one byte per value
 
@@ -124,7 +125,8 @@ class OutputFile:
     def __exit__(self, kind, error, traceback) -> None:
         with self._named_errors(), self._file:
             if kind is None and self._compress:
-                self._file.write(LAST_BLOCK + self._crc.to_bytes(4, "little") + (self._size % 2**32).to_bytes(4, "little"))
+                self._file.write(LAST_BLOCK + self._crc.to_bytes(4, "little")
+                                 + (self._size % 2**32).to_bytes(4, "little"))
 
     def write(self, part: FilePart) -> None:
         """Appends a part."""
@@ -153,20 +155,22 @@ class Bucket(NamedTuple):
 class ShuffledRows(NamedTuple):
     """Rows in a file, and the order in which they are read, with mostly sequential reads and writes of the disk.
 
-    The order is cut into buckets of neighbouring places. A first pass copies each row into its bucket's part of a second file.
-    Then one bucket after another is mapped into memory, because single rows are cheap to pick there. A file that fits one bucket
-    is mapped directly.
+    The order is cut into buckets of neighbouring places. A first pass copies each row into its bucket's part of a
+    second file. Then one bucket after another is mapped into memory, because single rows are cheap to pick there. A
+    file that fits one bucket is mapped directly.
     """
 
     file: IO[bytes]  # of rows (see `kernels`)
     row: np.dtype  # of one row, its width as shape
     order: np.ndarray  # [rows] int64
 
-    def buckets(self, open_scratch: Callable[[], IO[bytes]], multiple: int = 1, progress: Progress = no_progress) -> Iterator[Bucket]:
+    def buckets(self, open_scratch: Callable[[], IO[bytes]], multiple: int = 1,
+                progress: Progress = no_progress) -> Iterator[Bucket]:
         """Yields `rows[order]` bucket by bucket; the file is empty afterwards.
 
-        Buckets hold a multiple of `multiple` rows. With several buckets, the file shrinks while the file of buckets grows, so both
-        together need hardly more disk. Memory: 2 bytes a row and 32 MB. `progress` is called with the share of the rows in buckets.
+        Buckets hold a multiple of `multiple` rows. With several buckets, the file shrinks while the file of buckets
+        grows, so both together need hardly more disk. Memory: 2 bytes a row and 32 MB. `progress` is called with the
+        share of the rows in buckets.
         """
         file, row, order = self
         size = max(1, BUCKET_BYTES // (row.itemsize * multiple)) * multiple
@@ -184,7 +188,9 @@ class ShuffledRows(NamedTuple):
             yield Bucket(start, rows, numbers)
 
     def _put_in_buckets(self, size: int, chunk: int, buckets: IO[bytes], progress: Progress) -> IO[bytes]:
-        """Groups rows by bucket of `size` places in the file `buckets`; truncates `file` behind the part that is still to be read."""
+        """Groups rows by bucket of `size` places in the file `buckets`; truncates `file` behind the part that is still
+        to be read.
+        """
         file, row, order = self
         ends = np.arange(0, len(order), size)  # the row up to which each bucket's part is filled
         bucket_of = np.empty(len(order), np.min_scalar_type(len(ends)))
@@ -211,8 +217,8 @@ def write_rows(rows: ShuffledRows, paths: Sequence[str], encoder: RowEncoder, co
                open_scratch: Callable[[], IO[bytes]], writing: Progress, shuffling: Progress = no_progress) -> None:
     """Writes the rows to the files in turn, as 2018 does: row i of the order goes to file i mod files.
 
-    The encoder's block of rows of a file is encoded and compressed at a time, fewer for very many files: a bucket of the shuffle holds
-    such a part of each file. `writing` and `shuffling` are called with the shares done.
+    The encoder's block of rows of a file is encoded and compressed at a time, fewer for very many files: a bucket of
+    the shuffle holds such a part of each file. `writing` and `shuffling` are called with the shares done.
     """
     together = min(encoder.block, max(1, BUCKET_BYTES // (rows.row.itemsize * len(paths))))
 

@@ -1,8 +1,8 @@
 """Keeps a corpus as memory-mapped token ids: memory does not grow with the corpus, and text is tokenized once.
 
-A store is a folder with `tokens.bin` (the ids of all sentences, one after another; uint16 or uint32), `sentences.bin` (int64:
-the first token of each sentence, and the end), `documents.bin` (int64: the first sentence of each document, and the end) and
-`store.json` (the inputs it was made from). It can be used for any sequence length, seed and task.
+A store is a folder with `tokens.bin` (the ids of all sentences, one after another; uint16 or uint32), `sentences.bin`
+(int64: the first token of each sentence, and the end), `documents.bin` (int64: the first sentence of each document, and
+the end) and `store.json` (the inputs it was made from). It can be used for any sequence length, seed and task.
 """
 
 import dataclasses
@@ -79,8 +79,11 @@ def describe(input_files: Sequence[str], vocab_file: str, do_lower_case: bool, o
              files_end_documents: bool, units: TextUnits | None = None) -> dict:
     """Returns everything that a store depends on; a kept store with an equal description can be used again."""
     files = [{"path": absolute(path), "bytes": size_of(path), "modified": modified(path)} for path in input_files]
-    return {"format": FORMAT, "vocab_sha256": loading.digest(vocab_file), "do_lower_case": do_lower_case, "on_bad_text": on_bad_text,
-            "files_end_documents": files_end_documents, "files": files, "units": units.described if units else ""}
+    return {
+        "format": FORMAT, "vocab_sha256": loading.digest(vocab_file), "do_lower_case": do_lower_case,
+        "on_bad_text": on_bad_text, "files_end_documents": files_end_documents, "files": files,
+        "units": units.described if units else ""
+    }
 
 
 def open_store(folder: str, description: dict) -> TokenStore | None:
@@ -132,11 +135,12 @@ def build_store(folder: str, description: dict, tokenizer: AnyTokenizer, num_wor
                 discard: bool = False) -> TokenStore:
     """Tokenizes the files of `description` into `folder`, which appears when it is complete.
 
-    `progress` is called with the bytes that each chunk adds. A stopped run is continued: its encoded text is in `folder`.work.
-    Raises ValueError, with file and byte offset, for text that is not UTF-8 (unless `on_bad_text` is "replace"); if no file has
-    a token (unless `may_be_empty`); and if another process is making the same store.
+    `progress` is called with the bytes that each chunk adds. A stopped run is continued: its encoded text is in
+    `folder`.work. Raises ValueError, with file and byte offset, for text that is not UTF-8 (unless `on_bad_text` is
+    "replace"); if no file has a token (unless `may_be_empty`); and if another process is making the same store.
     """
-    work = WorkFolder(f"{folder.rstrip('/')}{SUFFIX}", {DESCRIBED[key]: value for key, value in description.items()}, discard)
+    work = WorkFolder(f"{folder.rstrip('/')}{SUFFIX}", {DESCRIBED[key]: value
+                                                        for key, value in description.items()}, discard)
     with work:
         if finished_store := open_store(folder, description):  # by another process, before the lock
             return finished_store
@@ -210,14 +214,16 @@ def _encode_chunk(tokenizer: AnyTokenizer, chunk: Chunk, replace: bool) -> Encod
 class StoreWriter:
     """Appends encoded chunks to a store's files, and finds sentences and documents as 2018's reader does.
 
-    A sentence is a line with a token; a blank line ends a document. The end of a file ends a document only if asked for, since
-    2018 read all files as one text. Every few seconds the writer saves its state; a later writer for the same work folder
-    continues from there if the files are unchanged.
+    A sentence is a line with a token; a blank line ends a document. The end of a file ends a document only if asked
+    for, since 2018 read all files as one text. Every few seconds the writer saves its state; a later writer for the
+    same work folder continues from there if the files are unchanged.
     """
 
     def __init__(self, work: WorkFolder, token_type: type, description: dict):
         self._work, self._folder, self.description = work, work.path_of(STORE), description
-        self._types: dict[str, np.dtype] = {name: np.dtype(token_type if name == "tokens" else np.int64) for name in ARRAYS}
+        self._types: dict[str,
+                          np.dtype] = {name: np.dtype(token_type if name == "tokens" else np.int64)
+                                       for name in ARRAYS}
         self.lengths, self._checksums = dict.fromkeys(ARRAYS, 0), dict.fromkeys(ARRAYS, 0)
         self.chunks = 0  # added so far, as are the lengths
         self._file_starts: list[int] = []
@@ -227,7 +233,8 @@ class StoreWriter:
             self.chunks, self.lengths, self._checksums = saved["chunks"], saved["lengths"], saved["checksums"]
             self._file_starts, self._ended, self._open = saved["file_starts"], saved["ended"], tuple(saved["open"])
         os.makedirs(self._folder, exist_ok=True)
-        self._files = {name: open(self._path(name), "ab") for name in ARRAYS}  # noqa: SIM115  (closed when the writer is left)
+        # Closed when the writer is left.
+        self._files = {name: open(self._path(name), "ab") for name in ARRAYS}  # noqa: SIM115
         for name, file in self._files.items():
             file.truncate(self.lengths[name] * self._types[name].itemsize)
         self._at_chunk = self._state()

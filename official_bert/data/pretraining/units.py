@@ -1,8 +1,9 @@
-"""Units of masking that the text gives: words between separators or of a segmenter, and phrases and entities between marks.
+"""Units of masking that the text gives: words between separators or of a segmenter, and phrases and entities between
+marks.
 
-A unit is masked as a whole word is, although its tokens are words of their own: Chinese whole words (Cui et al. 2019), phrases and
-entities (ERNIE 1.0). Its tokens but the first are stored as id + vocabulary size, which says that they continue the unit; records hold the
-plain ids. Separators and marks are no text: they are left out.
+A unit is masked as a whole word is, although its tokens are words of their own: Chinese whole words (Cui et al. 2019),
+phrases and entities (ERNIE 1.0). Its tokens but the first are stored as id + vocabulary size, which says that they
+continue the unit; records hold the plain ids. Separators and marks are no text: they are left out.
 """
 
 import dataclasses
@@ -30,7 +31,8 @@ class WrongMarksError(ValueError):
 class TextUnits:
     """How units are marked in the text. None is, unless one of these is given."""
 
-    word_separator: Annotated[str, Constraint("one character", lambda mark: len(mark) < 2 and mark not in ("\n", "\r"))] = ""
+    word_separator: Annotated[str,
+                              Constraint("one character", lambda mark: len(mark) < 2 and mark not in ("\n", "\r"))] = ""
     """Character between words."""
     phrase_marks: tuple[str, ...] = ()
     """What begins and what ends a phrase or an entity."""
@@ -40,13 +42,15 @@ class TextUnits:
     def __post_init__(self):
         check_fields(self, "--")
         if self.word_separator and self.segmenter:
-            raise ValueError(f"--segmenter={self.segmenter}: expected no --word_separator beside it, which gives the words, got "
-                             f"{self.word_separator!r}")
+            raise ValueError(
+                f"--segmenter={self.segmenter}: expected no --word_separator beside it, which gives the words, got "
+                f"{self.word_separator!r}")
         marks = self.phrase_marks
-        if marks and (len(marks) != 2 or not all(mark and mark == "".join(mark.split()) for mark in marks) or marks[0] == marks[1]
-                      or self.word_separator in marks):
-            raise ValueError("--phrase_marks: expected two different marks without white space, such as '[[,]]', none of them the "
-                             f"separator, got {','.join(marks)!r}")
+        if marks and (len(marks) != 2 or not all(mark and mark == "".join(mark.split()) for mark in marks)
+                      or marks[0] == marks[1] or self.word_separator in marks):
+            raise ValueError(
+                "--phrase_marks: expected two different marks without white space, such as '[[,]]', none of them the "
+                f"separator, got {','.join(marks)!r}")
 
     def __bool__(self) -> bool:
         return bool(self.word_separator or self.phrase_marks or self.segmenter)
@@ -59,7 +63,8 @@ class TextUnits:
         return " ".join(f"{name}={value}" for name, value in flags.items() if value)
 
     def split_line(self, line: str) -> Iterator[tuple[str, bool]]:
-        """Yields the parts of a line in order, and whether each is a unit. Raises ValueError for a mark without its other one.
+        """Yields the parts of a line in order, and whether each is a unit. Raises ValueError for a mark without its
+        other one.
 
         A line without a separator has no words that it tells apart: it is no unit.
         """
@@ -78,7 +83,8 @@ class TextUnits:
                 return
             inside, closed, rest_of_line = after.partition(end)
             if not closed or begin in inside:
-                raise ValueError(f"a phrase begins with {begin} and does not end in its line: no phrase goes on in another record")
+                raise ValueError(
+                    f"a phrase begins with {begin} and does not end in its line: no phrase goes on in another record")
             yield (inside.replace(self.word_separator, " ") if self.word_separator else inside), True
 
     def _words(self, text: str, divided: bool) -> Iterator[tuple[str, bool]]:
@@ -102,13 +108,17 @@ def _segmented(text: str) -> list[str]:
 
 
 class UnitTokenizer:
-    """Turns lines with units into ids, as `FastTokenizer` does, of which those that continue a unit are larger by the vocabulary's size."""
+    """Turns lines with units into ids, as `FastTokenizer` does, of which those that continue a unit are larger by the
+    vocabulary's size.
+    """
 
     def __init__(self, tokenizer: FastTokenizer | LineTokenizer, units: TextUnits):
         self.tokenizer, self._lines, self._units = tokenizer.tokenizer, tokenizer, units
 
     def encode_bytes(self, buffer: bytes) -> EncodedLines:
-        """Encodes the lines of a UTF-8 buffer. Raises UnicodeDecodeError for other bytes, WrongMarksError for a line's marks."""
+        """Encodes the lines of a UTF-8 buffer. Raises UnicodeDecodeError for other bytes, WrongMarksError for a line's
+        marks.
+        """
         lines = split_lines(buffer)
         counts, texts, are_units = [], [], []
         for number, line in enumerate(lines):
@@ -126,4 +136,5 @@ class UnitTokenizer:
         continues[starts[sizes > 0]] = False
         ends = np.concatenate([[0], np.cumsum(sizes)])[np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)]
         blank = np.array([not line or line.isspace() for line in lines], np.bool_)
-        return EncodedLines((ids + self.tokenizer.size * continues).astype(np.int32), np.diff(ends).astype(np.int32), blank)
+        return EncodedLines((ids + self.tokenizer.size * continues).astype(np.int32),
+                            np.diff(ends).astype(np.int32), blank)

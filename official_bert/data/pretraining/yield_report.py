@@ -1,7 +1,8 @@
 """Accounts for text on its way through a tool: the input, the output, and the dropped text with the reasons.
 
-A tool calls `keep`, `drop`, `repeat` and `note` while it works. Amounts are given by unit (`documents=1, characters=90`);
-a tool may use any units. The input is kept + dropped - repeated, so the account of each unit always adds up.
+A tool calls `keep`, `drop`, `repeat` and `note` while it works. Amounts are given by unit (`documents=1,
+characters=90`); a tool may use any units. The input is kept + dropped - repeated, so the account of each unit always
+adds up.
 """
 
 import dataclasses
@@ -28,8 +29,8 @@ WARNED_UNITS = ("characters", "tokens")
 class Reason:
     """One reason why text is dropped, repeated or noted.
 
-    A drop is `expected` if the text was not running text (headings, lists) or if the user asked to remove it (duplicates,
-    filters); text lost for other reasons counts towards the warning.
+    A drop is `expected` if the text was not running text (headings, lists) or if the user asked to remove it
+    (duplicates, filters); text lost for other reasons counts towards the warning.
     """
     amounts: Counter[str] = dataclasses.field(default_factory=Counter)  # by unit
     examples: list[str] = dataclasses.field(default_factory=list)
@@ -46,7 +47,9 @@ class Reason:
 
 @dataclasses.dataclass
 class YieldReport:
-    """Counts kept, dropped and repeated text by unit and reason. Reports of parts, added in order, give the report of the whole."""
+    """Counts kept, dropped and repeated text by unit and reason. Reports of parts, added in order, give the report of
+    the whole.
+    """
 
     kept: Counter[str] = dataclasses.field(default_factory=Counter)
     dropped: dict[str, Reason] = dataclasses.field(default_factory=dict)
@@ -74,7 +77,8 @@ class YieldReport:
         self.kept.update(other.kept)
         for name in REASONS:
             for key, reason in getattr(other, name).items():
-                getattr(self, name).setdefault(key, Reason(expected=reason.expected)).add(reason.amounts, reason.examples)
+                getattr(self, name).setdefault(key,
+                                               Reason(expected=reason.expected)).add(reason.amounts, reason.examples)
 
     def units(self) -> list[str]:
         """Returns the units counted, in the order in which they were first kept or dropped."""
@@ -82,12 +86,18 @@ class YieldReport:
 
     def balance(self, unit: str) -> dict[str, int]:
         """Returns `in`, `repeated`, `out` and `dropped` of a unit; in + repeated = out + dropped."""
-        dropped, repeated = (sum(reason.amounts[unit] for reason in reasons.values()) for reasons in (self.dropped, self.repeated))
-        return {"in": self.kept[unit] + dropped - repeated, "repeated": repeated, "out": self.kept[unit], "dropped": dropped}
+        dropped, repeated = (sum(reason.amounts[unit] for reason in reasons.values())
+                             for reasons in (self.dropped, self.repeated))
+        return {
+            "in": self.kept[unit] + dropped - repeated, "repeated": repeated, "out": self.kept[unit], "dropped": dropped
+        }
 
     def _losses(self, unit: str) -> dict[str, int]:
         """Returns the amounts of the unexpected drops in a unit, by reason."""
-        return {name: reason.amounts[unit] for name, reason in self.dropped.items() if not reason.expected and reason.amounts[unit]}
+        return {
+            name: reason.amounts[unit]
+            for name, reason in self.dropped.items() if not reason.expected and reason.amounts[unit]
+        }
 
     def lost_share(self, unit: str) -> float:
         """Returns the share of unexpected drops in a unit, without the expected drops."""
@@ -106,10 +116,13 @@ class YieldReport:
 
     def shares(self, unit: str) -> dict[str, float]:
         """Returns the percentages of `out` and of each reason for dropping, in hundredths that add up to 100."""
-        amounts = {"out": self.kept[unit]} | {name: reason.amounts[unit] for name, reason in self.dropped.items() if reason.amounts[unit]}
+        amounts = {"out": self.kept[unit]
+                   } | {name: reason.amounts[unit]
+                        for name, reason in self.dropped.items() if reason.amounts[unit]}
         total = max(1, sum(amounts.values()))
         hundredths = {name: 10_000 * amount // total for name, amount in amounts.items()}
-        short = 10_000 * sum(amounts.values()) // total - sum(hundredths.values())  # the largest remainders are rounded up
+        # the largest remainders are rounded up
+        short = 10_000 * sum(amounts.values()) // total - sum(hundredths.values())
         for name in sorted(amounts, key=lambda name: -(10_000 * amounts[name] % total))[:short]:
             hundredths[name] += 1
         return {name: value / 100 for name, value in hundredths.items()}
@@ -151,7 +164,8 @@ def _cell(amount: int, percent: float | None) -> str:
 
 
 def present(report: YieldReport, report_file: str = "", **facts: object) -> None:
-    """Prints the report and its warnings, and writes it to `report_file` as JSON under "yield", beside other `facts`."""
+    """Prints the report and its warnings, and writes it to `report_file` as JSON under "yield", beside other `facts`.
+    """
     screen = rich.console.Console()
     (screen if screen.is_terminal else rich.console.Console(width=SCREEN_WIDTH)).print(report.table())
     for warning in report.warnings():

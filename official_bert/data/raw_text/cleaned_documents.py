@@ -1,4 +1,5 @@
-"""Cleaned documents, and their form as JSON values, in which a stopped run finds them again (`data/long_work/journal`)."""
+"""Cleaned documents, and their form as JSON values, in which a stopped run finds them again (`data/long_work/journal`).
+"""
 
 import dataclasses
 from collections import Counter
@@ -25,7 +26,8 @@ class Cleaned:
         return {"documents": 1} | {unit: sum(amounts[unit] for amounts in self.amounts) for unit in UNITS}
 
 
-CleanedPiece = tuple[list[Cleaned], YieldReport, int]  # documents, the account of the dropped ones, bytes that were read for them
+# documents, the account of the dropped ones, bytes that were read for them
+CleanedPiece = tuple[list[Cleaned], YieldReport, int]
 # The forms of JSON values: a type, a list of one form, a mapping to one form, or a list of a form for each place.
 AMOUNTS = {"": int}
 DOCUMENT_FORM = (str, [[str]], [AMOUNTS], [int], int, [int])
@@ -46,8 +48,10 @@ def from_data(values: Any) -> CleanedPiece:
     if not _fits(values, PIECE_FORM):
         raise ValueError("these are no cleaned documents")
     documents, (kept, *reasons), read = values
-    report = YieldReport(Counter(kept), *({name: Reason(Counter(amounts), *facts) for name, (amounts, *facts) in kind.items()}
-                                          for kind in reasons))
+    report = YieldReport(
+        Counter(kept),
+        *({name: Reason(Counter(amounts), *facts)
+           for name, (amounts, *facts) in kind.items()} for kind in reasons))
     return [_document(*document) for document in documents], report, read
 
 

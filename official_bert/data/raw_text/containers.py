@@ -1,4 +1,5 @@
-"""Opens the containers of text: plain and compressed files, standard input, tables (Parquet, Arrow and folders of `datasets`).
+"""Opens the containers of text: plain and compressed files, standard input, tables (Parquet, Arrow and folders of
+`datasets`).
 
 Unreadable text (bytes that are not UTF-8, a row without text) is an error, or is skipped or replaced and counted.
 """
@@ -29,12 +30,15 @@ STANDARD_INPUT = "-"
 ROWS_AT_ONCE = 1000
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PAR1": "parquet",
           b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow", b"PK\x03\x04": "zip"}
-_DATASET_FILES = ("state.json", "dataset_info.json", "dataset_dict.json")  # beside the .arrow files of a `datasets` folder
+# beside the .arrow files of a `datasets` folder
+_DATASET_FILES = ("state.json", "dataset_info.json", "dataset_dict.json")
 
 
 @dataclasses.dataclass
 class BadText:
-    """The policy for text that cannot be read, the report that counts it, and the bytes of the open file that were read."""
+    """The policy for text that cannot be read, the report that counts it, and the bytes of the open file that were
+    read.
+    """
     policy: OnBadText = "error"
     report: YieldReport = dataclasses.field(default_factory=YieldReport)
     bytes_read: Callable[[], int] = int  # 0 if no file is open
@@ -108,7 +112,9 @@ DAMAGE = (EOFError, zlib.error, lzma.LZMAError, OSError)  # what decompressors r
 
 
 def read_head(path: str, size: int) -> bytes:
-    """Returns the first bytes of a file, decompressed; none if it is damaged there, which the reader of its lines tells."""
+    """Returns the first bytes of a file, decompressed; none if it is damaged there, which the reader of its lines
+    tells.
+    """
     with open_bytes(path, BadText()) as file, contextlib.suppress(*DAMAGE):
         return file.read(size)
     return b""
@@ -117,8 +123,9 @@ def read_head(path: str, size: int) -> bytes:
 def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
     """Gives the lines of UTF-8 text without byte-order mark, line feeds and carriage returns; "" for a skipped line.
 
-    Raises ValueError naming file, line and byte for text that is not UTF-8 or a damaged file, unless `bad` says otherwise, and naming
-    file, line and bound for a packed file of endless lines, or one that unpacks to far more than text does.
+    Raises ValueError naming file, line and byte for text that is not UTF-8 or a damaged file, unless `bad` says
+    otherwise, and naming file, line and bound for a packed file of endless lines, or one that unpacks to far more than
+    text does.
     """
     number = offset = 0
     with open_bytes(path, bad) as file:
@@ -141,11 +148,17 @@ def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
 
 
 def check_bounds(place: str, line: int, unpacked: int, packed: int, remedy: str) -> None:
-    """Raises ValueError for a line of too many bytes, or for too many unpacked bytes of so many packed ones (0: not known)."""
+    """Raises ValueError for a line of too many bytes, or for too many unpacked bytes of so many packed ones (0: not
+    known).
+    """
     if line > LONGEST_LINE:
-        raise ValueError(f"{place}: expected lines of at most {LONGEST_LINE:,} bytes in a packed file, got a longer one; {remedy}")
+        raise ValueError(
+            f"{place}: expected lines of at most {LONGEST_LINE:,} bytes in a packed file, got a longer one; {remedy}")
     if packed and unpacked > LONGEST_LINE + MOST_PACKED * packed:
-        raise ValueError(f"{place}: expected at most {MOST_PACKED} bytes for each packed byte, got {unpacked:,} of {packed:,}; {remedy}")
+        raise ValueError(
+            f"{place}: expected at most {MOST_PACKED} bytes for each packed byte, got {unpacked:,} of {packed:,}; "
+            f"{remedy}"
+        )
 
 
 def _decoded(data: bytes, bad: BadText, place: str, offset: int) -> str:
@@ -180,7 +193,8 @@ def read_text_column(path: str, text_key: str, bad: BadText) -> Iterator[str]:
 
 
 def _columns(path: str, text_key: str, bad: BadText) -> Iterator[Any]:
-    """Gives the text column of a table in parts of about a thousand rows; `bad.bytes_read` is their share of the file."""
+    """Gives the text column of a table in parts of about a thousand rows; `bad.bytes_read` is their share of the file.
+    """
     import pyarrow
     import pyarrow.parquet
     if kind_of(path) == "parquet":

@@ -1,8 +1,8 @@
 """Finds exact and near duplicates of paragraphs and documents in bounded memory.
 
-Two documents are near duplicates if the sets of their words and word pairs (four characters at a time in scripts without
-spaces) have at least the wanted Jaccard similarity. MinHash signatures (`datasketch`) estimate it. The signatures are on disk;
-memory holds an index of 16 numbers per document, about 200 MB for a million documents.
+Two documents are near duplicates if the sets of their words and word pairs (four characters at a time in scripts
+without spaces) have at least the wanted Jaccard similarity. MinHash signatures (`datasketch`) estimate it. The
+signatures are on disk; memory holds an index of 16 numbers per document, about 200 MB for a million documents.
 """
 
 import dataclasses
@@ -58,7 +58,8 @@ class Fingerprinter:
         return counter.hashvalues.astype(np.uint32)
 
     def features(self, text: str) -> set[str]:
-        """Returns the words of a text and its pairs of neighbours; four characters at a time in scripts without spaces."""
+        """Returns the words of a text and its pairs of neighbours; four characters at a time in scripts without spaces.
+        """
         words = self._words.words(text.lower())
         if scripts.script_of(text) == "unspaced":
             letters = "".join(words)
@@ -103,7 +104,8 @@ class Index:
 
 
 def _merge(older: tuple[np.ndarray, np.ndarray], newer: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns two sorted levels as one, equal keys in the order of their age; takes little more memory than the result."""
+    """Returns two sorted levels as one, equal keys in the order of their age; takes little more memory than the result.
+    """
     places = np.searchsorted(older[0], newer[0], side="right")
     return np.insert(older[0], places, newer[0]), np.insert(older[1], places, newer[1])
 
@@ -111,8 +113,8 @@ def _merge(older: tuple[np.ndarray, np.ndarray], newer: tuple[np.ndarray, np.nda
 class Deduplicator:
     """Finds duplicates among documents in their order. The same documents in the same order give the same answers.
 
-    `kinds` are some of `KINDS`; `similarity` is the threshold of near duplicates. Estimates up to three standard errors below it
-    count, so more than 95 of 100 pairs with exactly that similarity are found. Signatures are in `folder`.
+    `kinds` are some of `KINDS`; `similarity` is the threshold of near duplicates. Estimates up to three standard errors
+    below it count, so more than 95 of 100 pairs with exactly that similarity are found. Signatures are in `folder`.
     """
 
     def __init__(self, kinds: Iterable[str], folder: str, similarity: float = 0.8):
@@ -184,4 +186,5 @@ class LineCounter:
     def duplicates(self) -> int:
         """Returns how many lines are copies of earlier ones."""
         self._write()
-        return self.lines - sum(len(np.unique(np.fromfile(path, np.uint64))) for path in self.paths if os.path.exists(path))
+        return self.lines - sum(
+            len(np.unique(np.fromfile(path, np.uint64))) for path in self.paths if os.path.exists(path))

@@ -1,5 +1,6 @@
-"""Reads raw text as documents and splits them into sentences. Formats: WikiExtractor folders, JSON lines, tables, plain text,
-hard-wrapped books, and text that has a blank line between documents already."""
+"""Reads raw text as documents and splits them into sentences. Formats: WikiExtractor folders, JSON lines, tables, plain
+text, hard-wrapped books, and text that has a blank line between documents already.
+"""
 
 import dataclasses
 import html
@@ -17,10 +18,12 @@ from official_bert.data.raw_text.sentence_splitting import split_sentences
 from official_bert.files import open_bytes
 
 Format = Literal["auto", "wikiextractor", "jsonl", "table", "text", "book", "documents"]
-RAW = ((rb"(\xef\xbb\xbf)?\s*<doc [^>]*>", "WikiExtractor's output"), (rb'(\xef\xbb\xbf)?\s*\{\s*"[^"]{1,100}"\s*:', "JSON lines"),
+RAW = ((rb"(\xef\xbb\xbf)?\s*<doc [^>]*>", "WikiExtractor's output"), (rb'(\xef\xbb\xbf)?\s*\{\s*"[^"]{1,100}"\s*:',
+                                                                       "JSON lines"),
        (rb"\x1f\x8b|BZh[1-9]1AY|\xfd7zXZ\0|\x28\xb5\x2f\xfd", "a compressed file"), (rb"PAR1|ARROW1", "a table"))
 DUMPS = ((rb'(\xef\xbb\xbf)?\s*\[\s*\{\s*"', "a JSON array; jq -c '.[]' makes JSON lines of it"),
-         (rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?<mediawiki\b", "an XML dump of MediaWiki; WikiExtractor makes articles of it"))
+         (rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?<mediawiki\b",
+          "an XML dump of MediaWiki; WikiExtractor makes articles of it"))
 NO_TEXT = ((rb"PK\x03\x04", "a zip archive"), (rb"\xff\xfe|\xfe\xff", "UTF-16"), *DUMPS)
 HEAD = 1 << 12  # bytes that tell it
 FORMATS = get_args(Format)
@@ -34,10 +37,11 @@ _PREFACE = 400  # lines in which the first mark is looked for
 LICENCE = "Project Gutenberg's licence"
 # With a semicolon: html.unescape alone would read "&copy=" in an address as a sign too.
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]\w{1,31});")
-_NAMES = ("abbr|bdi|bdo|big|blockquote|caption|categorytree|ce|cite|center|chem|code|dd|del|dfn|dl|dt|em|font|gallery|graph|h[1-6]|hiero|"
-          "imagemap|includeonly|indicator|inputbox|ins|kbd|mapframe|maplink|math|noinclude|nowiki|ol|onlyinclude|phonos|poem|pre|rb|ref|"
-          "references|rp|rt|rtc|ruby|samp|score|section|small|source|span|strike|strong|sub|sup|syntaxhighlight|templatedata|"
-          "templatestyles|timeline|tt|ul|var|wbr")
+_NAMES = (
+    "abbr|bdi|bdo|big|blockquote|caption|categorytree|ce|cite|center|chem|code|dd|del|dfn|dl|dt|em|font|gallery|graph|h[1-6]|hiero|"
+    "imagemap|includeonly|indicator|inputbox|ins|kbd|mapframe|maplink|math|noinclude|nowiki|ol|onlyinclude|phonos|poem|pre|rb|ref|"
+    "references|rp|rt|rtc|ruby|samp|score|section|small|source|span|strike|strong|sub|sup|syntaxhighlight|templatedata|"
+    "templatestyles|timeline|tt|ul|var|wbr")
 _BREAKS = "br|div|hr|li|p|table|td|th|tr"  # words on both sides of these are two
 # Names of one letter only without attributes: "x <b and b> c" is mathematics. A comment may hold anything.
 _TAG = re.compile(rf"<!--.*?-->|</?(?:{_NAMES})(?:\s[^<>]*)?/?>|</?[abiqsu]\s*/?>", re.IGNORECASE)
@@ -47,14 +51,18 @@ ENTITIES, TAGS = "entities of HTML replaced by their characters", "left-over tag
 
 @dataclasses.dataclass
 class Document:
-    """A document's paragraphs in order, with its title if it is an article; `headings`: some paragraphs may be headings."""
+    """A document's paragraphs in order, with its title if it is an article; `headings`: some paragraphs may be
+    headings.
+    """
     paragraphs: list[str]
     title: str = ""
     headings: bool = False
 
 
 def detect_format(lines: Iterable[str]) -> Format:
-    """Returns the format of a file by its first lines; in hard-wrapped books, most lines end in the middle of a sentence."""
+    """Returns the format of a file by its first lines; in hard-wrapped books, most lines end in the middle of a
+    sentence.
+    """
     sample = [line for line in lines if line.strip()]
     if not sample:
         return "text"
@@ -69,9 +77,14 @@ def detect_format(lines: Iterable[str]) -> Format:
 
 
 def check_prepared(path: str, head: bytes) -> None:
-    """Raises ValueError if a file that begins with `head` is no plain text, or raw text whose marks would be taken for words."""
+    """Raises ValueError if a file that begins with `head` is no plain text, or raw text whose marks would be taken for
+    words.
+    """
     if content := _first_match(RAW, head):
-        raise ValueError(f"{path}: expected text with a sentence on each line, got {content}; tools/prepare_corpus.py makes such text")
+        raise ValueError(
+            f"{path}: expected text with a sentence on each line, got {content}; tools/prepare_corpus.py makes such "
+            f"text"
+        )
     if content := _first_match(NO_TEXT, head):
         raise ValueError(f"{path}: expected text in UTF-8 with a sentence on each line, got {content}")
 
@@ -95,13 +108,14 @@ def _check_documents(path: str, lines: Iterable[str]) -> None:
         raise ValueError(f"{path}: expected a format of --format, got {dump}")
 
 
-def read_documents(path: str, form: Format = "auto", text_key: str = "text", bad: containers.BadText | None = None) -> Iterator[Document]:
+def read_documents(path: str, form: Format = "auto", text_key: str = "text",
+                   bad: containers.BadText | None = None) -> Iterator[Document]:
     """Gives the documents of one file.
 
-    Each WikiExtractor article, JSON line and table row is a document. So is a whole file of plain text or a book (cut after some
-    megabytes) and, in the format `documents`, the text between two blank lines. `bad.report` counts entities and tags in articles, and
-    Project Gutenberg's licence around books, both of which are removed.
-    Raises ValueError naming file and line for text that cannot be read, if `bad` says so (its default), and, in the format `auto`, for
+    Each WikiExtractor article, JSON line and table row is a document. So is a whole file of plain text or a book (cut
+    after some megabytes) and, in the format `documents`, the text between two blank lines. `bad.report` counts entities
+    and tags in articles, and Project Gutenberg's licence around books, both of which are removed. Raises ValueError
+    naming file and line for text that cannot be read, if `bad` says so (its default), and, in the format `auto`, for
     dumps that are none of the formats.
     """
     bad = bad or containers.BadText()
@@ -120,7 +134,8 @@ def read_documents(path: str, form: Format = "auto", text_key: str = "text", bad
     else:
         text = without_licence(lines, bad.report)
         blocks = _read_blocks(text) if form in ("documents", "book") else ()
-        yield from map(Document, blocks if form == "documents" else _in_pieces(map(" ".join, blocks) if form == "book" else text))
+        yield from map(Document,
+                       blocks if form == "documents" else _in_pieces(map(" ".join, blocks) if form == "book" else text))
 
 
 def _lines_of(text: str, bad: containers.BadText) -> list[str]:
@@ -155,7 +170,8 @@ def _read_wikiextractor(lines: Iterable[str], path: str, bad: containers.BadText
 def _make_article(lines: list[str], title: str) -> Document:
     """Returns an article; its first line is its title if the header says so, or if a blank line follows."""
     first = lines[0].strip() if lines else ""
-    if first and (first == title.strip() or (not "".join(lines[1:2]).strip() and not running_text.ends_as_a_sentence(first))):
+    if first and (first == title.strip() or
+                  (not "".join(lines[1:2]).strip() and not running_text.ends_as_a_sentence(first))):
         return Document(lines[1:], first, headings=True)
     return Document(lines, "", headings=True)
 
@@ -175,7 +191,9 @@ def _read_json_lines(lines: Iterable[str], path: str, text_key: str, bad: contai
 
 
 def _text_of_row(line: str, text_key: str, report: YieldReport) -> tuple[str, str]:
-    """Returns the text of a JSON line, without markup if WikiExtractor wrote it, and ""; or "" and the problem with the line."""
+    """Returns the text of a JSON line, without markup if WikiExtractor wrote it, and ""; or "" and the problem with the
+    line.
+    """
     try:
         row = json.loads(line)  # lone surrogates are the caller's to judge
     except RecursionError:
@@ -193,7 +211,8 @@ def _text_of_row(line: str, text_key: str, report: YieldReport) -> tuple[str, st
 
 
 def without_licence(lines: Iterable[str], report: YieldReport) -> Iterator[str]:
-    """Gives the lines between the marks START and END of each book, all lines if there are no marks; the report counts the others.
+    """Gives the lines between the marks START and END of each book, all lines if there are no marks; the report counts
+    the others.
 
     Of a file with one mark alone, what lies before START or behind END is left out.
     """
@@ -214,7 +233,9 @@ def without_licence(lines: Iterable[str], report: YieldReport) -> Iterator[str]:
 
 
 def without_markup(line: str, report: YieldReport) -> str:
-    """Returns a line of an article as its reader sees it: entities replaced once, then tags removed; the report counts both."""
+    """Returns a line of an article as its reader sees it: entities replaced once, then tags removed; the report counts
+    both.
+    """
     text = line
     if "&" in line and (entities := sum(html.unescape(entity) != entity for entity in _ENTITY.findall(line))):
         report.note(ENTITIES, line, entities=entities)
@@ -258,22 +279,26 @@ class Cleaner:
     """Splits documents into sentences and reports the text that is left out.
 
     Drops documents with fewer than `shortest` sentences of running text, and those that miss the `limits`.
-    `keep_everything` keeps titles, headings and list items, for text that is already clean. Raises ValueError for an unknown
-    language.
+    `keep_everything` keeps titles, headings and list items, for text that is already clean. Raises ValueError for an
+    unknown language.
     """
 
-    def __init__(self, language: str = "en", shortest: int = 3, keep_everything: bool = False, limits: QualityLimits | None = None):
+    def __init__(self, language: str = "en", shortest: int = 3, keep_everything: bool = False,
+                 limits: QualityLimits | None = None):
         self.language, self.shortest, self.keep_everything = language, shortest, keep_everything
         self.limits = limits or QualityLimits()
         self._filters = {headings: running_text.ParagraphFilter(headings, language) for headings in (False, True)}
         self._count_words = WordCounter()
 
     def clean_paragraphs(self, document: Document, report: YieldReport) -> list[list[str]]:
-        """Returns the sentences of each paragraph of a document, none if it is dropped; counts only dropped text in `report`."""
+        """Returns the sentences of each paragraph of a document, none if it is dropped; counts only dropped text in
+        `report`.
+        """
         kept = self._running_text(document, report)
         paragraphs = [split_sentences(text, self.language) for text in kept]
         if not paragraphs:
-            report.drop("documents without running text", document.title or next(iter(document.paragraphs), ""), documents=1)
+            report.drop("documents without running text", document.title or next(iter(document.paragraphs), ""),
+                        documents=1)
             return []
         sentences = list(itertools.chain.from_iterable(paragraphs))
         if is_short := len(sentences) < self.shortest:

@@ -1,8 +1,8 @@
 """Wikipedia's language codes, and for each the language whose rules split its sentences.
 
-The `sentencex` library has rules (abbreviations, months, quotation marks) for some languages. Every other language uses those
-of a related language, or of a language that its texts borrow from, or else English, whose rules know the full stops of all
-scripts.
+The `sentencex` library has rules (abbreviations, months, quotation marks) for some languages. Every other language uses
+those of a related language, or of a language that its texts borrow from, or else English, whose rules know the full
+stops of all scripts.
 """
 
 import difflib
@@ -34,15 +34,20 @@ _FALLBACKS = {
     "sk": "cs",
     "uk": "be be-tarask be-x-old rue",
     "en": "aa ace ak alt ami ang arc avk az azb ban bat-smg bbc bcl bdr bew bi bjn bo br bs btm bug cdo ceb ch cho chr "
-          "ckb cr crh ctg cy dag din diq dtp dv dz ee eo et eu fa fat fiu-vro fj fo fy ga gag gan gd glk gor got guw gv "
-          "ha hak haw he hif ho hr hu hz ia iba id ie ig igl ii ik ilo io is isv iu jam jbo jv ka kcg kg kge ki kj km knc ko kr "
-          "krj ks ku kus kw ky la lbj lfn lg lo lrc lt ltg lv lzh mad map-bms mh mi min mk mn mni mo ms mt mus mzn na nan "
-          "nb ng nia nn no nov nqo nso nup nv ny om or pag pam pap pcm pih pnb ps pwn rmy rn ro roa-rup rsk rup rw "
-          "sat sd sgs sh si simple skr sl sm sn so sq sr ss st su sv sw syl szy tay tdd tg th ti tig tk tl tly tn "
-          "to tok tpi tr trv ts tum tw ug ur uz ve vep vi vo vro war wuu xh xmf yi yo yue za zgh zh zh-classical zh-min-nan zh-yue zu",
+    "ckb cr crh ctg cy dag din diq dtp dv dz ee eo et eu fa fat fiu-vro fj fo fy ga gag gan gd glk gor got guw gv "
+    "ha hak haw he hif ho hr hu hz ia iba id ie ig igl ii ik ilo io is isv iu jam jbo jv ka kcg kg kge ki kj km knc "
+    "ko kr "
+    "krj ks ku kus kw ky la lbj lfn lg lo lrc lt ltg lv lzh mad map-bms mh mi min mk mn mni mo ms mt mus mzn na nan "
+    "nb ng nia nn no nov nqo nso nup nv ny om or pag pam pap pcm pih pnb ps pwn rmy rn ro roa-rup rsk rup rw "
+    "sat sd sgs sh si simple skr sl sm sn so sq sr ss st su sv sw syl szy tay tdd tg th ti tig tk tl tly tn "
+    "to tok tpi tr trv ts tum tw ug ur uz ve vep vi vo vro war wuu xh xmf yi yo yue za zgh zh zh-classical zh-min-nan "
+    "zh-yue zu",
 }
 # {code: the language whose rules it uses}
-RULES = {code: code for code in OWN_RULES.split()} | {code: rule for rule, codes in _FALLBACKS.items() for code in codes.split()}
+RULES = {code: code
+         for code in OWN_RULES.split()} | {code: rule
+                                           for rule, codes in _FALLBACKS.items()
+                                           for code in codes.split()}
 
 
 def splitting_rule(language: str) -> str:
@@ -60,4 +65,5 @@ def splitting_rule(language: str) -> str:
 def describe_rule(language: str) -> str:
     """Returns a line that names the rules for sentences of `language`; raises the errors of `splitting_rule`."""
     rule = splitting_rule(language)
-    return f"sentences of {language} end by " + ("rules of its own" if rule == language else f"the rules of {rule} (fallback)")
+    return f"sentences of {language} end by " + ("rules of its own"
+                                                 if rule == language else f"the rules of {rule} (fallback)")

@@ -1,7 +1,8 @@
 """Mixes corpora of several languages (or sources) in the asked shares, by leaving out and repeating documents.
 
-The choice depends only on a document's place in the input. A document's copies go to different output files. The generator
-ensures that no copy serves as the random next sentence of another (`pretraining/instances.texts_of_documents`).
+The choice depends only on a document's place in the input. A document's copies go to different output files. The
+generator ensures that no copy serves as the random next sentence of another
+(`pretraining/instances.texts_of_documents`).
 """
 
 import collections
@@ -16,10 +17,11 @@ _NAMED = re.compile(r"([A-Za-z]{2,3}(?:[-_]\w+)*|simple):(?!//)(.+)")
 
 
 def split_languages(patterns: str, default: str = "") -> dict[str, list[str]]:
-    """Returns {language: files} for a list such as `en:wiki/*,sw:other/*.txt`; patterns without a language get `default`.
+    """Returns {language: files} for a list such as `en:wiki/*,sw:other/*.txt`; patterns without a language get
+    `default`.
 
-    A language has a file once, however many of its patterns match it. Raises ValueError naming the pattern that matches no file, or a
-    file of several languages.
+    A language has a file once, however many of its patterns match it. Raises ValueError naming the pattern that matches
+    no file, or a file of several languages.
     """
     files: dict[str, list[str]] = collections.defaultdict(list)
     for pattern in filter(None, patterns.split(",")):
@@ -30,7 +32,8 @@ def split_languages(patterns: str, default: str = "") -> dict[str, list[str]]:
     for language, paths in files.items():
         for path in paths:
             if (other := languages.setdefault(path, language)) != language:
-                raise ValueError(f"--input_file: expected one language for {path}, got {other or 'none'} and {language or 'none'}")
+                raise ValueError(
+                    f"--input_file: expected one language for {path}, got {other or 'none'} and {language or 'none'}")
     return {language: list(dict.fromkeys(paths)) for language, paths in files.items()}
 
 

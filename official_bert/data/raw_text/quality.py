@@ -10,23 +10,53 @@ import unicodedata
 
 # The script of each language without Latin letters, as the first word of its characters' Unicode names.
 _SCRIPTS = {
-    "CYRILLIC": "ab ady alt av ba be be-tarask be-x-old bg bxr ce cu cv inh kbd kk koi krc kum kv ky lbe lez mdf mhr mk mn mrj myv os "
-                "rsk ru rue sah sr tg tt tyv udm uk xal",
+    "CYRILLIC": "ab ady alt av ba be be-tarask be-x-old bg bxr ce cu cv inh kbd kk koi krc kum kv ky lbe lez mdf mhr "
+                "mk mn mrj myv os "
+    "rsk ru rue sah sr tg tt tyv udm uk xal",
     "ARABIC": "acm aeb apc ar arq ary arz azb ckb fa glk ks lrc mzn pnb ps sd skr ug ur",
     "CJK": "gan hak lzh wuu yue zh zh-classical zh-yue",
     "DEVANAGARI": "anp awa bh bho dty gom hi mag mai mr ne new pi sa",
-    "BENGALI": "as bn bpy ctg", "GURMUKHI": "pa", "GUJARATI": "gu", "ORIYA": "or", "TAMIL": "ta", "TELUGU": "te", "KANNADA": "kn tcy",
-    "MALAYALAM": "ml", "SINHALA": "si", "THAI": "th", "LAO": "lo", "TIBETAN": "bo dz lbj", "KHMER": "km",
-    "MYANMAR": "blk kjp ksw my mnw rki shn", "ETHIOPIC": "am ti tig", "GEORGIAN": "ka xmf", "ARMENIAN": "hy hyw",
-    "GREEK": "el pnt", "HEBREW": "he yi", "HANGUL": "ko",
-    "CANADIAN": "cr iu", "CHEROKEE": "chr", "GOTHIC": "got", "MEETEI": "mni", "NKO": "nqo", "OL": "sat", "SYLOTI": "syl", "SYRIAC": "arc",
-    "TAI": "tdd", "THAANA": "dv", "TIFINAGH": "zgh", "YI": "ii",
+    "BENGALI": "as bn bpy ctg",
+    "GURMUKHI": "pa",
+    "GUJARATI": "gu",
+    "ORIYA": "or",
+    "TAMIL": "ta",
+    "TELUGU": "te",
+    "KANNADA": "kn tcy",
+    "MALAYALAM": "ml",
+    "SINHALA": "si",
+    "THAI": "th",
+    "LAO": "lo",
+    "TIBETAN": "bo dz lbj",
+    "KHMER": "km",
+    "MYANMAR": "blk kjp ksw my mnw rki shn",
+    "ETHIOPIC": "am ti tig",
+    "GEORGIAN": "ka xmf",
+    "ARMENIAN": "hy hyw",
+    "GREEK": "el pnt",
+    "HEBREW": "he yi",
+    "HANGUL": "ko",
+    "CANADIAN": "cr iu",
+    "CHEROKEE": "chr",
+    "GOTHIC": "got",
+    "MEETEI": "mni",
+    "NKO": "nqo",
+    "OL": "sat",
+    "SYLOTI": "syl",
+    "SYRIAC": "arc",
+    "TAI": "tdd",
+    "THAANA": "dv",
+    "TIFINAGH": "zgh",
+    "YI": "ii",
 }
 _JAPANESE = ("CJK", "HIRAGANA", "KATAKANA")
 CHARACTERS = 4000  # of a document are looked at, from its beginning
-# Codes of Wikipedia that mean a language of the model, and languages that it takes for each other because they are written alike.
-_ALIASES = {"simple": "en", "als": "de", "sh": "sr", "be-tarask": "be", "be-x-old": "be", "zh-classical": "zh", "zh-yue": "zh", "yue": "zh",
-            "wuu": "zh", "lzh": "zh", "gan": "zh"}
+# Codes of Wikipedia that mean a language of the model, and languages that it takes for each other because they are
+# written alike.
+_ALIASES = {
+    "simple": "en", "als": "de", "sh": "sr", "be-tarask": "be", "be-x-old": "be", "zh-classical": "zh", "zh-yue": "zh",
+    "yue": "zh", "wuu": "zh", "lzh": "zh", "gan": "zh"
+}
 _ALIKE = ({"no", "nb", "nn"}, {"bs", "hr", "sr"}, {"id", "ms"})
 
 
@@ -86,7 +116,10 @@ def accepted_labels(language: str) -> frozenset[str]:
     label = _ALIASES.get(language, language)
     languages = {name for name, _ in py3langid.rank("")}
     if label not in languages:
-        raise ValueError(f"--same_language: expected languages that can be told apart ({' '.join(sorted(languages))}), got {language!r}")
+        raise ValueError(
+            f"--same_language: expected languages that can be told apart ({' '.join(sorted(languages))}), got "
+            f"{language!r}"
+        )
     return frozenset(next((group for group in _ALIKE if label in group), {label}))
 
 

@@ -1,8 +1,8 @@
-"""Tells running text from headings, lists, tables and captions, as in the paper (3.1: "we extract only the text passages
-and ignore lists, tables, and headers"), in any script.
+"""Tells running text from headings, lists, tables and captions, as in the paper (3.1: "we extract only the text
+passages and ignore lists, tables, and headers"), in any script.
 
-A paragraph is running text if it ends like a sentence or is long, consists mostly of letters, and does not begin like a list
-item. WikiExtractor gives headings a full stop, so its paragraphs must also be as long as a sentence.
+A paragraph is running text if it ends like a sentence or is long, consists mostly of letters, and does not begin like a
+list item. WikiExtractor gives headings a full stop, so its paragraphs must also be as long as a sentence.
 """
 
 import re
@@ -23,9 +23,9 @@ _ASCII_OTHERS = bytes(code for code in range(128) if not chr(code).isalpha())
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 _BEGINNING = 200  # characters that mostly show that a line is longer than a heading
 _TAIL = 80  # characters in which a paragraph's end is looked for
-# By script: the least characters of a paragraph; the length from which it is running text however it ends (Thai has no full
-# stop); the least length of a sentence in WikiExtractor's output, where shorter lines are headings (words, otherwise letters),
-# and the same for a sentence with its script's own full stop.
+# By script: the least characters of a paragraph; the length from which it is running text however it ends (Thai has no
+# full stop); the least length of a sentence in WikiExtractor's output, where shorter lines are headings (words,
+# otherwise letters), and the same for a sentence with its script's own full stop.
 _SHORTEST = {"spaced": 10, "ideographic": 6, "unspaced": 10}
 _LONG = {"spaced": 200, "ideographic": 60, "unspaced": 40}
 _HEADING = {"spaced": 8, "ideographic": 40, "unspaced": 40}
@@ -60,8 +60,9 @@ _NO_HINDI_WORD = r"[^\w\u0900-\u0963\u0966-\u097f]*$"
 _HINDI_AUXILIARY = r"(?:^|\s)(?:है|हैं|हूँ|हूं|था|थे|थी|थीं|\S*[ेएोऊू][ंँ]?ग[ाेी])"
 _HINDI_LAST_AUXILIARY = re.compile(_HINDI_AUXILIARY + _NO_HINDI_WORD)
 _HINDI_ANY_AUXILIARY = re.compile(_HINDI_AUXILIARY + r"(?![\w\u0900-\u0963])")
-_HINDI_ENDING = re.compile(r"(?:^|\s)(?!(?:में|लिए|लिये|हुए)\W*$)(?:हो|हों|(?:हो|कर|दे|जा|सक|रह|ले|आ)त[ाेी]|\S*(?:ें|एँ|एं|ओ|ि[एय]े?|या|ये|ए|ई|यी))"
-                           + _NO_HINDI_WORD)
+_HINDI_ENDING = re.compile(
+    r"(?:^|\s)(?!(?:में|लिए|लिये|हुए)\W*$)(?:हो|हों|(?:हो|कर|दे|जा|सक|रह|ले|आ)त[ाेी]|\S*(?:ें|एँ|एं|ओ|ि[एय]े?|या|ये|ए|ई|यी))"
+    + _NO_HINDI_WORD)
 
 
 class ParagraphFilter:
@@ -115,18 +116,22 @@ def _count_letters(text: str) -> int:
 def _is_mostly_letters(text: str) -> bool:
     """Tells whether at least half of the characters, without white space, are letters."""
     size = len("".join(text.split()))
-    if 2 * len(text.encode("ascii", "ignore").translate(None, _ASCII_OTHERS)) >= size:  # soon seen of most text in Latin letters
+    # soon seen of most text in Latin letters
+    if 2 * len(text.encode("ascii", "ignore").translate(None, _ASCII_OTHERS)) >= size:
         return True
     return 2 * len(_NO_LETTERS.sub("", text)) >= size or 2 * _count_letters(text) >= size
 
 
 def ends_as_a_sentence(text: str) -> bool:
-    """Tells whether a line ends with a sentence mark of some script and optional closing brackets or quotation marks."""
+    """Tells whether a line ends with a sentence mark of some script and optional closing brackets or quotation marks.
+    """
     return bool(_SENTENCE_END.search(text.rstrip()[-_TAIL:]))
 
 
 def least_words(text: str, language: str) -> dict[Form, int] | None:
-    """Returns by form the least words of a sentence that ends like a heading; None if the forms of the language are not known."""
+    """Returns by form the least words of a sentence that ends like a heading; None if the forms of the language are not
+    known.
+    """
     return None if language == "hi" and not _DEVANAGARI.search(text) else _LEAST_WORDS.get(language)
 
 

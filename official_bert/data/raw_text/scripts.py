@@ -1,4 +1,6 @@
-"""Facts about writing systems: characters that are words by themselves, and lengths of text that match those of English."""
+"""Facts about writing systems: characters that are words by themselves, and lengths of text that match those of
+English.
+"""
 
 import re
 from typing import Literal
@@ -10,7 +12,8 @@ Script = Literal["spaced", "ideographic", "unspaced"]
 # Han, kana, bopomofo, Yi: a character says as much as half a word. Hangul has spaces.
 _IDEOGRAPHIC = re.compile("[\u2e80-\u2fdf\u3005-\u3007\u3040-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua000-\ua4cf"
                           "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]")
-# Thai, Lao, Tibetan, Burmese, Khmer, Tai Le to Tai Tham: letters in long runs, spaces between clauses or syllables at most.
+# Thai, Lao, Tibetan, Burmese, Khmer, Tai Le to Tai Tham: letters in long runs, spaces between clauses or syllables at
+# most.
 _UNSPACED = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\uaa60-\uaadf]")
 _UNMARKED = re.compile("[\u0e00-\u0eff\u1950-\u197f]")  # Thai, Lao and Tai Le, which end no sentence with a mark
 LONGEST_SENTENCE = {"spaced": 1000, "ideographic": 400, "unspaced": 400}  # characters

@@ -1,8 +1,8 @@
 """Splits paragraphs into sentences with the `sentencex` library, and limits their length for any text.
 
-The library never ends a sentence inside quotation marks or brackets. So a single stray mark merges hundreds of sentences, up
-to the next mark of its kind, and reverses the roles of all later marks. For this reason the library sees only marks that open
-and close a short span, and a sentence that is still too long is split at the best place in reach.
+The library never ends a sentence inside quotation marks or brackets. So a single stray mark merges hundreds of
+sentences, up to the next mark of its kind, and reverses the roles of all later marks. For this reason the library sees
+only marks that open and close a short span, and a sentence that is still too long is split at the best place in reach.
 """
 
 import re
@@ -15,11 +15,14 @@ from official_bert.data.raw_text import languages, scripts
 BLOCK = 5_000  # characters shown to the library at once: in longer texts it misses sentence ends
 LONGEST_QUOTE = 300  # characters of a quotation or bracket that is not split
 MARKS_WITHIN = 20  # the most other marks inside it
-SUSPICIOUS_SENTENCE = 500  # characters: in a longer one each full stop ends a sentence, without the library's exceptions
+# characters: in a longer one each full stop ends a sentence, without the library's exceptions
+SUSPICIOUS_SENTENCE = 500
 
 # Marks that can open a span, each with its closing marks.
-_CLOSERS = {'"': '"', "“": "”", "„": "“”", "‟": "”", "«": "»", "»": "«", "‹": "›", "‘": "’", "‚": "‘’", "'": "'", "`": "'`",
-            "「": "」", "『": "』", "《": "》", "(": ")", "（": "）", "[": "]", "{": "}", "<": ">"}
+_CLOSERS = {
+    '"': '"', "“": "”", "„": "“”", "‟": "”", "«": "»", "»": "«", "‹": "›", "‘": "’", "‚": "‘’", "'": "'", "`": "'`",
+    "「": "」", "『": "』", "《": "》", "(": ")", "（": "）", "[": "]", "{": "}", "<": ">"
+}
 _ALWAYS_CLOSE = "”»›’」』》)）]}>"
 _MARK = re.compile(r"[\"“”„‟«»‹›‚「」『』《》()（）\[\]{}<>'‘’`]")
 _APOSTROPHES = "'’"  # inside a word these are no marks, and the library knows it
@@ -29,7 +32,8 @@ _STOP = "!?.…։؟۔।॥။።፧᙮᱾꯫‼‽⁇⁈⁉．。！？｡"
 _CLOSING = r"[\"'”’»›)\]}」』》）]*"
 # Places to split at, best first: after a full stop, a semicolon, a comma, a space.
 _FULL_STOP = re.compile(rf"(?:(?<=\w\w)\.|[{_STOP.replace('.', '')}])[{_STOP}]*{_CLOSING}\s+|[。！？｡]{_CLOSING}\s*")
-_PLACES = (_FULL_STOP, re.compile(r"[;:؛]\s+|[；：།༎]\s*"), re.compile(r"[,،၊]\s+|[、，]\s*|\s[–—-]+\s"), re.compile(r"\s+"))
+_PLACES = (_FULL_STOP, re.compile(r"[;:؛]\s+|[；：།༎]\s*"), re.compile(r"[,،၊]\s+|[、，]\s*|\s[–—-]+\s"),
+           re.compile(r"\s+"))
 
 
 def split_sentences(paragraph: str, language: str = "en") -> list[str]:
@@ -40,11 +44,16 @@ def split_sentences(paragraph: str, language: str = "en") -> list[str]:
     """
     text = " ".join(paragraph.split())
     pieces = _split_blocks(text, languages.splitting_rule(language))
-    return [sentence for piece in pieces for part in _split_suspicious(piece) for cut in _split_long(part) if (sentence := cut.strip())]
+    return [
+        sentence for piece in pieces for part in _split_suspicious(piece) for cut in _split_long(part)
+        if (sentence := cut.strip())
+    ]
 
 
 def _split_blocks(text: str, rule: str) -> Iterator[str]:
-    """Gives the library's sentences of a text of any length, block by block; the last sentence of a block begins the next block."""
+    """Gives the library's sentences of a text of any length, block by block; the last sentence of a block begins the
+    next block.
+    """
     start = 0
     while len(text) - start > BLOCK:
         *sentences, _ = _split_by_library(text[start:start + BLOCK], rule)
@@ -86,7 +95,8 @@ def _unpaired_marks(text: str) -> set[int]:
         closers = _CLOSERS[text[position]]
         kind = closers + text[position]
         partner = next((other for other in marks[index + 1:index + MARKS_WITHIN] if text[other] in kind), None)
-        if (partner is not None and partner - position <= LONGEST_QUOTE and text[partner] in closers and _closes(text, partner)):
+        if (partner is not None and partner - position <= LONGEST_QUOTE and text[partner] in closers
+                and _closes(text, partner)):
             paired.update((position, partner))
             covered = partner
     return set(marks) - paired
@@ -94,11 +104,13 @@ def _unpaired_marks(text: str) -> set[int]:
 
 def _is_apostrophe(text: str, position: int) -> bool:
     """Tells whether the mark at `position` is inside a word."""
-    return (text[position] in _APOSTROPHES and text[position - 1:position].isalnum() and text[position + 1:position + 2].isalnum())
+    return (text[position] in _APOSTROPHES and text[position - 1:position].isalnum()
+            and text[position + 1:position + 2].isalnum())
 
 
 def _opens(text: str, position: int) -> bool:
-    """Tells whether the mark at `position` can open a span; a straight one can after a space or mark and before a word."""
+    """Tells whether the mark at `position` can open a span; a straight one can after a space or mark and before a word.
+    """
     mark, before, after = text[position], text[position - 1:position], text[position + 1:position + 2]
     if mark not in _CLOSERS or not after:
         return False
@@ -106,12 +118,16 @@ def _opens(text: str, position: int) -> bool:
 
 
 def _closes(text: str, position: int) -> bool:
-    """Tells whether the mark at `position` can close a span; a straight one can after a word or mark, not before a word."""
-    return text[position] not in _STRAIGHT or not (text[position - 1].isspace() or text[position + 1:position + 2].isalnum())
+    """Tells whether the mark at `position` can close a span; a straight one can after a word or mark, not before a
+    word.
+    """
+    return text[position] not in _STRAIGHT or not (text[position - 1].isspace()
+                                                   or text[position + 1:position + 2].isalnum())
 
 
 def _move_behind_closers(text: str, start: int, end: int, hidden: set[int]) -> int:
-    """Returns where to cut near `end`, so that hidden closing marks stay with their sentence and opening ones do not."""
+    """Returns where to cut near `end`, so that hidden closing marks stay with their sentence and opening ones do not.
+    """
     gap = end
     while gap > start and (text[gap - 1].isspace() or gap - 1 in hidden):
         gap -= 1
@@ -125,7 +141,9 @@ def _move_behind_closers(text: str, start: int, end: int, hidden: set[int]) -> i
 
 
 def _split_suspicious(sentence: str) -> list[str]:
-    """Returns a sentence as it is, or split after each full stop if it is so long that the library may have missed some."""
+    """Returns a sentence as it is, or split after each full stop if it is so long that the library may have missed
+    some.
+    """
     if len(sentence) <= SUSPICIOUS_SENTENCE:
         return [sentence]
     ends = [match.end() for match in _FULL_STOP.finditer(sentence)]

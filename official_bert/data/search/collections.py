@@ -20,7 +20,9 @@ Warn = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """Queries that have an answer, all passages, and the judgements by number: `relevant[query][passage]` is a grade above 0."""
+    """Queries that have an answer, all passages, and the judgements by number: `relevant[query][passage]` is a grade
+    above 0.
+    """
 
     path: str  # of the judgements
     queries: Sequence[str]
@@ -30,20 +32,31 @@ class Collection:
     own: Sequence[int] = ()  # of each query the passage with its id, or -1; () if no query is a passage
 
     def without_own(self, rankings: Sequence[Sequence[int]], depth: int) -> list[list[int]]:
-        """Returns the first `depth` passages of each query's ranking without its own, as BEIR's `ignore_identical_ids` does."""
+        """Returns the first `depth` passages of each query's ranking without its own, as BEIR's `ignore_identical_ids`
+        does.
+        """
         own = self.own or [-1] * len(rankings)
-        return [[passage for passage in ranking if passage != left_out][:depth] for ranking, left_out in zip(rankings, own)]
+        return [[passage for passage in ranking if passage != left_out][:depth]
+                for ranking, left_out in zip(rankings, own)]
 
     def pairs(self, most_negatives: int = 0) -> LabelledTexts:
-        """Returns a row of each query and each of its answers, with the passages judged irrelevant (0: all of them) as negatives."""
+        """Returns a row of each query and each of its answers, with the passages judged irrelevant (0: all of them) as
+        negatives.
+        """
         rows = [(query, passage) for query, grades in enumerate(self.relevant) for passage in grades]
-        negatives = [tuple(self.passages[number] for number in self.irrelevant[query][:most_negatives or None]) for query, _ in rows]
-        return LabelledTexts(self.path, [self.queries[query] for query, _ in rows], [self.passages[passage] for _, passage in rows], None,
+        negatives = [
+            tuple(self.passages[number] for number in self.irrelevant[query][:most_negatives or None])
+            for query, _ in rows
+        ]
+        return LabelledTexts(self.path, [self.queries[query] for query, _ in rows],
+                             [self.passages[passage] for _, passage in rows], None,
                              negatives if any(negatives) else None)
 
 
 def files_of(judgements: Source) -> list[Source]:
-    """Returns the files of a collection: judgements, queries, corpus; a file that is none of a collection's judgements stands alone."""
+    """Returns the files of a collection: judgements, queries, corpus; a file that is none of a collection's judgements
+    stands alone.
+    """
     if not isinstance(judgements, str):
         return [judgements]
     folder = folder_of(judgements)
@@ -66,14 +79,19 @@ def judgements_of(path: str, use: str) -> str:
     if not is_file(os.path.join(path, CORPUS_FILE)):
         return path
     if not is_file(judgements := os.path.join(path, JUDGEMENTS_FOLDER, f"{use}.tsv")):
-        there = ", ".join(sorted(name for name in list_names(os.path.join(path, JUDGEMENTS_FOLDER)) if name.endswith(".tsv")))
-        raise ValueError(f"{judgements}: no such file; expected the judgements of a collection (BEIR), of which {JUDGEMENTS_FOLDER}/ has "
-                         f"{there or 'none'}")
+        there = ", ".join(
+            sorted(name for name in list_names(os.path.join(path, JUDGEMENTS_FOLDER)) if name.endswith(".tsv")))
+        raise ValueError(
+            f"{judgements}: no such file; expected the judgements of a collection (BEIR), of which "
+            f"{JUDGEMENTS_FOLDER}/ has "
+            f"{there or 'none'}")
     return judgements
 
 
 def check_options(options: Any, of_tables: Iterable[str], paths: Sequence[Source]) -> None:
-    """Raises ValueError for options of tables, or of collections, none of which is among the files to train and to evaluate on."""
+    """Raises ValueError for options of tables, or of collections, none of which is among the files to train and to
+    evaluate on.
+    """
     collections = [is_collection(path) for path in paths if path]
     check_used(options, of_tables, "a table", not all(collections))
     check_used(options, ["unknown_ids"], "a collection (BEIR)", any(collections))
@@ -84,13 +102,16 @@ def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn, how: TableOp
 
     Of `how` tables are read, a collection has the encoding alone: its form is that of BEIR.
 
-    Raises ValueError, naming file and line, for an id that stands there twice, for a judgement of an id that is not there (`skip` leaves
-    it out with a warning), for two judgements of one pair, for a grade that is no whole number, and for judgements without an answer.
+    Raises ValueError, naming file and line, for an id that stands there twice, for a judgement of an id that is not
+    there (`skip` leaves it out with a warning), for two judgements of one pair, for a grade that is no whole number,
+    and for judgements without an answer.
     """
     how = how or TableOptions()
     if not how.header:
-        raise ValueError(f"{path}: config.options.header: false: expected none beside a collection (BEIR), whose judgements begin with the "
-                         "names query-id, corpus-id, score")
+        raise ValueError(
+            f"{path}: config.options.header: false: expected none beside a collection (BEIR), whose judgements begin "
+            f"with the "
+            "names query-id, corpus-id, score")
     _, queries_path, corpus_path = map(str, files_of(path))
     query_ids, queries = _read_texts(queries_path, warn, how.encoding)
     passage_ids, passages = _read_texts(corpus_path, warn, how.encoding)
@@ -104,7 +125,10 @@ def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn, how: TableOp
             unknown.append(f"{path}:{line}: expected an id of {where}, got {name!r}")
             continue
         if grades.setdefault(query_of[query_id], {}).setdefault(passage_of[passage_id], grade) != grade:
-            raise ValueError(f"{path}:{line}: expected one judgement of query {query_id!r} and passage {passage_id!r}, got two grades")
+            raise ValueError(
+                f"{path}:{line}: expected one judgement of query {query_id!r} and passage {passage_id!r}, got two "
+                f"grades"
+            )
         lines.setdefault(query_of[query_id], line)
     if unknown and unknown_ids == "refuse":
         raise ValueError(f"{unknown[0]} ({len(unknown)} such lines; options.unknown_ids: skip leaves them out)")
@@ -112,22 +136,29 @@ def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn, how: TableOp
         warn(f"{unknown[0]}; left out, as are {len(unknown) - 1} more")
     answered = [query for query in grades if any(grade > 0 for grade in grades[query].values())]
     if without := [query for query in grades if query not in set(answered)]:
-        warn(f"{path}:{lines[without[0]]}: a query without a positive, {query_ids[without[0]]!r}; left out, as are {len(without) - 1} more")
+        warn(
+            f"{path}:{lines[without[0]]}: a query without a positive, {query_ids[without[0]]!r}; left out, as are "
+            f"{len(without) - 1} more"
+        )
     if not answered:
         raise ValueError(f"{path}: expected judgements above 0, got none")
     relevant = [{passage: grade for passage, grade in grades[query].items() if grade > 0} for query in answered]
     irrelevant = [[passage for passage, grade in grades[query].items() if grade <= 0] for query in answered]
     own = [passage_of.get(query_ids[query], -1) for query in answered]
     if judged_own := [query_ids[answered[row]] for row, passage in enumerate(own) if passage in relevant[row]]:
-        warn(f"{path}: query {judged_own[0]!r} is judged to be answered by the passage with its own id, which BEIR leaves out of its "
-             f"ranking; not found, as are those of {len(judged_own) - 1} more")
-    return Collection(path, [queries[query] for query in answered], passages, relevant, irrelevant, own if max(own) >= 0 else ())
+        warn(
+            f"{path}: query {judged_own[0]!r} is judged to be answered by the passage with its own id, which BEIR "
+            f"leaves out of its "
+            f"ranking; not found, as are those of {len(judged_own) - 1} more")
+    return Collection(path, [queries[query] for query in answered], passages, relevant, irrelevant,
+                      own if max(own) >= 0 else ())
 
 
 def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[list[str], list[str]]:
     """Reads the ids and the texts of a file, each with its title, if it has one, in front. Empty texts are counted."""
     if not is_file(path):
-        raise ValueError(f"{path}: no such file; a collection has {CORPUS_FILE}, {QUERIES_FILE} and {JUDGEMENTS_FOLDER}/")
+        raise ValueError(
+            f"{path}: no such file; a collection has {CORPUS_FILE}, {QUERIES_FILE} and {JUDGEMENTS_FOLDER}/")
     lines: dict[str, int] = {}  # of each id
     texts: list[str] = []
     empty: list[int] = []
@@ -149,7 +180,8 @@ def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[list[str], list[s
 def _read_judgements(path: str, encoding: str) -> Iterator[tuple[int, str, str, int]]:
     """Yields (line, query's id, passage's id, grade)."""
     table = TableOptions(file_format="tsv", encoding=encoding).read_table(path, ["query-id", "corpus-id", "score"])
-    for row, (query, passage, score) in enumerate(zip(*(table.columns[name] for name in ("query-id", "corpus-id", "score")))):
+    for row, (query, passage,
+              score) in enumerate(zip(*(table.columns[name] for name in ("query-id", "corpus-id", "score")))):
         try:
             yield table.lines[row], query, passage, int(score)
         except ValueError:

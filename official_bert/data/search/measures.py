@@ -1,4 +1,6 @@
-"""Measures of rankings: nDCG@10, MRR@10, recall, MAP, computed by trec_eval (`pytrec_eval`), or by `ranx` where that has no wheel."""
+"""Measures of rankings: nDCG@10, MRR@10, recall, MAP, computed by trec_eval (`pytrec_eval`), or by `ranx` where that
+has no wheel.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,12 +19,17 @@ Runs = dict[str, dict[str, float]]
 
 
 def measure(rankings: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, int]]) -> list[dict[str, float]]:
-    """Returns the measures of each query from its ranking, the numbers of the best passages in order, and the grades of its answers.
+    """Returns the measures of each query from its ranking, the numbers of the best passages in order, and the grades of
+    its answers.
 
-    A ranking counts as it stands: there are no ties. `ndcg_at_10` has linear gains, as trec_eval computes it. Raises ValueError if neither
-    package is installed.
+    A ranking counts as it stands: there are no ties. `ndcg_at_10` has linear gains, as trec_eval computes it. Raises
+    ValueError if neither package is installed.
     """
-    judged = {str(query): {str(passage): int(grade) for passage, grade in grades.items()} for query, grades in enumerate(relevant)}
+    judged = {
+        str(query): {str(passage): int(grade)
+                     for passage, grade in grades.items()}
+        for query, grades in enumerate(relevant)
+    }
     ranked = {str(query): {str(passage): float(-place) for place, passage in enumerate(ranking[:DEPTH])}
               for query, ranking in enumerate(rankings)}
     try:
@@ -34,7 +41,11 @@ def measure(rankings: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, i
 
 def _by_trec_eval(judged: Judgements, ranked: Runs) -> dict[str, dict[str, float]]:
     import pytrec_eval
-    first = {query: {passage: score for passage, score in scores.items() if score > -FIRST} for query, scores in ranked.items()}
+    first = {
+        query: {passage: score
+                for passage, score in scores.items() if score > -FIRST}
+        for query, scores in ranked.items()
+    }
     whole = pytrec_eval.RelevanceEvaluator(judged, MEASURES).evaluate(ranked)
     of_first = pytrec_eval.RelevanceEvaluator(judged, {"recip_rank"}).evaluate(first)
     return {query: {name: whole.get(query, {}).get(theirs, 0.0) for theirs, name in NAMES.items()}
@@ -45,7 +56,8 @@ def _by_ranx(judged: Judgements, ranked: Runs) -> dict[str, dict[str, float]]:
     try:
         import ranx
     except ImportError:
-        raise ValueError("measures of rankings: expected the package pytrec_eval-terrier, or ranx: pip install ranx") from None
+        raise ValueError(
+            "measures of rankings: expected the package pytrec_eval-terrier, or ranx: pip install ranx") from None
     names = {name.replace("_at_", "@"): name for name in (*NAMES.values(), f"mrr_at_{FIRST}")}
     run = ranx.Run.from_dict(ranked)
     ranx.evaluate(ranx.Qrels.from_dict(judged), run, list(names), make_comparable=True)
@@ -64,7 +76,8 @@ def means(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([row[name] for row in measured])) for name in measured[0]}
 
 
-def worst_queries(queries: Sequence[str], measured: Sequence[dict[str, float]], answers: Sequence[str], first: Sequence[str]) -> Section:
+def worst_queries(queries: Sequence[str], measured: Sequence[dict[str, float]], answers: Sequence[str],
+                  first: Sequence[str]) -> Section:
     """The queries with the lowest nDCG@10: the answer that was wanted, and the text that stands first."""
     mistakes = [Mistake([query], answer, nearest, 1.0 - row["ndcg_at_10"])
                 for query, row, answer, nearest in zip(queries, measured, answers, first) if row["ndcg_at_10"] < 1.0]

@@ -28,7 +28,8 @@ class MiningRules:
     def __post_init__(self):
         check_fields(self, "--")
         if self.first_rank > self.last_rank:
-            raise ValueError(f"--first_rank, --last_rank: expected ranks in this order, got {self.first_rank} and {self.last_rank}")
+            raise ValueError(
+                f"--first_rank, --last_rank: expected ranks in this order, got {self.first_rank} and {self.last_rank}")
         if self.margin is not None and self.relative_margin is not None:
             raise ValueError("--margin, --relative_margin: expected one of them")
 
@@ -39,8 +40,10 @@ class MiningRules:
         return np.inf if self.margin is None else positive - self.margin
 
 
-def in_window(ranking: Sequence[int], scores: Sequence[float], answers: Collection[int], positive: float, rules: MiningRules) -> list[int]:
-    """Returns the numbers of the passages in the window of ranks that do not answer the query and are far enough from the positive.
+def in_window(ranking: Sequence[int], scores: Sequence[float], answers: Collection[int], positive: float,
+              rules: MiningRules) -> list[int]:
+    """Returns the numbers of the passages in the window of ranks that do not answer the query and are far enough from
+    the positive.
 
     Ranks count the passages that do not answer it: an answer that stands high takes no place.
     """
@@ -50,7 +53,9 @@ def in_window(ranking: Sequence[int], scores: Sequence[float], answers: Collecti
 
 
 def choose(window: Sequence[int], rules: MiningRules, rng: np.random.Generator) -> list[int]:
-    """Returns `rules.negatives` passages of the window, fewer if it has fewer: its first ones, or random ones in their order."""
+    """Returns `rules.negatives` passages of the window, fewer if it has fewer: its first ones, or random ones in their
+    order.
+    """
     if not rules.sample or len(window) <= rules.negatives:
         return list(window[:rules.negatives])
     return [window[place] for place in sorted(rng.choice(len(window), rules.negatives, replace=False))]

@@ -1,4 +1,5 @@
-"""The nearest passages of queries, by products of blocks: exact, in memory that does not depend on the number of passages.
+"""The nearest passages of queries, by products of blocks: exact, in memory that does not depend on the number of
+passages.
 
 Q queries, P passages, D numbers of a vector, K nearest.
 """
@@ -11,9 +12,11 @@ QUERIES_AT_ONCE, PASSAGES_AT_ONCE = 1024, 8192  # a block of products has 32 MB
 
 
 def nearest(queries: np.ndarray, passages: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the products and the numbers of the K = min(count, P) nearest passages of each query, best first: [Q,K] each.
+    """Returns the products and the numbers of the K = min(count, P) nearest passages of each query, best first: [Q,K]
+    each.
 
-    queries [Q,D], passages [P,D], in memory or mapped from a file. Of equal products, the passage with the lower number is the nearer one.
+    queries [Q,D], passages [P,D], in memory or mapped from a file. Of equal products, the passage with the lower number
+    is the nearer one.
     """
     count = min(count, len(passages))
     scores = np.full((len(queries), count), -np.inf, np.float32)
@@ -34,7 +37,8 @@ def _keep_largest(products, start, scores, numbers):
     for row in range(products.shape[0]):
         for column in range(products.shape[1]):
             value, place = products[row, column], count
-            while place and value > scores[row, place - 1]:  # numbers rise, so of equal products the new one stays behind
+            # numbers rise, so of equal products the new one stays behind
+            while place and value > scores[row, place - 1]:
                 place -= 1
                 if place + 1 < count:
                     scores[row, place + 1], numbers[row, place + 1] = scores[row, place], numbers[row, place]
@@ -42,15 +46,19 @@ def _keep_largest(products, start, scores, numbers):
                 scores[row, place], numbers[row, place] = value, start + column
 
 
-def nearest_by_faiss(queries: np.ndarray, passages: np.ndarray, count: int, factory: str) -> tuple[np.ndarray, np.ndarray]:
-    """Does the same with an index of FAISS, named as for its `index_factory` (`HNSW32`, `IVF1024,Flat`): approximate and in memory.
+def nearest_by_faiss(queries: np.ndarray, passages: np.ndarray, count: int,
+                     factory: str) -> tuple[np.ndarray, np.ndarray]:
+    """Does the same with an index of FAISS, named as for its `index_factory` (`HNSW32`, `IVF1024,Flat`): approximate
+    and in memory.
 
     Raises ValueError if FAISS is not installed or does not know the index.
     """
     try:
         import faiss
     except ImportError:
-        raise ValueError(f"an index of FAISS ({factory}): expected the package faiss-cpu: pip install official-bert[faiss]") from None
+        raise ValueError(
+            f"an index of FAISS ({factory}): expected the package faiss-cpu: pip install official-bert[faiss]"
+        ) from None
     try:
         index = faiss.index_factory(passages.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
         index.train(np.ascontiguousarray(passages, np.float32))

@@ -1,4 +1,5 @@
-"""Rows of search: an anchor, a text that answers it, and texts that do not; with scores of a teacher, if there are any."""
+"""Rows of search: an anchor, a text that answers it, and texts that do not; with scores of a teacher, if there are any.
+"""
 
 import dataclasses
 import itertools
@@ -17,7 +18,9 @@ Warn = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchColumns:
-    """The columns of a file of search. A cell of `negatives` and of `teacher` is one value, or a list of them (also as JSON text)."""
+    """The columns of a file of search. A cell of `negatives` and of `teacher` is one value, or a list of them (also as
+    JSON text).
+    """
 
     text: str
     text_pair: str
@@ -36,13 +39,14 @@ def described_pairs(rows: LabelledTexts) -> str:
 
 
 def read_rows(path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions, warn: Warn) -> LabelledTexts:
-    """Reads rows of an anchor (`text`), its positive (`text_pair`) and its negatives (`choices`, if there are columns of them).
+    """Reads rows of an anchor (`text`), its positive (`text_pair`) and its negatives (`choices`, if there are columns
+    of them).
 
-    `targets` are the teacher's scores, float32 [N,1+M] for at most M negatives, filled up with 0. With labels, a row is made of each
-    positive of a query and of all its negatives; queries without a positive are left out with a warning.
+    `targets` are the teacher's scores, float32 [N,1+M] for at most M negatives, filled up with 0. With labels, a row is
+    made of each positive of a query and of all its negatives; queries without a positive are left out with a warning.
 
-    Raises ValueError, naming file and line, for a negative that equals the positive or the anchor, for other than one score a text, and
-    for labels of which none is positive.
+    Raises ValueError, naming file and line, for a negative that equals the positive or the anchor, for other than one
+    score a text, and for labels of which none is positive.
     """
     table = _read_table(path, columns, empty, how, warn)
     if columns.label:
@@ -52,7 +56,8 @@ def read_rows(path: Source, columns: SearchColumns, empty: EmptyText, how: Table
         return LabelledTexts(str(path), queries, passages, None, wrong_texts if any(wrong_texts) else None)
     first, second = (labelled_texts.texts(table, name) for name in (columns.text, columns.text_pair))
     negatives = _negatives(table, columns, warn) if columns.negatives else None
-    return LabelledTexts(str(path), first, second, _teacher_scores(table, columns, negatives) if columns.teacher else None, negatives)
+    return LabelledTexts(str(path), first, second,
+                         _teacher_scores(table, columns, negatives) if columns.teacher else None, negatives)
 
 
 def _read_table(path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions, warn: Warn) -> Table:
@@ -79,7 +84,10 @@ def _negatives(table: Table, columns: SearchColumns, warn: Warn) -> list[tuple[s
             texts = wrong_texts
         negatives.append(tuple(texts[:columns.most_negatives or None]))
     if dropped:
-        warn(f"{dropped}: negatives that stand there twice, or answer the same anchor in another row, are left out here and in later rows")
+        warn(
+            f"{dropped}: negatives that stand there twice, or answer the same anchor in another row, are left out "
+            f"here and in later rows"
+        )
     return negatives
 
 
@@ -116,8 +124,10 @@ def _teacher_scores(table: Table, columns: SearchColumns, negatives: Sequence[Se
         except (TypeError, ValueError, OverflowError):
             scores = []
         if len(scores) < count or not all(abs(score) <= labelled_texts.LARGEST_SCORE for score in scores):  # nor NaN
-            raise ValueError(f"{table.place(row)}: columns {', '.join(columns.teacher)}: expected {count} numbers, one for the positive "
-                             f"and one for each negative, got {str(values)[:60]}")
+            raise ValueError(
+                f"{table.place(row)}: columns {', '.join(columns.teacher)}: expected {count} numbers, one for the "
+                f"positive "
+                f"and one for each negative, got {str(values)[:60]}")
         rows.append(scores[:count])
     return np.array(list(zip(*itertools.zip_longest(*rows, fillvalue=0.0))), np.float32)
 
@@ -136,20 +146,24 @@ def _judged(table: Table, columns: SearchColumns, warn: Warn) -> Iterator[tuple[
     if alone := [next(iter(passages.values()))[0] for query, passages in negatives.items() if query not in positives]:
         warn(f"{table.place(min(alone))}: a query without a positive; left out, as are {len(alone) - 1} more")
     if not positives:
-        raise ValueError(f"{table.path}: column {columns.label!r}: expected labels above 0 for pairs that belong together, "
-                         "got none")
+        raise ValueError(
+            f"{table.path}: column {columns.label!r}: expected labels above 0 for pairs that belong together, "
+            "got none")
     for query, answers in positives.items():
         wrong = negatives.get(query, {})
         for passage in wrong:
             if passage in answers:
-                raise ValueError(f"{table.place(wrong[passage][0])}: expected negatives other than the positive in line "
-                                 f"{table.lines[answers[passage][-1]]}, got {passage!r:.60}")
+                raise ValueError(
+                    f"{table.place(wrong[passage][0])}: expected negatives other than the positive in line "
+                    f"{table.lines[answers[passage][-1]]}, got {passage!r:.60}")
         yield query, answers, list(wrong)[:columns.most_negatives or None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
-    """A query, the passages to rank, and the grades of those that answer it, by their places; `missed` are grades of others."""
+    """A query, the passages to rank, and the grades of those that answer it, by their places; `missed` are grades of
+    others.
+    """
 
     query: str
     passages: Sequence[str]
@@ -157,7 +171,8 @@ class Candidates:
     missed: Sequence[int] = ()
 
 
-def read_candidates(path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions, warn: Warn) -> list[Candidates]:
+def read_candidates(path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions,
+                    warn: Warn) -> list[Candidates]:
     """Reads the passages to rank for each query: labelled ones, or its positives and negatives. Labels are grades.
 
     Raises ValueError as `read_rows` does, and for a label that is no whole number.

@@ -1,4 +1,5 @@
-"""Files that belong together: texts beside labels (TweetEval), texts beside annotations (brat). One of them names all."""
+"""Files that belong together: texts beside labels (TweetEval), texts beside annotations (brat). One of them names all.
+"""
 
 import os
 
@@ -15,7 +16,9 @@ def labels_beside(path: str) -> str:
 
 
 def annotations_of(path: str) -> list[str]:
-    """Returns brat's files of annotations for which a path stands: one, that beside a text, or those of a folder; else none."""
+    """Returns brat's files of annotations for which a path stands: one, that beside a text, or those of a folder; else
+    none.
+    """
     if path.endswith(ANNOTATIONS):
         return [path]
     if is_folder(path):
@@ -30,7 +33,8 @@ def text_of(annotations: str) -> str:
 
 
 def files_read(path: str) -> list[str]:
-    """Returns all files that are read for a path, as far as they are there: data of which one has changed are others."""
+    """Returns all files that are read for a path, as far as they are there: data of which one has changed are others.
+    """
     if labels := labels_beside(path):
         return [path, labels]
     documents = [name for annotations in annotations_of(path) for name in (annotations, text_of(annotations))]

@@ -14,9 +14,9 @@ LEAST_ZEROS = 0.02  # of the code units of UTF-16, those of ASCII: also Chinese 
 def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[str]:
     """Yields the lines of a file with their ends, decompressed if it is packed; only a line feed ends a line.
 
-    Raises ValueError, naming the file (`what` it should be), for a file that is missing, damaged or not in the encoding (by default
-    UTF-8); the error names the encoding that it seems to have, with the flag. A packed file has the bounds of a packed corpus
-    (`containers.check_bounds`).
+    Raises ValueError, naming the file (`what` it should be), for a file that is missing, damaged or not in the encoding
+    (by default UTF-8); the error names the encoding that it seems to have, with the flag. A packed file has the bounds
+    of a packed corpus (`containers.check_bounds`).
     """
     packed = is_file(path) and is_packed_inside(path)
     if not encoding and is_file(path) and (name := _without_mark(head_of(path))):
@@ -25,21 +25,26 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
         try:
             yield from read_lines(path, what, keep_ends=True)
         except ValueError as error:
-            raise ValueError(f"{error}{_other_encoding(path)}" if "not valid UTF-8" in str(error) else str(error)) from None
+            raise ValueError(f"{error}{_other_encoding(path)}" if "not valid UTF-8" in
+                             str(error) else str(error)) from None
         return
     try:
         codecs.lookup(encoding or "utf-8")
     except LookupError:
-        raise ValueError(f"--encoding={encoding}: expected an encoding that Python knows, such as cp1252, utf-16 or gb18030") from None
+        raise ValueError(
+            f"--encoding={encoding}: expected an encoding that Python knows, such as cp1252, utf-16 or gb18030"
+        ) from None
     from official_bert.data.raw_text import containers
     opened, number, unpacked = containers.BadText(), 0, 0
     try:
-        with containers.open_bytes(path, opened) as file, io.TextIOWrapper(
-                io.BufferedReader(file), encoding=encoding or "utf-8-sig", newline="\n") as lines:  # type: ignore[type-var]
+        with (containers.open_bytes(path, opened) as file,
+              io.TextIOWrapper(io.BufferedReader(file),  # type: ignore[type-var]
+                               encoding=encoding or "utf-8-sig", newline="\n") as lines):
             while line := lines.readline(containers.LONGEST_LINE + 1 if packed else -1):
                 number, unpacked = number + 1, unpacked + len(line)
                 if packed:
-                    containers.check_bounds(f"{path}:{number}", len(line), unpacked, opened.bytes_read(), "unpack it first")
+                    containers.check_bounds(f"{path}:{number}", len(line), unpacked, opened.bytes_read(),
+                                            "unpack it first")
                 yield line.removeprefix("\ufeff") if number == 1 else line
     except FileNotFoundError:
         raise ValueError(f"{path}: no such {what}") from None
@@ -81,7 +86,8 @@ def _other_encoding(path: str) -> str:
 def _without_mark(start: bytes) -> str:
     """Returns `utf-16-le` or `utf-16-be` if bytes seem to be UTF-16 without a byte-order mark, else "".
 
-    Its ASCII characters are a zero byte and another one, always in the same order; a text may also have characters such as U+4E00.
+    Its ASCII characters are a zero byte and another one, always in the same order; a text may also have characters such
+    as U+4E00.
     """
     if start.startswith(tuple(BYTE_ORDER_MARKS)):
         return ""

@@ -96,7 +96,8 @@ def spelled(separator: str) -> str:
 def sheet_cells(path: str) -> Iterator[tuple[int, list[str]]]:
     """Yields (row, cells) of the first sheet of a workbook (.xlsx), cells as text; empty rows are none.
 
-    Raises ValueError for a damaged workbook and for one that unpacks to far more than it holds, and ModuleNotFoundError without openpyxl.
+    Raises ValueError for a damaged workbook and for one that unpacks to far more than it holds, and ModuleNotFoundError
+    without openpyxl.
     """
     import openpyxl
     with open_bytes(path) as file:
@@ -108,7 +109,9 @@ def sheet_cells(path: str) -> Iterator[tuple[int, list[str]]]:
             most_cells = max(MOST_SHEET_CELLS, MOST_PACKED * len(content.getbuffer()))
             rows = dict(_filled_rows(sheet.iter_rows(values_only=True), most_cells))
     except Exception as error:  # its parts are XML, for whose mistakes openpyxl has no exception of its own
-        raise ValueError(f"{path}: not a readable workbook: {str(error).removeprefix(f'{path}: ') or type(error).__name__}") from None
+        raise ValueError(
+            f"{path}: not a readable workbook: {str(error).removeprefix(f'{path}: ') or type(error).__name__}"
+        ) from None
     width = max(map(len, rows.values()), default=0)
     yield from ((number, row + [""] * (width - len(row))) for number, row in rows.items())
 
@@ -152,7 +155,8 @@ def texts_and_labels(path: str, labels: str, encoding: str = "") -> Iterator[tup
     for number, row in enumerate(itertools.zip_longest(*both), 1):
         if None in row:
             short = path if row[0] is None else labels
-            raise ValueError(f"{path}, {labels}: expected as many lines, got {number - 1} in {short} and more in the other")
+            raise ValueError(
+                f"{path}, {labels}: expected as many lines, got {number - 1} in {short} and more in the other")
         yield number, list(row)
 
 
@@ -175,12 +179,15 @@ def fasttext_rows(lines: Iterator[tuple[int, str]], where: str) -> Iterator[tupl
     """
     for number, line in lines:
         words = line.split()
-        labels = [word.removeprefix(FASTTEXT) for word in itertools.takewhile(lambda word: word.startswith(FASTTEXT), words)]
+        labels = [
+            word.removeprefix(FASTTEXT) for word in itertools.takewhile(lambda word: word.startswith(FASTTEXT), words)
+        ]
         if not words:
             continue
         if not labels or "" in labels:
-            raise ValueError(f"{where}:{number}: expected a line that begins with {FASTTEXT}NAME, as the first one does, got "
-                             f"{line.strip()[:60]!r}")
+            raise ValueError(
+                f"{where}:{number}: expected a line that begins with {FASTTEXT}NAME, as the first one does, got "
+                f"{line.strip()[:60]!r}")
         yield number, [line.strip().split(None, len(labels))[-1] if len(words) > len(labels) else "",
                        labels[0] if len(labels) == 1 else labels]
 

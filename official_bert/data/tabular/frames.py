@@ -45,7 +45,10 @@ def as_source(data: Any, name: str) -> Source:
     elif isinstance(data, Sequence):
         values = list(data)
     else:
-        raise ValueError(f"{name}: expected a path, a list of dicts, a pandas frame or a split of datasets, got {type(data).__name__}")
+        raise ValueError(
+            f"{name}: expected a path, a list of dicts, a pandas frame or a split of datasets, got "
+            f"{type(data).__name__}"
+        )
     for number, row in enumerate(values):
         if not isinstance(row, Mapping):
             raise ValueError(f"{name}[row {number}]: expected a dict, got {row!r:.60}")
@@ -67,7 +70,10 @@ def _of_datasets(data: Any, name: str) -> list[dict]:
         raise ValueError(f"{name}: expected one split, got a dict of {', '.join(data.column_names)}")
     features = data.features or {}  # a stream may not know them
     names = {key: feature.names for key, feature in features.items() if hasattr(feature, "names")}
-    names_within = {key: feature.feature.names for key, feature in features.items() if hasattr(getattr(feature, "feature", None), "names")}
+    names_within = {
+        key: feature.feature.names
+        for key, feature in features.items() if hasattr(getattr(feature, "feature", None), "names")
+    }
 
     def readable(key: str, value: Any) -> Any:
         if key in names and isinstance(value, int):

@@ -1,7 +1,8 @@
-"""Tags of words: the schemes by which they mark chunks such as entities, chunks read and written, legal sequences, scores.
+"""Tags of words: the schemes by which they mark chunks such as entities, chunks read and written, legal sequences,
+scores.
 
-A tag is `O`, a letter and a type (`B-PER`), a letter alone where there is one type without a name (BioBERT's own data), or a type alone
-(Few-NERD), whose words in a row are one chunk.
+A tag is `O`, a letter and a type (`B-PER`), a letter alone where there is one type without a name (BioBERT's own data),
+or a type alone (Few-NERD), whose words in a row are one chunk.
 """
 
 import collections
@@ -16,7 +17,8 @@ import numpy as np
 
 from official_bert.data.labelled_texts import check_forms
 
-Scheme = Literal["iob1", "iob2", "iobes", "bilou", "bmes", "bmewo", "io", "plain"]  # plain: each word's tag stands for itself
+# plain: each word's tag stands for itself
+Scheme = Literal["iob1", "iob2", "iobes", "bilou", "bmes", "bmewo", "io", "plain"]
 OUTSIDE = "O"
 NOT_LABELLED = ""  # of a word that counts neither in training nor in scores
 UNNAMED = "entity"  # what the type of tags without one is called in answers
@@ -39,7 +41,8 @@ class Chunk:
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Returns the place of a word in its chunk (B, I, E, S, or O outside), and the chunk's type, "" if it has no name."""
+    """Returns the place of a word in its chunk (B, I, E, S, or O outside), and the chunk's type, "" if it has no name.
+    """
     if tag in (OUTSIDE, NOT_LABELLED):
         return OUTSIDE, ""
     letter, dash, kind = tag.partition("-")
@@ -58,26 +61,38 @@ def are_of_chunks(labels: Iterable[str]) -> bool:
 
 
 def meaningless(labels: Sequence[str]) -> list[str]:
-    """Returns the labels of a model that mark no chunk: beside `B-PER`, an unknown letter or a type alone; beside letters alone, others.
+    """Returns the labels of a model that mark no chunk: beside `B-PER`, an unknown letter or a type alone; beside
+    letters alone, others.
 
     Letters alone beside `B-PER` that continue a chunk (I, M, E, L) continue that of the word before.
     """
     if any(map(has_prefix, labels)):
-        return [label for label in labels if not (has_prefix(label) or label == OUTSIDE or PREFIXES.get(label, "") in ("I", "E"))]
-    return [label for label in labels if label not in (OUTSIDE, *PREFIXES)] if any(label in PREFIXES for label in labels) else []
+        return [
+            label for label in labels
+            if not (has_prefix(label) or label == OUTSIDE or PREFIXES.get(label, "") in ("I", "E"))
+        ]
+    return [label for label in labels if label not in (OUTSIDE, *PREFIXES)] if any(label in PREFIXES
+                                                                                   for label in labels) else []
 
 
 def remarks(labels: Sequence[str]) -> list[str]:
-    """Returns warnings about the labels of a model that mark no chunk, or whose letters are not known and so belong to their types."""
+    """Returns warnings about the labels of a model that mark no chunk, or whose letters are not known and so belong to
+    their types.
+    """
     nothing = meaningless(labels)
     types = [] if nothing or any(map(has_prefix, labels)) else [label for label in labels if LIKE_PREFIX.match(label)]
-    return ([f"its labels {', '.join(nothing)} mark no entity beside the others: they count as O"] if nothing else []) + (
-        [f"its labels {', '.join(types)} begin with no known letter (B, I, M, E, L, S, U, W) and a -: they are types of their own"]
-        if types else [])
+    return ([
+        f"its labels {', '.join(nothing)} mark no entity beside the others: they count as O"
+    ] if nothing else []) + ([
+        f"its labels {', '.join(types)} begin with no known letter (B, I, M, E, L, S, U, W) and a -: they are types "
+        f"of their own"
+    ] if types else [])
 
 
 def check_tags(places: Mapping[str, str]) -> None:
-    """Raises ValueError, naming the place, for tags of a file that are of no scheme or of several; `places` has the first of each tag."""
+    """Raises ValueError, naming the place, for tags of a file that are of no scheme or of several; `places` has the
+    first of each tag.
+    """
     tags = [tag for tag in places if tag not in (OUTSIDE, NOT_LABELLED)]
     other_tags = [tag for tag in tags if not (has_prefix(tag) or tag in PREFIXES)]
     scheme_tags = [tag for tag in tags if tag not in other_tags]
@@ -98,7 +113,9 @@ def of_scheme(tag: str, scheme_tags: Iterable[str]) -> bool:
 
 
 def with_types(tags: Sequence[str]) -> list[str | None]:
-    """Gives letters alone beside tags with types (`I` behind `B-LOC`) the type that they continue; None for one that continues nothing."""
+    """Gives letters alone beside tags with types (`I` behind `B-LOC`) the type that they continue; None for one that
+    continues nothing.
+    """
     spelled: list[str | None] = []
     kind, ended = "", True
     for tag in tags:
@@ -154,7 +171,9 @@ def _spelled(letter: str, kind: str, scheme: Scheme) -> str:
 
 
 def convert_tags(tags: Sequence[str], scheme: Scheme) -> list[str]:
-    """Converts tags to another scheme with the same chunks; words that are not labelled stay so, and chunks go on behind them."""
+    """Converts tags to another scheme with the same chunks; words that are not labelled stay so, and chunks go on
+    behind them.
+    """
     if scheme == "plain":
         return list(tags)
     labelled = [tag for tag in tags if tag != NOT_LABELLED]
@@ -171,11 +190,16 @@ def label_list(types: Iterable[str], scheme: Scheme) -> list[str]:
     check_forms(types, "tags")
     if scheme == "plain":
         return sorted(types - {NOT_LABELLED})
-    return [OUTSIDE, *(_spelled(letter, kind, scheme) for kind in sorted(types) for letter in dict.fromkeys(LETTERS.get(scheme, "I")))]
+    return [
+        OUTSIDE, *(_spelled(letter, kind, scheme) for kind in sorted(types)
+                   for letter in dict.fromkeys(LETTERS.get(scheme, "I")))
+    ]
 
 
 def scheme_of(labels: Iterable[str], usual: Scheme) -> Scheme:
-    """Returns the scheme of a model's labels: the usual one, unless they have types without letters, or letters of another scheme."""
+    """Returns the scheme of a model's labels: the usual one, unless they have types without letters, or letters of
+    another scheme.
+    """
     names = [label for label in labels if label != OUTSIDE]
     if usual == "plain" or not names:
         return usual
@@ -201,7 +225,8 @@ def describe_scheme(sentences: Iterable[Sequence[str]]) -> str:
     if letters <= {"B", "I"}:
         name = "IO" if letters <= {"I"} else "IOB2" if same["iob2"] else "IOB1" if same["iob1"] else "IOB"
     else:
-        name = next((scheme.upper() for scheme, known in LETTERS.items() if letters <= {*known}), f"{''.join(sorted(letters))}O")
+        name = next((scheme.upper() for scheme, known in LETTERS.items() if letters <= {*known}),
+                    f"{''.join(sorted(letters))}O")
     counted = ", ".join(f"{kind} {count}" for kind, count in sorted(type_counts.items()))
     return f"{name} tags: {counted or 'no entity'}"
 
@@ -229,7 +254,8 @@ def _may_follow(before: str, after: str, scheme: Scheme) -> bool:
 
 
 def chunk_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:
-    """`precision`, `recall`, `f1` of whole chunks, from 0 to 1, as conlleval counts them, `f1_TYPE` of each type, `tag_accuracy`.
+    """`precision`, `recall`, `f1` of whole chunks, from 0 to 1, as conlleval counts them, `f1_TYPE` of each type,
+    `tag_accuracy`.
 
     Both are sentences of tags, in any schemes.
     """
@@ -237,13 +263,17 @@ def chunk_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str
     same = total = 0
     for tags, answered_tags in zip(gold, predicted, strict=True):
         gold_chunks, answered_chunks = set(read_chunks(tags)), set(read_chunks(answered_tags))
-        for counter, chunks in ((right, gold_chunks & answered_chunks), (answered, answered_chunks), (expected, gold_chunks)):
+        for counter, chunks in ((right, gold_chunks & answered_chunks), (answered, answered_chunks), (expected,
+                                                                                                      gold_chunks)):
             counter.update(chunk.kind or UNNAMED for chunk in chunks)
         same += sum(map(operator.eq, tags, answered_tags))
         total += len(tags)
     scores = {"precision": _share(right.total(), answered.total()), "recall": _share(right.total(), expected.total()),
               "f1": _share(2 * right.total(), (answered + expected).total()), "tag_accuracy": _share(same, total)}
-    return scores | {f"f1_{kind}": _share(2 * right[kind], count) for kind, count in sorted((answered + expected).items())}
+    return scores | {
+        f"f1_{kind}": _share(2 * right[kind], count)
+        for kind, count in sorted((answered + expected).items())
+    }
 
 
 def plain_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, float]:

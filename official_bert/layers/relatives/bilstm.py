@@ -1,4 +1,6 @@
-"""A bidirectional LSTM over rows of texts of different lengths. B batch, S sequence, D width, half of it for each direction."""
+"""A bidirectional LSTM over rows of texts of different lengths. B batch, S sequence, D width, half of it for each
+direction.
+"""
 
 from typing import Any
 
@@ -21,7 +23,9 @@ def run_bilstm(bilstm: keras.layers.Bidirectional, x: Float[Any, "B S _"], mask:
 
 
 def last_states(x: Float[Any, "B S D"], last: Int[Any, "B 1"]) -> Float[Any, "B D"]:
-    """Returns the state of each direction at its end, [B,D]: of x [B,S,D] forward at the row `last` [B,1], backward at row 0."""
+    """Returns the state of each direction at its end, [B,D]: of x [B,S,D] forward at the row `last` [B,1], backward at
+    row 0.
+    """
     half = x.shape[-1] // 2
     forward = ops.take_along_axis(x[:, :, :half], last[:, :, None], axis=1)[:, 0]
     return ops.concatenate([forward, x[:, 0, half:]], axis=-1)

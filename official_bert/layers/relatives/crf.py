@@ -1,8 +1,10 @@
-"""A linear-chain conditional random field over tags (Lafferty et al., 2001; for tagging Lample et al., 2016, section 2.2).
+"""A linear-chain conditional random field over tags (Lafferty et al., 2001; for tagging Lample et al., 2016, section
+2.2).
 
-B batch, S positions, T tags. A mask [B,S] is true for the positions in the chain (first pieces of words). The others are
-skipped: the tags of two consecutive words are neighbours in the chain. `begins` [B,S] is true for the positions of the mask at which
-another chain begins, as a document's sentences do; without it, a row is one chain. Scores are float32.
+B batch, S positions, T tags. A mask [B,S] is true for the positions in the chain (first pieces of words). The others
+are skipped: the tags of two consecutive words are neighbours in the chain. `begins` [B,S] is true for the positions of
+the mask at which another chain begins, as a document's sentences do; without it, a row is one chain. Scores are
+float32.
 """
 
 from typing import Any, NamedTuple
@@ -10,7 +12,8 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-IMPOSSIBLE = -1e4  # added to the scores of illegal tags: finite, so that a chain without a legal path still has a best one
+# added to the scores of illegal tags: finite, so that a chain without a legal path still has a best one
+IMPOSSIBLE = -1e4
 
 
 class Scores(NamedTuple):
@@ -22,7 +25,9 @@ class Scores(NamedTuple):
 
 
 def log_likelihood(emissions: Any, tags: Any, mask: Any, scores: Scores, begins: Any = None) -> Any:
-    """Log-likelihood of the chains' tags: emissions [B,S,T], tags and mask [B,S] -> [B]; 0 for a row without a position."""
+    """Log-likelihood of the chains' tags: emissions [B,S,T], tags and mask [B,S] -> [B]; 0 for a row without a
+    position.
+    """
     return path_score(emissions, tags, mask, scores, begins) - log_partition(emissions, mask, scores, begins)
 
 
@@ -31,7 +36,8 @@ def path_score(emissions: Any, tags: Any, mask: Any, scores: Scores, begins: Any
     emissions, mask, tags = ops.cast(emissions, "float32"), ops.cast(mask, "bool"), ops.cast(tags, "int32")
     tag_scores = ops.take_along_axis(emissions, tags[:, :, None], axis=2)[..., 0]         # [B,S]
     order = chain_first(mask)
-    chain = ops.take_along_axis(tags, order, axis=1)                                  # [B,S], the chain's tags, then the others
+    # [B,S], the chain's tags, then the others
+    chain = ops.take_along_axis(tags, order, axis=1)
     length = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)                  # [B,1]
     pairs = chain[:, :-1] * scores.transitions.shape[1] + chain[:, 1:]
     between = ops.take(ops.reshape(scores.transitions, (-1,)), pairs)                 # [B,S-1]
@@ -88,7 +94,8 @@ def marginals(emissions: Any, mask: Any, scores: Scores, begins: Any = None) -> 
     pairs = before[:, :, :, None] + scores.transitions + (emission + after - total[:, None])[:, :, None, :]  # [S,B,T,T]
     pairs = probability(pairs, ops.logical_and(is_inside, ops.logical_not(opens))[..., None])
     start = ops.where(ops.logical_and(is_inside, opens), tags, 0.0)
-    ends = probability(before + anew(emission, after) - total[:, None], ops.logical_and(is_inside, ops.logical_and(opens, begun)))
+    ends = probability(before + anew(emission, after) - total[:, None],
+                       ops.logical_and(is_inside, ops.logical_and(opens, begun)))
     return Marginals(total, ops.transpose(tags, (1, 0, 2)), ops.sum(pairs, axis=0), ops.sum(start, axis=0),
                      probability(final + scores.end - total[:, None], any_here) + ops.sum(ends, axis=0))
 
@@ -100,9 +107,12 @@ def log_partition(emissions: Any, mask: Any, scores: Scores, begins: Any = None)
     """
     fixed = Scores(*map(ops.stop_gradient, scores))
     shares = Marginals(*map(ops.stop_gradient, marginals(ops.stop_gradient(emissions), mask, fixed, begins)))
-    expected = (ops.sum(shares.tags * ops.cast(emissions, "float32"), axis=(1, 2))
-                + ops.sum(shares.transitions * scores.transitions, axis=(1, 2))  # type: ignore[operator]
-                + ops.sum(shares.start * scores.start, axis=1) + ops.sum(shares.end * scores.end, axis=1))  # type: ignore[operator]
+    expected = (
+        ops.sum(shares.tags * ops.cast(emissions, "float32"), axis=(1, 2))
+        + ops.sum(shares.transitions * scores.transitions, axis=(1, 2))  # type: ignore[operator]
+        + ops.sum(shares.start * scores.start, axis=1)  # type: ignore[operator]
+        + ops.sum(shares.end * scores.end, axis=1)  # type: ignore[operator]
+    )
     return shares.log_partition + expected - ops.stop_gradient(expected)
 
 
@@ -117,12 +127,14 @@ def best_path(emissions: Any, mask: Any, scores: Scores) -> Any:
 
     def backward_step(tag: Any, row: Any) -> Any:
         best, is_inside = _unpack(row)
-        into = ops.take(ops.transpose(scores.transitions), tag, axis=0)               # [B,T], from every tag into this one
+        # [B,T], from every tag into this one
+        into = ops.take(ops.transpose(scores.transitions), tag, axis=0)
         previous = ops.cast(ops.argmax(best + into, axis=1), "int32")
         return ops.where(is_inside[:, 0], previous, tag), ops.where(is_inside[:, 0], tag, 0)
 
     tag = ops.cast(ops.argmax(final + scores.end, axis=1), "int32")
-    before = ops.concatenate([reached[:-1, :, :-1], rows[:, :, -2:-1]], axis=2)       # [S,B,T+1], scores before each position
+    # [S,B,T+1], scores before each position
+    before = ops.concatenate([reached[:-1, :, :-1], rows[:, :, -2:-1]], axis=2)
     _, tags = ops.scan(backward_step, tag, before, reverse=True)
     return ops.transpose(tags)
 
@@ -154,7 +166,10 @@ def _pack(values: Any, mask: Any, begins: Any = None) -> Any:
 
     Keras' scan on TensorFlow takes several arrays only if S is static, and returns only arrays shaped like the carry.
     """
-    flags = [ops.cast(mask, "float32"), ops.zeros_like(mask, "float32") if begins is None else ops.cast(begins, "float32")]
+    flags = [
+        ops.cast(mask, "float32"),
+        ops.zeros_like(mask, "float32") if begins is None else ops.cast(begins, "float32")
+    ]
     packed = ops.concatenate([ops.cast(values, "float32"), *(flag[:, :, None] for flag in flags)], axis=2)
     return ops.transpose(packed, (1, 0, 2))
 
@@ -179,8 +194,8 @@ def no_scores(num_tags: int) -> Scores:
 class CRF(keras.layers.Layer):
     """The scores of a chain as weights; with `boundary_scores` also those for the first and the last tag.
 
-    The scores learn `rate` times faster than the optimizer's learning rate, which suits an encoder: in some thousand steps
-    of 5e-5 they would hardly change.
+    The scores learn `rate` times faster than the optimizer's learning rate, which suits an encoder: in some thousand
+    steps of 5e-5 they would hardly change.
     """
 
     def __init__(self, num_tags: int = 9, boundary_scores: bool = True, rate: float = 100.0, **kwargs: Any) -> None:
@@ -192,7 +207,8 @@ class CRF(keras.layers.Layer):
         tags = self.settings["num_tags"]
         self.transitions = self.add_weight(shape=(tags, tags), initializer="zeros", name="transitions", dtype="float32")
         if self.settings["boundary_scores"]:
-            self.start_scores = self.add_weight(shape=(tags,), initializer="zeros", name="start_scores", dtype="float32")
+            self.start_scores = self.add_weight(shape=(tags,), initializer="zeros", name="start_scores",
+                                                dtype="float32")
             self.end_scores = self.add_weight(shape=(tags,), initializer="zeros", name="end_scores", dtype="float32")
         self.built = True
 

@@ -16,7 +16,8 @@ from official_bert.model_config import BERT_BASE, ModelConfig
 class DisentangledEmbeddings(Embeddings):
     """Embeddings whose tables are those of a `lender` and a difference of their own (DeBERTa v3, 3.3).
 
-    Gradients reach the differences alone, which begin at 0: the two models that read the lender's tables do not pull them two ways.
+    Gradients reach the differences alone, which begin at 0: the two models that read the lender's tables do not pull
+    them two ways.
     """
 
     suffix = "_difference"
@@ -32,7 +33,9 @@ class DisentangledEmbeddings(Embeddings):
 
 
 class SharedEmbeddings(keras.layers.Layer):
-    """The tables and the layer norm of a `lender`, with a dropout, and a product to another width, of this layer's own (ELECTRA)."""
+    """The tables and the layer norm of a `lender`, with a dropout, and a product to another width, of this layer's own
+    (ELECTRA).
+    """
 
     def __init__(self, lender: Embeddings, hidden_size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -40,8 +43,8 @@ class SharedEmbeddings(keras.layers.Layer):
         self.lender, self.width = (lambda: lender), settings["embedding_size"] or settings["hidden_size"]
         self.dropout = Dropout(settings["dropout"], dtype=self.dtype_policy)
         self.projection = None if hidden_size == self.width else Dense(
-            hidden_size, use_bias=settings["biases"], kernel_initializer=truncated_normal(settings["initializer_range"]),
-            name="projection", dtype=self.dtype_policy)
+            hidden_size, use_bias=settings["biases"], kernel_initializer=truncated_normal(
+                settings["initializer_range"]), name="projection", dtype=self.dtype_policy)
 
     @property
     def word_embeddings(self) -> keras.Variable:

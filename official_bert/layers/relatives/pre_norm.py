@@ -11,20 +11,22 @@ from official_bert.model_config import BERT_BASE, ModelConfig
 
 @keras.saving.register_keras_serializable("official_bert")
 class PreNormLayer(TransformerLayer):
-    """A `TransformerLayer` whose residual connections skip the norms; one more norm follows the last layer of the encoder.
+    """A `TransformerLayer` whose residual connections skip the norms; one more norm follows the last layer of the
+    encoder.
 
     The `first` layer has no norm before its attention, because the embeddings are normalized.
     """
 
-    def __init__(self, config: ModelConfig = BERT_BASE, attention: keras.layers.Layer | None = None, first: bool = False,
-                 **fields: Any) -> None:
+    def __init__(self, config: ModelConfig = BERT_BASE, attention: keras.layers.Layer | None = None,
+                 first: bool = False, **fields: Any) -> None:
         self.is_first = first
         super().__init__(config, attention, **fields)
 
     def layer_norm(self, name: str) -> Any:
         return None if self.is_first and name == "attention_LayerNorm" else super().layer_norm(name)
 
-    def call(self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None, training: bool | None = None) -> Float[Any, "_ _ D"]:
+    def call(self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None,
+             training: bool | None = None) -> Float[Any, "_ _ D"]:
         """The arguments of `TransformerLayer` -> [B,Q,D]."""
         attended = self.attention(self.attention_input(x), attention_mask=attention_mask,
                                   queries=None if queries is None else self.attention_input(queries), training=training)

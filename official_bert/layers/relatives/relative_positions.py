@@ -1,5 +1,5 @@
-"""How the attention knows of the distance of two tokens: a table of buckets (Raffel et al. 2020, 2.1; MPNet), disentangled
-embeddings (DeBERTa), or queries and keys that are turned by their position (Su et al. 2021; ModernBERT).
+"""How the attention knows of the distance of two tokens: a table of buckets (Raffel et al. 2020, 2.1; MPNet),
+disentangled embeddings (DeBERTa), or queries and keys that are turned by their position (Su et al. 2021; ModernBERT).
 """
 
 import dataclasses
@@ -23,11 +23,13 @@ FARTHEST = 128  # distances from here on share the last bucket
 def buckets_of_distances(buckets: int, longest: int) -> np.ndarray:
     """Returns the bucket of each distance -(longest - 1), ..., longest - 1 of a key from its query.
 
-    Half of the buckets are for keys behind the query; of each half, half for single distances, half for ranges that grow by a factor.
+    Half of the buckets are for keys behind the query; of each half, half for single distances, half for ranges that
+    grow by a factor.
     """
     distances = np.arange(1 - longest, longest)
     half, exact = buckets // 2, buckets // 4
-    far = np.maximum(np.abs(distances), 1).astype(np.float32)  # in float32, as PyTorch computes it: borders of ranges depend on it
+    # in float32, as PyTorch computes it: borders of ranges depend on it
+    far = np.maximum(np.abs(distances), 1).astype(np.float32)
     steps = np.log(far / np.float32(exact)) / np.float32(np.log(FARTHEST / exact)) * np.float32(half - exact)
     ranges = np.minimum(exact + steps.astype(np.int32), half - 1)
     return np.where(distances > 0, half, 0) + np.where(np.abs(distances) < exact, np.abs(distances), ranges)
@@ -49,16 +51,21 @@ class RelativePositions(Configured):
 
     def build(self, *_: Any) -> None:
         """Makes the table."""
-        self.table = self.add_weight(shape=(self.settings["buckets"], self.settings["num_heads"]), initializer=self.table_initializer,
-                                     name="table", autocast=False)
+        self.table = self.add_weight(shape=(self.settings["buckets"], self.settings["num_heads"]),
+                                     initializer=self.table_initializer, name="table", autocast=False)
         self.built = True
 
     def call(self, query_positions: Int[Any, "_ Q"], key_positions: Int[Any, "S"]) -> Float[Any, "_ N Q S"]:
-        """Places of queries [B or 1,Q] and of keys [S] in their row -> what is added to scores of attention, [B or 1,N,Q,S]."""
+        """Places of queries [B or 1,Q] and of keys [S] in their row -> what is added to scores of attention, [B or
+        1,N,Q,S].
+        """
         longest = self.settings["longest"]
-        of_distance = ops.take(self.table, buckets_of_distances(self.settings["buckets"], longest), axis=0)   # [2*longest-1,N]
-        distances = ops.expand_dims(ops.expand_dims(key_positions, 0), 0) - ops.expand_dims(query_positions, 2)     # [B or 1,Q,S]
-        return ops.transpose(ops.take(ops.cast(of_distance, self.compute_dtype), distances + longest - 1, axis=0), (0, 3, 1, 2))
+        # [2*longest-1,N]
+        of_distance = ops.take(self.table, buckets_of_distances(self.settings["buckets"], longest), axis=0)
+        # [B or 1,Q,S]
+        distances = ops.expand_dims(ops.expand_dims(key_positions, 0), 0) - ops.expand_dims(query_positions, 2)
+        return ops.transpose(ops.take(ops.cast(of_distance, self.compute_dtype), distances + longest - 1, axis=0),
+                             (0, 3, 1, 2))
 
     def positions(self, length: Any) -> "Bucketed":
         """Returns the positions of rows of `length` tokens."""
@@ -86,12 +93,15 @@ class Bucketed(Positions):
 
 @functools.cache
 def rows_of_distances(buckets: int, span: int, longest: int) -> np.ndarray:
-    """Returns the row of each distance -(longest - 1), ..., longest - 1 of a query from its key in a table of 2 * `buckets` rows.
+    """Returns the row of each distance -(longest - 1), ..., longest - 1 of a query from its key in a table of 2 *
+    `buckets` rows.
 
-    Distances up to half of the buckets have a row each; farther ones share rows by their logarithm, up to `span` (DeBERTa v2).
+    Distances up to half of the buckets have a row each; farther ones share rows by their logarithm, up to `span`
+    (DeBERTa v2).
     """
     distances, half = np.arange(1 - longest, longest), buckets // 2
-    far = np.maximum(np.abs(distances), half).astype(np.float32)  # in float32, as PyTorch computes it: borders of ranges depend on it
+    # in float32, as PyTorch computes it: borders of ranges depend on it
+    far = np.maximum(np.abs(distances), half).astype(np.float32)
     steps = np.ceil(np.log(far / np.float32(half)) / np.log(np.float32((span - 1) / half)) * np.float32(half - 1))
     ranges = np.where(np.abs(distances) <= half, distances, np.sign(distances) * (steps.astype(np.int32) + half))
     return np.clip(ranges + buckets, 0, 2 * buckets - 1).astype(np.int32)
@@ -99,18 +109,23 @@ def rows_of_distances(buckets: int, span: int, longest: int) -> np.ndarray:
 
 @keras.saving.register_keras_serializable("official_bert")
 class DistanceEmbeddings(Configured):
-    """A normalized row for each bucket of distances (He et al. 2021). B batch, Q query rows, S sequence, R rows, D hidden size.
+    """A normalized row for each bucket of distances (He et al. 2021). B batch, Q query rows, S sequence, R rows, D
+    hidden size.
 
-    Fields: `buckets`, `span`, `hidden_size`, `longest` (tokens of the longest row), `initializer_range`, `layer_norm_epsilon`.
+    Fields: `buckets`, `span`, `hidden_size`, `longest` (tokens of the longest row), `initializer_range`,
+        `layer_norm_epsilon`.
     """
 
-    FIELDS: ClassVar = {"buckets": "position_buckets", "span": "position_span", "hidden_size": "hidden_size", "longest": "longest_row",
-                        "initializer_range": "initializer_range", "layer_norm_epsilon": "layer_norm_epsilon"}
+    FIELDS: ClassVar = {
+        "buckets": "position_buckets", "span": "position_span", "hidden_size": "hidden_size", "longest": "longest_row",
+        "initializer_range": "initializer_range", "layer_norm_epsilon": "layer_norm_epsilon"
+    }
 
     def __init__(self, config: ModelConfig = BERT_BASE, **fields: Any) -> None:
         super().__init__(config, **fields)
         self.table_initializer = self.initializer()
-        self.layer_norm = LayerNormalization(epsilon=self.settings["layer_norm_epsilon"], name="LayerNorm", dtype=self.dtype_policy)
+        self.layer_norm = LayerNormalization(epsilon=self.settings["layer_norm_epsilon"], name="LayerNorm",
+                                             dtype=self.dtype_policy)
 
     def build(self, *_: Any) -> None:
         """Makes the table and its layer norm."""
@@ -119,8 +134,11 @@ class DistanceEmbeddings(Configured):
         self.layer_norm.build(shape)
         self.built = True
 
-    def call(self, query_positions: Int[Any, "_ Q"], key_positions: Int[Any, "S"]) -> tuple[Float[Any, "R D"], Int[Any, "_ Q S"]]:
-        """Places of queries [B or 1,Q] and of keys [S] in their row -> rows [R,D], and the row of each pair [B or 1,Q,S]."""
+    def call(self, query_positions: Int[Any, "_ Q"],
+             key_positions: Int[Any, "S"]) -> tuple[Float[Any, "R D"], Int[Any, "_ Q S"]]:
+        """Places of queries [B or 1,Q] and of keys [S] in their row -> rows [R,D], and the row of each pair [B or
+        1,Q,S].
+        """
         longest = self.settings["longest"]
         numbers = ops.convert_to_tensor(rows_of_distances(self.settings["buckets"], self.settings["span"], longest))
         distances = ops.expand_dims(query_positions, 2) - ops.expand_dims(ops.expand_dims(key_positions, 0), 0)
@@ -156,12 +174,13 @@ class Distances(Positions):
 class Rotary(Positions):
     """Turns pairs of numbers (j and j + H/2) of a head's rows by angles that grow with the position (Su et al. 2021).
 
-    `position_ids` [B or 1,S]; `size` is H; `windows` are the positions of layers with a window, by default the same. Rows of one distance
-    are turned by one angle against each other, wherever they stand.
+    `position_ids` [B or 1,S]; `size` is H; `windows` are the positions of layers with a window, by default the same.
+    Rows of one distance are turned by one angle against each other, wherever they stand.
     """
 
     def __init__(self, position_ids: Int[Any, "_ S"], base: float, size: int, windows: "Rotary | None" = None) -> None:
-        steps = base ** (-np.arange(0, size, 2, dtype=np.float32) / np.float32(size))  # in float32, as PyTorch computes it
+        # in float32, as PyTorch computes it
+        steps = base ** (-np.arange(0, size, 2, dtype=np.float32) / np.float32(size))
         angles = ops.expand_dims(ops.cast(position_ids, "float32"), 2) * steps.astype(np.float32)
         self.turns = ops.stack([ops.cos(angles), ops.sin(angles)], axis=2)             # [B or 1,S,2,H/2]
         self.windows = windows

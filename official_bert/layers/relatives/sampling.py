@@ -1,7 +1,8 @@
-"""Words drawn by a model's logits, by the Gumbel-max trick: the largest of logits with noise (Jang et al. 2017; ELECTRA's generator).
+"""Words drawn by a model's logits, by the Gumbel-max trick: the largest of logits with noise (Jang et al. 2017;
+ELECTRA's generator).
 
-The noise is a hash of a row's key and of the place of its logit. So a draw depends on its row alone, not on the batch, the replica or the
-step in which the row is computed.
+The noise is a hash of a row's key and of the place of its logit. So a draw depends on its row alone, not on the batch,
+the replica or the step in which the row is computed.
 """
 
 from typing import Any
@@ -12,11 +13,13 @@ from keras import ops
 from official_bert.layers.speed.fused import compiled_if_large
 
 STRIDE = 0x9E3779B9  # 2^32 over the golden ratio, odd
-MIXERS = ((16, 0x7FEB352D), (15, 0x846CA68B))  # of a hash of 32 bits with little bias (Wellons, "hash prospector", 2018)
+# of a hash of 32 bits with little bias (Wellons, "hash prospector", 2018)
+MIXERS = ((16, 0x7FEB352D), (15, 0x846CA68B))
 
 
 def draw_words(logits: Float[Any, "B P V"], keys: Int[Any, "B 2"]) -> Int[Any, "B P"]:
-    """Draws a word for each prediction, word v with the probability softmax(logits)[v]: logits [B,P,V], keys [B,2] int32 -> [B,P] int32.
+    """Draws a word for each prediction, word v with the probability softmax(logits)[v]: logits [B,P,V], keys [B,2]
+    int32 -> [B,P] int32.
 
     No gradient flows through it.
     """
@@ -25,7 +28,9 @@ def draw_words(logits: Float[Any, "B P V"], keys: Int[Any, "B 2"]) -> Int[Any, "
 
 
 def gumbel_noise(keys: Int[Any, "B 2"], predictions: Any, words: Any) -> Float[Any, "B P V"]:
-    """Returns numbers of the standard Gumbel distribution, a function of each row's key: keys [B,2] int32 -> [B,P,V] float32."""
+    """Returns numbers of the standard Gumbel distribution, a function of each row's key: keys [B,2] int32 -> [B,P,V]
+    float32.
+    """
     numbers = ops.reshape(ops.cast(ops.arange(predictions * words, dtype="int32"), "uint32"), (1, predictions, words))
     first, second = (ops.reshape(ops.cast(keys[:, part], "uint32"), (-1, 1, 1)) for part in (0, 1))
     bits = _mix(ops.bitwise_xor(_mix(numbers * ops.cast(STRIDE, "uint32") + first), second))

@@ -18,7 +18,8 @@ from official_bert.layers.token_layout import TokenLayout, swap_heads
 
 @dataclasses.dataclass(frozen=True)
 class WindowedLayout(TokenLayout):
-    """The layout for layers with a window: each window of queries sees three windows of keys; the mask is [B*K,1,W,3W]."""
+    """The layout for layers with a window: each window of queries sees three windows of keys; the mask is [B*K,1,W,3W].
+    """
 
     @property
     def window(self) -> int:
@@ -34,12 +35,14 @@ class WindowedLayout(TokenLayout):
         return x
 
     def split_heads(self, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
-        """[B,S,N,H] (or [1,T,N,H]) each -> [B*K,N,W,H], [B*K,N,3W,H] twice, queries and keys turned by their positions."""
+        """[B,S,N,H] (or [1,T,N,H]) each -> [B*K,N,W,H], [B*K,N,3W,H] twice, queries and keys turned by their positions.
+        """
         q, k = self.positions.rotate(self.pad(q), self.pad(k), None)
         keys, values = (swap_heads(windows_around(rows, self.window)) for rows in (k, self.pad(v)))
         return swap_heads(windows_of(q, self.window)), keys, values
 
-    def attend(self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout, training: bool | None = None) -> Any:
+    def attend(self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout,
+               training: bool | None = None) -> Any:
         return kernel(q, k, v, self.mask, None, dropout, training=training)
 
     def merge_rows(self, context: Float[Any, "BK N W H"]) -> Any:
@@ -60,7 +63,8 @@ def in_windows(layout: TokenLayout, window: int) -> TokenLayout:
     length = layout.inputs.input_mask.shape[1]
     if length is not None and length <= window:
         return dataclasses.replace(layout, positions=positions)
-    return WindowedLayout(mask_of_windows(layout.inputs, window), layout.inputs, layout.tokens, positions, layout.query_positions)
+    return WindowedLayout(mask_of_windows(layout.inputs, window), layout.inputs, layout.tokens, positions,
+                          layout.query_positions)
 
 
 def mask_of_windows(inputs: TokenInputs, window: int) -> Bool[Any, "BK 1 W W3"]:
@@ -78,7 +82,8 @@ def mask_of_windows(inputs: TokenInputs, window: int) -> Bool[Any, "BK 1 W W3"]:
 def windows_of(x: Any, window: int) -> Any:
     """Cuts rows x [B,S,...] into windows, the last one filled up: [B*K,W,...]."""
     length, row_shape = ops.shape(x)[1], ops.shape(x)[2:]
-    count = (length + window - 1) // window * window  # no remainder of a negative number, which ONNX has of another sign
+    # no remainder of a negative number, which ONNX has of another sign
+    count = (length + window - 1) // window * window
     return ops.reshape(_padded(x, 0, count - length), (-1, window, *row_shape))
 
 
@@ -87,7 +92,9 @@ def windows_around(x: Any, window: int) -> Any:
     length, row_shape = ops.shape(x)[1], ops.shape(x)[2:]
     count = (length + window - 1) // window * window
     padded = _padded(x, window, window + count - length)                                  # [B,S+2W,...]
-    neighbours = [ops.reshape(padded[:, start:start + count], (-1, window, *row_shape)) for start in (0, window, 2 * window)]
+    neighbours = [
+        ops.reshape(padded[:, start:start + count], (-1, window, *row_shape)) for start in (0, window, 2 * window)
+    ]
     return ops.concatenate(neighbours, axis=1)
 
 

@@ -1,6 +1,7 @@
 """The one setting that changes from outside what the layers compute: a context variable, read while a graph is traced.
 
-A training step and an export open `computing` around their trace. Everything else gets the defaults, which are the plain layers.
+A training step and an export open `computing` around their trace. Everything else gets the defaults, which are the
+plain layers.
 """
 
 import contextlib
@@ -16,7 +17,8 @@ Overrides = Mapping[tuple[int, str], Callable]  # id of an object and the name o
 class Computing:
     """How the layers compute."""
 
-    removes_padding: bool = False  # layers skip the padding of rows whose length is not known beforehand (`real_tokens`)
+    # layers skip the padding of rows whose length is not known beforehand (`real_tokens`)
+    removes_padding: bool = False
     compiles_every_length: bool = False  # compiled pieces are used for tensors of unknown shape too (`fused`)
     overrides: Overrides = dataclasses.field(default_factory=dict)  # of methods (`extension_points`)
 

@@ -1,6 +1,7 @@
 """Extension points: the methods of layers that an export, or another runtime, may compute in its own way.
 
-A method is declared as one by `@extension_point`; `overridden` says what is called instead while a graph is traced. The points:
+A method is declared as one by `@extension_point`; `overridden` says what is called instead while a graph is traced. The
+points:
 
 | method | what overrides it |
 |---|---|
@@ -38,13 +39,17 @@ def original(owner: Any, name: str) -> Callable:
 
 
 def overridden(overrides: Mapping[tuple[Any, str], Callable]) -> contextlib.AbstractContextManager[None]:
-    """Calls these functions instead of the methods `(object, name)` for the graphs that are traced inside; nested ones add to it.
+    """Calls these functions instead of the methods `(object, name)` for the graphs that are traced inside; nested ones
+    add to it.
 
     Raises TypeError for a method that is no extension point.
     """
     for owner, name in overrides:
         _declared(owner, name)
-    return computing(overrides={**current().overrides, **{(id(owner), name): function for (owner, name), function in overrides.items()}})
+    return computing(overrides={
+        **current().overrides, **{(id(owner), name): function
+                                  for (owner, name), function in overrides.items()}
+    })
 
 
 def _declared(owner: Any, name: str) -> Any:

@@ -1,8 +1,10 @@
-"""Chains of element-wise operations between the products of a training step, each compiled to one pass, with gradients by hand.
+"""Chains of element-wise operations between the products of a training step, each compiled to one pass, with gradients
+by hand.
 
-TensorFlow writes and reads a tensor in memory for every link of such a chain. Compiled by XLA, a chain reads its inputs and writes its
-result once. Here they compute in float32 under every precision policy. They are for training in TensorFlow with large tensors (`pays`);
-exported graphs hold none, because a server of SavedModels on a CPU has no compiler.
+TensorFlow writes and reads a tensor in memory for every link of such a chain. Compiled by XLA, a chain reads its inputs
+and writes its result once. Here they compute in float32 under every precision policy. They are for training in
+TensorFlow with large tensors (`pays`); exported graphs hold none, because a server of SavedModels on a CPU has no
+compiler.
 """
 
 import functools
@@ -20,14 +22,15 @@ from official_bert.layers.speed.computing import current
 USED = keras.backend.backend() == "tensorflow"
 if USED:
     import tensorflow as tf
-LEAST = 2 ** 18  # numbers in a tensor: the pieces of a model take a second to compile, which small tensors do not win back
+# numbers in a tensor: the pieces of a model take a second to compile, which small tensors do not win back
+LEAST = 2 ** 18
 
 
 def pays(x: Any) -> bool:
     """Whether compiled pieces are used for a tensor: in TensorFlow, if it is large and its shape is known.
 
-    They are compiled for one shape: rows whose length changes from batch to batch compile them for each, which only long trainings win
-    back (`Computing.compiles_every_length`).
+    They are compiled for one shape: rows whose length changes from batch to batch compile them for each, which only
+    long trainings win back (`Computing.compiles_every_length`).
     """
     if not USED or None in tuple(x.shape):
         return USED and current().compiles_every_length
@@ -37,7 +40,8 @@ def pays(x: Any) -> bool:
 def compiled_in_training(compiled: Callable) -> Callable:
     """Decorates a function of tensors, the largest one first: in training, `compiled` computes it if that pays.
 
-    The decorated function says what is computed, with `training` as its last argument; `compiled` has the same arguments without it.
+    The decorated function says what is computed, with `training` as its last argument; `compiled` has the same
+    arguments without it.
     """
     def decorate(plain: Callable) -> Callable:
         @functools.wraps(plain)
@@ -62,7 +66,8 @@ def product_with_rows(x: Float[Any, "M D"], table: Float[Any, "V D"]) -> Float[A
 def in_turn(function: Callable, count: Any, shape: tuple) -> Float[Any, "_ ..."]:
     """Returns function(number) [*shape], float32, for each number below `count`, one after another: [count,*shape].
 
-    `ops.scan` does not say how often it runs at most, without which XLA compiles no gradient of a loop; `ops.map` runs ten at a time.
+    `ops.scan` does not say how often it runs at most, without which XLA compiles no gradient of a loop; `ops.map` runs
+    ten at a time.
     """
     if not USED:
         return ops.map(function, ops.arange(count))
@@ -71,7 +76,9 @@ def in_turn(function: Callable, count: Any, shape: tuple) -> Float[Any, "_ ..."]
 
 
 def add_bias(x: Float[Any, "M D"], bias: Float[Any, "D"]) -> Float[Any, "M D"]:
-    """x [M,D] + bias [D] in training: the gradient of the bias is a product with ones, which is faster than a sum over rows."""
+    """x [M,D] + bias [D] in training: the gradient of the bias is a product with ones, which is faster than a sum over
+    rows.
+    """
     @tf.custom_gradient
     def added(x: Any, bias: Any) -> Any:
         return x + bias, lambda upstream: (upstream, tf.matmul(tf.ones((1, tf.shape(upstream)[0])), upstream)[0])
@@ -127,8 +134,10 @@ def normalized_sum(x: Float[Any, "*M D"], residual: Float[Any, "*M D"], dropout:
     return normalized(x, residual, gamma, tf.convert_to_tensor(norm.beta) if norm.center else tf.zeros_like(gamma))
 
 
-def attention_weights(scores: Float[Any, "B N Q S"], mask: Bool[Any, "#B 1 #Q S"], dropout: Dropout, dtype: Any) -> Float[Any, "B N Q S"]:
-    """dropout(softmax(scores where mask)) in training: scores [B,N,Q,S], mask [B,1,1 or Q,S] -> [B,N,Q,S] of a dtype."""
+def attention_weights(scores: Float[Any, "B N Q S"], mask: Bool[Any, "#B 1 #Q S"], dropout: Dropout,
+                      dtype: Any) -> Float[Any, "B N Q S"]:
+    """dropout(softmax(scores where mask)) in training: scores [B,N,Q,S], mask [B,1,1 or Q,S] -> [B,N,Q,S] of a dtype.
+    """
     keep_mask = (dropout.draw(scores),) if dropout.rate else ()
 
     @tf.custom_gradient
@@ -137,7 +146,8 @@ def attention_weights(scores: Float[Any, "B N Q S"], mask: Bool[Any, "#B 1 #Q S"
         shares = tf.nn.softmax(tf.where(mask, tf.cast(scores, tf.float32), UNSEEN))
 
         def gradient(upstream: Any) -> Any:
-            return run_compiled(softmax_gradient, upstream, shares, mask, *keep_mask, rate=dropout.rate, dtype=scores.dtype)
+            return run_compiled(softmax_gradient, upstream, shares, mask, *keep_mask, rate=dropout.rate,
+                                dtype=scores.dtype)
         return run_compiled(_scale_kept, shares, *keep_mask, rate=dropout.rate, dtype=tf.as_dtype(dtype)), gradient
     return weighted(scores)
 
@@ -150,7 +160,9 @@ def run_compiled(function: Callable, *tensors: Any, **options: Any) -> Any:
 
 @functools.cache
 def _compiled(function: Callable, shapes: Any, dtypes: Any, **options: Any) -> Any:
-    """A compiled function for tensors of these shapes; one for each, because TensorFlow warns of one that is traced for many."""
+    """A compiled function for tensors of these shapes; one for each, because TensorFlow warns of one that is traced for
+    many.
+    """
     del shapes, dtypes
     return tf.function(functools.partial(function, **options), jit_compile=True, autograph=False)
 
@@ -158,7 +170,8 @@ def _compiled(function: Callable, shapes: Any, dtypes: Any, **options: Any) -> A
 def _activated(function: Callable, derivative: Callable, x: Any) -> Any:
     @tf.custom_gradient
     def activated(x: Any) -> Any:
-        return run_compiled(_apply, x, activation=function), lambda upstream: run_compiled(_chain, x, upstream, derivative=derivative)
+        return run_compiled(
+            _apply, x, activation=function), lambda upstream: run_compiled(_chain, x, upstream, derivative=derivative)
     return activated(x)
 
 

@@ -24,7 +24,8 @@ BLOCK = 2 ** 25  # scores of attention that are there at a time: 128 MB
 class LongLayout(TokenLayout):
     """The layout of long rows: the mask is made for a few queries at a time."""
 
-    def attend(self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout, training: bool | None = None) -> Any:
+    def attend(self, kernel: Callable, q: Any, k: Any, v: Any, bias: Any, dropout: Dropout,
+               training: bool | None = None) -> Any:
         """Takes queries by blocks, unless a bias for every pair of tokens exists anyway."""
         if bias is None:
             return attend_in_turn(q, k, v, self.mask_of_queries, dropout, training)
@@ -35,17 +36,20 @@ class LongLayout(TokenLayout):
         return self.inputs.mask(self.query_positions, first, last)
 
 
-def attend_in_turn(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Float[Any, "B N S H"], mask_of: Callable, dropout: Dropout,
-                   training: bool | None = None) -> Float[Any, "B N Q H"]:
-    """dropout(softmax(q k where mask)) v for a block of queries at a time, so that no tensor of [Q,S] exists, in either pass.
+def attend_in_turn(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Float[Any, "B N S H"], mask_of: Callable,
+                   dropout: Dropout, training: bool | None = None) -> Float[Any, "B N Q H"]:
+    """dropout(softmax(q k where mask)) v for a block of queries at a time, so that no tensor of [Q,S] exists, in either
+    pass.
 
-    q [B,N,Q,H], k and v [B,N,S,H], `mask_of(first, last)` [B,1,1 or last-first,S] -> [B,N,Q,H]. A block begins when the one before it
-    is done: otherwise TensorFlow would run the same product of all blocks first. The backward pass makes the weights again.
+    q [B,N,Q,H], k and v [B,N,S,H], `mask_of(first, last)` [B,1,1 or last-first,S] -> [B,N,Q,H]. A block begins when the
+    one before it is done: otherwise TensorFlow would run the same product of all blocks first. The backward pass makes
+    the weights again.
     """
     edges = _edges(q, k)
     if isinstance(edges[-1], int) or training:
         return _attend_between(edges, q, k, v, mask_of, dropout, training)
-    # In exported graphs each block has a row, because XNNPACK takes no empty tensors: the last blocks begin before the end of those before.
+    # In exported graphs each block has a row, because XNNPACK takes no empty tensors: the last blocks begin before the
+    # end of those before.
     count = edges[-1]
     rows = (count + 7) // 8
     starts = [ops.minimum(number * rows, count - rows) for number in range(8)]
@@ -55,12 +59,15 @@ def attend_in_turn(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Float[
             parts.append(_attend_between([0, rows], q[:, :, start:start + rows], k, v,
                                          lambda first, last, start=start: mask_of(start, start + rows), dropout, False))
     number = ops.arange(count) // rows
-    return ops.take(ops.concatenate(parts, axis=2), number * rows + ops.arange(count) - ops.minimum(number * rows, count - rows), axis=2)
+    return ops.take(ops.concatenate(parts, axis=2),
+                    number * rows + ops.arange(count) - ops.minimum(number * rows, count - rows), axis=2)
 
 
-def _attend_between(edges: list, q: Any, k: Any, v: Any, mask_of: Callable, dropout: Dropout, training: bool | None) -> Any:
+def _attend_between(edges: list, q: Any, k: Any, v: Any, mask_of: Callable, dropout: Dropout,
+                    training: bool | None) -> Any:
     """`attend_in_turn` for blocks of queries between neighbouring edges."""
-    seeds = [dropout.seed_generator.next() for _ in edges[1:]] if training and dropout.rate and USED else [None] * (len(edges) - 1)
+    seeds = [dropout.seed_generator.next()
+             for _ in edges[1:]] if training and dropout.rate and USED else [None] * (len(edges) - 1)
 
     def weights(q: Any, k: Any, number: int) -> tuple:
         scores = ops.matmul(q[:, :, edges[number]:edges[number + 1]], ops.transpose(k, (0, 1, 3, 2)))
@@ -93,8 +100,10 @@ def _attend_between(edges: list, q: Any, k: Any, v: Any, mask_of: Callable, drop
                     shares, mask, keep_mask, used = weights(q, k, number)
                     of_v += fused.as_float32(tf.matmul(used, upstream[:, :, part], transpose_a=True))
                     of_weights = tf.matmul(upstream[:, :, part], v, transpose_b=True)
-                    run = run_compiled if pays(shares) else lambda function, *tensors, **options: function(*tensors, **options)
-                    of_scores = run(fused.softmax_gradient, of_weights, shares, mask, *keep_mask, rate=dropout.rate, dtype=q.dtype)
+                    run = run_compiled if pays(
+                        shares) else lambda function, *tensors, **options: function(*tensors, **options)
+                    of_scores = run(fused.softmax_gradient, of_weights, shares, mask, *keep_mask, rate=dropout.rate,
+                                    dtype=q.dtype)
                     of_k += fused.as_float32(tf.matmul(of_scores, q[:, :, part], transpose_a=True))
                     of_q.append(tf.matmul(of_scores, k))
             return tf.concat(of_q, 2), tf.cast(of_k, k.dtype), tf.cast(of_v, v.dtype)

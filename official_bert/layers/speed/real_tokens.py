@@ -1,8 +1,8 @@
-"""Rows without their padding: between layers, in a training step or a served graph, the real tokens of a batch lie beside each other as
-one row.
+"""Rows without their padding: between layers, in a training step or a served graph, the real tokens of a batch lie
+beside each other as one row.
 
-So products, norms, activations and dropout compute no padding. Attention, and whatever else reads rows as wholes, gets the padding back.
-Both ways are gathers, and so are their gradients. B batch, S sequence, T real tokens of the batch.
+So products, norms, activations and dropout compute no padding. Attention, and whatever else reads rows as wholes, gets
+the padding back. Both ways are gathers, and so are their gradients. B batch, S sequence, T real tokens of the batch.
 """
 
 from typing import Any
@@ -33,7 +33,8 @@ class RealTokens(AllTokens):
 
     def __init__(self, input_mask: Any, multiple: int = 1):
         real = ops.cast(input_mask, "bool")
-        real = ops.logical_or(real, ops.logical_not(ops.any(real, axis=1, keepdims=True)))  # a row without any is computed as a whole
+        # a row without any is computed as a whole
+        real = ops.logical_or(real, ops.logical_not(ops.any(real, axis=1, keepdims=True)))
         counts = ops.cast(real, "int32")
         self.mask = real                                                          # [B,S]
         self.places = ops.cast(ops.nonzero(ops.reshape(real, (-1,)))[0], "int32")  # of each real token among the B * S
@@ -74,7 +75,9 @@ class LearningTokens(RealTokens):
 
 
 def tokens_of(input_mask: Any, training: bool | None) -> AllTokens:
-    """Returns the tokens that layers compute of rows with the mask [B,S]: all, unless `Computing.removes_padding` and S is unknown."""
+    """Returns the tokens that layers compute of rows with the mask [B,S]: all, unless `Computing.removes_padding` and S
+    is unknown.
+    """
     if not current().removes_padding or None not in tuple(input_mask.shape):
         return ALL
     return (LearningTokens if training else RealTokens)(input_mask, MULTIPLE if current().compiles_every_length else 1)

@@ -12,8 +12,9 @@ from official_bert.layers.speed.fused import in_turn
 def recomputed(function: Callable, weights: Sequence, sites: Sequence, *tensors: Any) -> Any:
     """function(*tensors) for a backward pass that runs `function` again instead of keeping what it made in between.
 
-    Weights are arguments because gradients flow only to arguments, and because `stateless_call` has withdrawn its values when the
-    backward pass runs. Dropout gets the seeds of the first pass, because its generators, whose states are `sites`, have advanced by then.
+    Weights are arguments because gradients flow only to arguments, and because `stateless_call` has withdrawn its
+    values when the backward pass runs. Dropout gets the seeds of the first pass, because its generators, whose states
+    are `sites`, have advanced by then.
     """
     seeds = [ops.convert_to_tensor(site.value) for site in sites]
     for site, seed in zip(sites, seeds):
@@ -26,11 +27,13 @@ def recomputed(function: Callable, weights: Sequence, sites: Sequence, *tensors:
     return keras.remat(run)(*tensors, *[ops.convert_to_tensor(weight.value) for weight in weights])
 
 
-def recomputed_in_chunks(function: Callable, weights: Sequence, sites: Sequence, rows: dict, size: int, width: int) -> Any:
-    """function(rows) [R,width] of rows [R,...] by name, computed for `size` rows at a time, whose activations are not kept.
+def recomputed_in_chunks(function: Callable, weights: Sequence, sites: Sequence, rows: dict, size: int,
+                         width: int) -> Any:
+    """function(rows) [R,width] of rows [R,...] by name, computed for `size` rows at a time, whose activations are not
+    kept.
 
-    So memory is that of one chunk, in both passes: with a loss over the results, this is gradient caching (Gao et al. 2021). Each chunk
-    has dropout of its own. The last chunk is filled up with zeros.
+    So memory is that of one chunk, in both passes: with a loss over the results, this is gradient caching (Gao et al.
+    2021). Each chunk has dropout of its own. The last chunk is filled up with zeros.
     """
     count = ops.shape(next(iter(rows.values())))[0]
     chunks = (count + size - 1) // size
@@ -48,7 +51,10 @@ def recomputed_in_chunks(function: Callable, weights: Sequence, sites: Sequence,
         part = {name: ops.take(value, number, axis=0) for name, value in cut.items()}
         chunk_seeds = [seed + ops.stack([0, ops.cast(number, seed.dtype)]) for seed in seeds]
         # Integers are no arguments: nothing can be learned of them, and TensorFlow would warn of each.
-        learned = [name for name, value in part.items() if keras.backend.is_float_dtype(keras.backend.standardize_dtype(value.dtype))]
+        learned = [
+            name for name, value in part.items()
+            if keras.backend.is_float_dtype(keras.backend.standardize_dtype(value.dtype))
+        ]
 
         def run(*values: Any) -> Any:
             inputs, values_of = dict(zip(learned, values)), values[len(learned):]

@@ -15,7 +15,9 @@ GOOGLES_CASING = {"multilingual_L-12_H-768_A-12": True, "chinese_L-12_H-768_A-12
 
 
 def by_name(prefix: str) -> bool | None:
-    """Returns the casing in the name of a checkpoint's folder (`uncased_L-12...`: True, `cased_L-12...`: False); None if it has none."""
+    """Returns the casing in the name of a checkpoint's folder (`uncased_L-12...`: True, `cased_L-12...`: False); None
+    if it has none.
+    """
     name = os.path.basename(os.path.dirname(os.path.abspath(prefix)))
     if match := re.search(r"(?:^|[_.-])(un)?cased(?:[_.-]|$)", name, re.IGNORECASE):
         return match[1] is not None
@@ -25,19 +27,24 @@ def by_name(prefix: str) -> bool | None:
 def of_folder(prefix: str, vocab: Iterable[str] | None) -> bool | None:
     """Tells whether text is lower-cased for a checkpoint of a format that has no field for it; None if it is unknown.
 
-    A vocabulary with capitals is cased; without them, the folder's name decides. Raises ValueError if the two contradict each other.
+    A vocabulary with capitals is cased; without them, the folder's name decides. Raises ValueError if the two
+    contradict each other.
     """
     casing_of_name = by_name(prefix)
     if vocab is None or not has_capitals(vocab):
         return casing_of_name
     if casing_of_name:
-        raise ValueError(f"{prefix}: its folder's name says that text is lower-cased, but more than 1 % of the entries in its vocabulary "
-                         "have capital letters; expected the vocabulary that goes with it")
+        raise ValueError(
+            f"{prefix}: its folder's name says that text is lower-cased, but more than 1 % of the entries in its "
+            f"vocabulary "
+            "have capital letters; expected the vocabulary that goes with it")
     return False
 
 
 def is_lower_case(stored: StoredModel) -> bool | None:
-    """Tells whether text is lower-cased: as the files say; False with a vocabulary that has capitals; None if it is unknown."""
+    """Tells whether text is lower-cased: as the files say; False with a vocabulary that has capitals; None if it is
+    unknown.
+    """
     if stored.do_lower_case is None and stored.vocab is not None and has_capitals(stored.vocab):
         return False
     return stored.do_lower_case
@@ -46,8 +53,9 @@ def is_lower_case(stored: StoredModel) -> bool | None:
 def with_vocabulary(stored: StoredModel, vocab_file: str) -> StoredModel:
     """Returns the model with the user's vocabulary, or with its own for "".
 
-    Raises ValueError for a vocabulary with capitals beside a checkpoint whose text is lower-cased, and for one of the same size with
-    other entries, unless they fill its `[unused]` slots: the rows of its embeddings belong to other words.
+    Raises ValueError for a vocabulary with capitals beside a checkpoint whose text is lower-cased, and for one of the
+    same size with other entries, unless they fill its `[unused]` slots: the rows of its embeddings belong to other
+    words.
     """
     if not vocab_file:
         return stored
@@ -57,22 +65,32 @@ def with_vocabulary(stored: StoredModel, vocab_file: str) -> StoredModel:
     vocab = read_entries(vocab_file)
     own = stored.vocab is not None and has_capitals(stored.vocab)
     if stored.do_lower_case and has_capitals(vocab) and not own:
-        raise ValueError(f"{vocab_file}: more than 1 % of its entries have capital letters, but text is lower-cased for {stored.origin}; "
-                         "expected the vocabulary that goes with it")
+        raise ValueError(
+            f"{vocab_file}: more than 1 % of its entries have capital letters, but text is lower-cased for "
+            f"{stored.origin}; "
+            "expected the vocabulary that goes with it")
     check_entries(vocab_file, vocab, stored.vocab, stored.origin)
     return dataclasses.replace(stored, vocab=vocab, tokenizer={})
 
 
 def check_entries(vocab_file: str, vocab: Sequence[str], model_vocab: Sequence[str] | None, origin: str) -> None:
-    """Raises ValueError if a vocabulary is as long as the `model_vocab`, with other entries than new ones in `[unused]` slots."""
+    """Raises ValueError if a vocabulary is as long as the `model_vocab`, with other entries than new ones in `[unused]`
+    slots.
+    """
     if model_vocab is not None and len(vocab) == len(model_vocab):
         for number, (theirs, entry) in enumerate(zip(model_vocab, vocab), 1):
             if entry != theirs and not UNUSED.fullmatch(theirs):
-                raise ValueError(f"{vocab_file}:{number}: expected {theirs!r}, as in the vocabulary of {origin}, got {entry!r}")
+                raise ValueError(
+                    f"{vocab_file}:{number}: expected {theirs!r}, as in the vocabulary of {origin}, got {entry!r}")
 
 
 def agreed(lower_case: bool | None, asked_lower_case: bool | None, origin: str) -> bool | None:
-    """Tells whether text is lower-cased, by a checkpoint and --do_lower_case. Raises ValueError if they contradict each other."""
+    """Tells whether text is lower-cased, by a checkpoint and --do_lower_case. Raises ValueError if they contradict each
+    other.
+    """
     if None not in (lower_case, asked_lower_case) and lower_case != asked_lower_case:
-        raise ValueError(f"--do_lower_case={str(asked_lower_case).lower()}: text is {'' if lower_case else 'not '}lower-cased for {origin}")
+        raise ValueError(
+            f"--do_lower_case={str(asked_lower_case).lower()}: text is {'' if lower_case else 'not '}lower-cased for "
+            f"{origin}"
+        )
     return lower_case if asked_lower_case is None else asked_lower_case

@@ -24,7 +24,9 @@ def named(labels: Sequence[str]) -> bool:
 
 
 def places(labels: Sequence[str], names: Sequence[str]) -> list[int] | None:
-    """Returns the place of each of the `names` in `labels`, ignoring case, `_` and `-`; None if they are not the same classes."""
+    """Returns the place of each of the `names` in `labels`, ignoring case, `_` and `-`; None if they are not the same
+    classes.
+    """
     for key in (str, _plain):
         place_of = {key(label): place for place, label in enumerate(labels)}
         if len(place_of) == len(labels) == len(names) and set(place_of) == set(map(key, names)):
@@ -45,17 +47,23 @@ def in_order_of(stored: StoredModel, task: Classes) -> tuple[StoredModel, list[s
     if not known or not (task.labels or task.kind):
         return stored, []
     if stored.kind and task.kind and stored.kind != task.kind:
-        return _without_head(stored), [f"its head is not used: it was trained as {stored.kind}, the task is {task.kind}"]
-    if not task.labels or len(task.labels) != len(stored.weights[f"{stored.head}/output_bias"]) or len(task.labels) == 1:
+        return _without_head(stored), [
+            f"its head is not used: it was trained as {stored.kind}, the task is {task.kind}"
+        ]
+    if not task.labels or len(task.labels) != len(stored.weights[f"{stored.head}/output_bias"]) or len(
+            task.labels) == 1:
         return stored, []
     order = places(stored.labels, task.labels)  # also of LABEL_n: they may be the labels of the data; TF 1 has no names
     if not named(stored.labels) and order is None:
         return stored, [f"its classes have no names: taken in the task's order {', '.join(task.labels)}"]
     if order is None:
-        return _without_head(stored), [f"its head is not used: its classes are {_shown(stored.labels)}, those of the task are "
-                                       f"{_shown(task.labels)} (tools/convert_checkpoint.py --labels names them anew)"]
+        return _without_head(stored), [
+            f"its head is not used: its classes are {_shown(stored.labels)}, those of the task are "
+            f"{_shown(task.labels)} (tools/convert_checkpoint.py --labels names them anew)"
+        ]
     if order == list(range(len(order))):
-        unnamed = "its classes have no names but LABEL_0, LABEL_1, ...: options.labels gives them others, in the order of its outputs"
+        unnamed = ("its classes have no names but LABEL_0, LABEL_1, ...: options.labels gives them others, in the "
+                   "order of its outputs")
         return stored, [] if named(stored.labels) else [unnamed]
     weights = dict(stored.weights)
     for name, weight in stored.weights.items():
@@ -67,7 +75,8 @@ def in_order_of(stored: StoredModel, task: Classes) -> tuple[StoredModel, list[s
 
 def _without_head(stored: StoredModel) -> StoredModel:
     kept = {name: weight for name, weight in stored.weights.items() if not name.startswith((*HEADS, "crf/"))}
-    return dataclasses.replace(stored, weights=kept, unknown=[*stored.unknown, *sorted(set(stored.weights) - set(kept))])
+    return dataclasses.replace(stored, weights=kept,
+                               unknown=[*stored.unknown, *sorted(set(stored.weights) - set(kept))])
 
 
 def _shown(labels: Sequence[str]) -> str:

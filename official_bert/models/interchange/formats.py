@@ -19,7 +19,13 @@ from official_bert.data.long_work.preflight import check_disk
 from official_bert.files import read_mapping, written_folder
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPredictor, Tagger
-from official_bert.models.encoder import ENCODER_PREFIXES, BertEncoder, encoder_settings, encoder_within, weights_by_name
+from official_bert.models.encoder import (
+    ENCODER_PREFIXES,
+    BertEncoder,
+    encoder_settings,
+    encoder_within,
+    weights_by_name,
+)
 from official_bert.models.interchange import hub, prefixes, stored_models
 from official_bert.models.interchange.names import matrix_shape
 from official_bert.models.interchange.projects import ours, tf_models
@@ -52,14 +58,15 @@ class Misfit:
 def module_of(name: str) -> Any:
     """The module of a format, imported when it is needed: that of keras_hub takes seconds.
 
-    Its `read(path)` gives the model at a path. If the format can be written, `write(model, folder)` writes one and gives
-    the names of the weights that have no place there.
+    Its `read(path)` gives the model at a path. If the format can be written, `write(model, folder)` writes one and
+    gives the names of the weights that have no place there.
     """
     return importlib.import_module(f"official_bert.models.interchange.projects.{name}")
 
 
 def find_prefix(path: str) -> str | None:
-    """The prefix of the TensorFlow checkpoint at a path: a prefix, one of its files, or a folder; `ckpt-18` for 2018's `model.ckpt-18`.
+    """The prefix of the TensorFlow checkpoint at a path: a prefix, one of its files, or a folder; `ckpt-18` for 2018's
+    `model.ckpt-18`.
 
     Of a folder it is the newest whole checkpoint; of a run that answers with its best one, the best.
     """
@@ -90,7 +97,8 @@ def find_format(path: str) -> tuple[str, str]:
     if prefix := _prefix_here(RunFolder(path).answering_folder()):
         return _format_of_checkpoint(prefix), prefix
     if os.path.exists(os.path.join(folder, stored_models.BERT_CONFIG_FILE)) and _has_weights(folder):
-        return "hugging_face", folder  # as the Chinese models of 2019 are published; beside a TF 1 checkpoint, that one is read
+        # as the Chinese models of 2019 are published; beside a TF 1 checkpoint, that one is read
+        return "hugging_face", folder
     if not os.path.exists(path):
         raise ValueError(f"{path}: no checkpoint found there: no such file or folder, {hub.OTHER_READING}")
     contents = ", ".join(sorted(os.listdir(path))[:8]) or "an empty folder" if os.path.isdir(path) else "another file"
@@ -131,7 +139,8 @@ def _format_of_checkpoint(prefix: str) -> str:
     if ours.is_checkpoint_of(names):
         return "ours"
     if any("/.ATTRIBUTES/" in name for name in names):
-        raise ValueError(f"{prefix}: expected a BERT checkpoint, got an object checkpoint with {', '.join(sorted(names)[1:4])}")
+        raise ValueError(
+            f"{prefix}: expected a BERT checkpoint, got an object checkpoint with {', '.join(sorted(names)[1:4])}")
     return "tf1"
 
 
@@ -142,11 +151,13 @@ def read(path: str, head: Head = "") -> StoredModel:
     """
     name, where = find_format(path)
     try:
-        model = ours.read_keras(where) if name == "keras" else module_of(name).read(where, *((head,) if name == "tf1" else ()))
+        model = ours.read_keras(where) if name == "keras" else module_of(name).read(where,
+                                                                                    *((head,) if name == "tf1" else ()))
     except (tf.errors.OpError, IndexError) as error:
         raise ValueError(f"{where}: damaged checkpoint: {str(error).splitlines()[0]}") from None
     if not model.weights:
-        raise ValueError(f"{model.origin}: holds no weight of a BERT model; it has {', '.join(model.unknown[:5]) or 'none'}")
+        raise ValueError(
+            f"{model.origin}: holds no weight of a BERT model; it has {', '.join(model.unknown[:5]) or 'none'}")
     require_finite(model.weights, model.origin, lambda ours: model.table.theirs(ours) or ours)
     folder = where if os.path.isdir(where) else os.path.dirname(where)
     generator = os.path.join(folder, GENERATOR)
@@ -158,8 +169,8 @@ def read(path: str, head: Head = "") -> StoredModel:
 def vocab_file_of(model: StoredModel) -> str:
     """The vocabulary file of a model that was read from files, "" if there is none.
 
-    It is beside the checkpoint or, for `best/`, beside the run's. A vocabulary inside another file (`tokenizer.json`, a preset) is
-    written to a temporary file that stays until the process ends.
+    It is beside the checkpoint or, for `best/`, beside the run's. A vocabulary inside another file (`tokenizer.json`, a
+    preset) is written to a temporary file that stays until the process ends.
     """
     for place in (RunFolder(model.folder), RunFolder.around(model.folder)):
         if (file := place.vocab_file) and bool(model.tokenizer) == file.endswith(tokenizer_files.BUNDLE):
@@ -174,19 +185,23 @@ def vocab_file_of(model: StoredModel) -> str:
 
 
 def write(model: StoredModel, name: str, folder: str) -> list[str]:
-    """Writes a model in a format to a folder that appears when it is whole; returns the names of weights it cannot hold.
+    """Writes a model in a format to a folder that appears when it is whole; returns the names of weights it cannot
+    hold.
 
     A discriminator's generator is written to the folder `generator` in it.
 
     Raises ValueError for a folder that exists already, or a model that the format cannot hold.
     """
-    of_albert = name == "tf1" and "spiece.model" in model.tokenizer and model.config is not None and model.config.layer_groups
+    of_albert = (
+        name == "tf1" and "spiece.model" in model.tokenizer and model.config is not None and model.config.layer_groups
+    )
     if model.tokenizer and name not in ("ours", "hugging_face") and not of_albert:
         raise ValueError(f"--to={name}: holds a list of WordPieces alone, and {model.origin} has another tokenizer; "
                          "expected ours or hugging_face")
     with written_folder(folder) as temporary:
         # HDF5 ends the whole process if the disk is full.
-        check_disk({os.path.dirname(temporary): sum(weight.nbytes for weight in model.weights.values())}, "the checkpoint")
+        check_disk({os.path.dirname(temporary): sum(weight.nbytes for weight in model.weights.values())},
+                   "the checkpoint")
         left_out = module_of(name).write(model, temporary)
         if model.generator is not None:
             os.mkdir(folder := os.path.join(temporary, GENERATOR))
@@ -202,7 +217,9 @@ def as_head(model: StoredModel, head: Head) -> StoredModel:
 
 
 def encoder_of(model: StoredModel) -> StoredModel:
-    """Returns only the encoder of a stored model, with the layers that make its vectors, without other heads and unknown weights."""
+    """Returns only the encoder of a stored model, with the layers that make its vectors, without other heads and
+    unknown weights.
+    """
     kept = (*ENCODER_PREFIXES, *([LAYER_PREFIX] if model.pooling else []))
     weights = {name: weight for name, weight in model.weights.items() if name.startswith(kept)}
     return dataclasses.replace(model, weights=weights, head="", unknown=(), labels=(), generator=None)
@@ -217,14 +234,15 @@ def make_model(model: StoredModel, **options: Any) -> keras.Model:
     classes = {name: len(weight) for name, weight in model.weights.items()}
     if model.head in ("classifier", "tagger") and (bias := f"{model.head}/output_bias") not in classes:
         raise ValueError(f"{model.origin}: missing: {model.table.theirs(bias) or bias}")
-    makers = {"": lambda: BiEncoder(encoder, model.pooling or "mean", layers=model.vector_layers, dimensions=model.dimensions)
-              if model.vector_layers else encoder, "pretraining": lambda: Pretrainer(
+    makers = {
+        "": lambda: BiEncoder(encoder, model.pooling or "mean", layers=model.vector_layers, dimensions=model.dimensions)
+        if model.vector_layers else encoder, "pretraining": lambda: Pretrainer(
             encoder, "next_sentence/output_bias" in classes, "boundary/output_bias" in classes),
-            "choice": lambda: ChoiceClassifier(encoder),
-            "classifier": lambda: Classifier(encoder, classes["classifier/output_bias"]),
-            "tagger": lambda: Tagger(encoder, classes["tagger/output_bias"]),
-            "span": lambda: SpanPredictor(encoder), "replaced": lambda: ReplacedTokenDetector(
-                encoder, "replaced_LayerNorm/gamma" in classes)}[model.head]()
+        "choice": lambda: ChoiceClassifier(encoder),
+        "classifier": lambda: Classifier(encoder, classes["classifier/output_bias"]),
+        "tagger": lambda: Tagger(encoder, classes["tagger/output_bias"]), "span": lambda: SpanPredictor(encoder),
+        "replaced": lambda: ReplacedTokenDetector(encoder, "replaced_LayerNorm/gamma" in classes)
+    }[model.head]()
     makers.build()
     variables = weights_by_name(makers)
     _check_whole(model, variables)
@@ -234,7 +252,8 @@ def make_model(model: StoredModel, **options: Any) -> keras.Model:
 
 
 def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) -> None:
-    """Raises ValueError unless every weight has a variable and every variable that the outputs depend on has a weight."""
+    """Raises ValueError unless every weight has a variable and every variable that the outputs depend on has a weight.
+    """
     optional = [] if stored_models.needs_pooler(model) and model.head else ["pooler/"]
     if model.head == "pretraining" and "masked_lm/output_bias" not in model.weights:
         optional.append("masked_lm/")
@@ -247,8 +266,9 @@ def _check_whole(model: StoredModel, variables: Mapping[str, keras.Variable]) ->
     if absent:
         raise ValueError(f"{model.origin}: missing: {theirs(absent)}")
     if model.unknown or extra:
-        raise ValueError(f"{model.origin}: left over, with no place in a BERT model: {theirs([*extra, *model.unknown])}; "
-                         "tools/convert_checkpoint.py --drop=NAMES (a regular expression) leaves them out")
+        raise ValueError(
+            f"{model.origin}: left over, with no place in a BERT model: {theirs([*extra, *model.unknown])}; "
+            "tools/convert_checkpoint.py --drop=NAMES (a regular expression) leaves them out")
     if wrong := misfits(model, variables):
         raise ValueError(f"{model.origin}: {_some([misfit.describe() for misfit in wrong], '; ')}")
 
@@ -271,6 +291,7 @@ def outputs(model: keras.Model, inputs: Mapping[str, np.ndarray]) -> dict[str, n
     encoder = encoder_within(model)
     values = {name: encoder(rows)[name] for name in ("sequence_output", "pooled_output")}
     if model is not encoder:
-        more = {name: value[:, None] for name, value in rows.items()} if isinstance(model, ChoiceClassifier) else dict(inputs)
+        more = {name: value[:, None]
+                for name, value in rows.items()} if isinstance(model, ChoiceClassifier) else dict(inputs)
         values |= model(more)
     return {name: np.asarray(value) for name, value in values.items()}

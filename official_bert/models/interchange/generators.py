@@ -12,7 +12,8 @@ from official_bert.models.replaced_tokens import GENERATOR, generator_config
 OF_ITS_ENCODER = f"{GENERATOR}/encoder/"
 DIFFERENCE = "_difference"  # at the end of the name of a table that is added to the generator's
 TABLES, NORM = "_embeddings", "embeddings/LayerNorm/"  # what a generator may share
-OPTIONS = ("generator_width", "generator_layers", "embedding_sharing", "adds_first")  # of a run, that say what the model is
+# of a run, that say what the model is
+OPTIONS = ("generator_width", "generator_layers", "embedding_sharing", "adds_first")
 
 
 def _own_name(name: str) -> str:
@@ -21,11 +22,15 @@ def _own_name(name: str) -> str:
 
 
 def told_apart(stored: StoredModel, config: Config | None) -> StoredModel:
-    """Returns a discriminator whose generator is a model of its own, each with all its tables, if the weights are those of both.
+    """Returns a discriminator whose generator is a model of its own, each with all its tables, if the weights are those
+    of both.
 
     Without the `config` of their run, which says how large the generator is, it is left out.
     """
-    of_generator = {_own_name(name): weight for name, weight in stored.weights.items() if name.startswith(f"{GENERATOR}/")}
+    of_generator = {
+        _own_name(name): weight
+        for name, weight in stored.weights.items() if name.startswith(f"{GENERATOR}/")
+    }
     if not of_generator:
         return stored
     weights = {name: weight for name, weight in stored.weights.items() if not name.startswith(f"{GENERATOR}/")}
@@ -33,18 +38,21 @@ def told_apart(stored: StoredModel, config: Config | None) -> StoredModel:
         table = name.removesuffix(DIFFERENCE)
         weights[table] = of_generator[table] + weights.pop(name)
     if config is None:
-        return dataclasses.replace(stored, weights=weights, notes=[*stored.notes, "its generator is not used: no configuration beside it"])
+        return dataclasses.replace(stored, weights=weights,
+                                   notes=[*stored.notes, "its generator is not used: no configuration beside it"])
     shared = {name: weight for name, weight in weights.items() if name.endswith(TABLES) or name.startswith(NORM)}
-    sizes = generator_config(config.model, config.options.get("generator_width", 0.25), config.options.get("generator_layers", 1.0))
-    generator = dataclasses.replace(stored, weights={**shared, **of_generator}, config=sizes, head="pretraining", objective="masked_lm",
-                                    sentence_task="")
+    sizes = generator_config(config.model, config.options.get("generator_width", 0.25),
+                             config.options.get("generator_layers", 1.0))
+    generator = dataclasses.replace(stored, weights={**shared, **of_generator}, config=sizes, head="pretraining",
+                                    objective="masked_lm", sentence_task="")
     own = {key: config.options[key] for key in OPTIONS if key in config.options}
-    return dataclasses.replace(stored, weights=weights, head="replaced", objective="replaced_tokens", objective_options=own,
-                               generator=generator)
+    return dataclasses.replace(stored, weights=weights, head="replaced", objective="replaced_tokens",
+                               objective_options=own, generator=generator)
 
 
 def put_together(stored: StoredModel, names: Iterable[str]) -> StoredModel:
-    """Returns a discriminator with its generator's weights among its own, for a model of both that has weights of these `names`.
+    """Returns a discriminator with its generator's weights among its own, for a model of both that has weights of these
+    `names`.
 
     Without a generator, tables that this one lends are the discriminator's.
     """
@@ -58,4 +66,3 @@ def put_together(stored: StoredModel, names: Iterable[str]) -> StoredModel:
             weights[name] = whole - lent.get(table, whole)
             weights.setdefault(f"{OF_ITS_ENCODER}{table}", lent.get(table, whole))
     return dataclasses.replace(stored, weights=weights)
-

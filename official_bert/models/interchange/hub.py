@@ -1,7 +1,8 @@
 """Hub download: checkpoints by name (the Hugging Face hub, keras-hub's presets), and in zip files of 2018.
 
-Each becomes a folder on this machine, which the formats read. `huggingface_hub` fetches, caches, locks and resumes; it alone reads
-`HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE`, and sends the token to that host alone. No Python file is ever fetched.
+Each becomes a folder on this machine, which the formats read. `huggingface_hub` fetches, caches, locks and resumes; it
+alone reads `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE`, and sends the token to that host alone. No Python
+file is ever fetched.
 """
 
 import atexit
@@ -20,27 +21,33 @@ from official_bert.limits import LARGEST_DOWNLOAD
 
 NAME = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
 PRESET = re.compile(r"bert_[a-z0-9_]+")  # of keras-hub
-# The files of a repository that tell of its model: configurations, tokenizers, the modules of sentence-transformers, a preset's parts.
-SMALL_FILES = re.compile(r"(\w*config|config_\w+|tokenizer|vocab|special_tokens_map|added_tokens|modules|task|metadata)\.json"
-                         r"|vocab\.txt|merges\.txt|[\w.]+\.model|\d_\w+/(config\.json|model\.safetensors|pytorch_model\.bin)|assets/tokenizer/[\w.]+")
+# The files of a repository that tell of its model: configurations, tokenizers, the modules of sentence-transformers, a
+# preset's parts.
+SMALL_FILES = re.compile(
+    r"(\w*config|config_\w+|tokenizer|vocab|special_tokens_map|added_tokens|modules|task|metadata)\.json"
+    r"|vocab\.txt|merges\.txt|[\w.]+\.model|\d_\w+/(config\.json|model\.safetensors|pytorch_model\.bin)|assets/tokenizer/[\w.]+"
+)
 # Its weights, the first kind that it has: a file that can hold nothing but tensors comes before a pickle.
-WEIGHTS = (re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"), re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?"),
-           re.compile(r"model\.weights\.h5"), re.compile(r"[\w-]+\.ckpt(-\d+)?\.(index|data-\d+-of-\d+)"))
+WEIGHTS = (re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"),
+           re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?"), re.compile(r"model\.weights\.h5"),
+           re.compile(r"[\w-]+\.ckpt(-\d+)?\.(index|data-\d+-of-\d+)"))
 # Of a zip file of 2018, wherever in it they lie.
 OF_2018 = re.compile(r"(bert_config\.json|vocab\.txt|[\w-]+\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+))")
 OTHER_READING = "nor is it the name of a repository of the Hugging Face hub (owner/name, and no folder owner here)"
 
 
 def is_name(path: str) -> bool:
-    """Whether a path that does not exist can be the name of a repository: one slash, no leading dot, and no folder of its first part."""
+    """Whether a path that does not exist can be the name of a repository: one slash, no leading dot, and no folder of
+    its first part.
+    """
     return bool(NAME.fullmatch(path)) and not os.path.isdir(path.partition("/")[0])
 
 
 def local_folder(path: str) -> str:
     """Returns the folder that a name or a zip file of this machine stands for; any other path unchanged.
 
-    A path that exists is never a name. Raises ValueError if a repository cannot be fetched, with the way out, or if a zip file is not one
-    of 2018.
+    A path that exists is never a name. Raises ValueError if a repository cannot be fetched, with the way out, or if a
+    zip file is not one of 2018.
     """
     if os.path.exists(path):
         return _unpacked(path, os.stat(path).st_mtime_ns) if path.endswith(".zip") and os.path.isfile(path) else path
@@ -58,25 +65,33 @@ def _downloaded(name: str) -> str:
     assert match
     repository, revision = match["repository"], match["revision"]
     try:
-        about = huggingface_hub.HfApi().model_info(repository, revision=revision)  # asks once; the listing of files would try for a minute
+        # asks once; the listing of files would try for a minute
+        about = huggingface_hub.HfApi().model_info(repository, revision=revision)
         files = [file.rfilename for file in about.siblings or ()]
         return huggingface_hub.snapshot_download(
             repository, revision=revision, allow_patterns=files_to_download(files, name))
     except errors.GatedRepoError:
-        raise ValueError(f"{name}: the Hugging Face hub wants a token of somebody whom its owner admits; HF_TOKEN gives it") from None
+        raise ValueError(
+            f"{name}: the Hugging Face hub wants a token of somebody whom its owner admits; HF_TOKEN gives it"
+        ) from None
     except errors.RevisionNotFoundError:
         raise ValueError(f"{name}: the repository has no revision {revision!r}") from None
     except errors.RepositoryNotFoundError:
-        raise ValueError(f"{name}: no such file or folder, nor a repository of that name on the Hugging Face hub (a private one needs "
-                         "HF_TOKEN)") from None
+        raise ValueError(
+            f"{name}: no such file or folder, nor a repository of that name on the Hugging Face hub (a private one "
+            f"needs "
+            "HF_TOKEN)") from None
     except (errors.HTTPError, errors.OfflineModeIsEnabled, errors.EntryNotFoundError, OSError) as error:
         config = huggingface_hub.try_to_load_from_cache(repository, "config.json", revision=revision)
         if not isinstance(config, str):
-            raise ValueError(f"{name}: no such file or folder, and the Hugging Face hub could not be asked ({_line(error)}); fetch it once "
-                             "with a network, or give the path of a folder that has the files") from None
+            raise ValueError(
+                f"{name}: no such file or folder, and the Hugging Face hub could not be asked ({_line(error)}); fetch "
+                f"it once "
+                "with a network, or give the path of a folder that has the files") from None
         folder = os.path.dirname(config)
         if not any(kind.fullmatch(file) for kind in WEIGHTS for file in os.listdir(folder)):
-            raise ValueError(f"{name}: only a part could be fetched ({_line(error)}); the same command again goes on") from None
+            raise ValueError(
+                f"{name}: only a part could be fetched ({_line(error)}); the same command again goes on") from None
         logging.warning("%s: the Hugging Face hub could not be asked; what was fetched before is used", name)
         return folder
 
@@ -86,8 +101,10 @@ def files_to_download(files: Iterable[str], name: str) -> list[str]:
     files = list(files)
     weights = next((kept for kind in WEIGHTS if (kept := [file for file in files if kind.fullmatch(file)])), [])
     if not weights:
-        raise ValueError(f"{name}: expected model.safetensors, pytorch_model.bin, model.weights.h5 or a TensorFlow checkpoint in the "
-                         f"repository, got {', '.join(sorted(files)[:8]) or 'no file'}")
+        raise ValueError(
+            f"{name}: expected model.safetensors, pytorch_model.bin, model.weights.h5 or a TensorFlow checkpoint in "
+            f"the "
+            f"repository, got {', '.join(sorted(files)[:8]) or 'no file'}")
     return [*(file for file in files if SMALL_FILES.fullmatch(file)), *weights]
 
 
@@ -104,8 +121,9 @@ def _unpacked(path: str, _: int) -> str:
         members = {os.path.basename(member.filename): member for member in archive.infolist()
                    if OF_2018.fullmatch(os.path.basename(member.filename))}
         if not any(name.endswith(".index") for name in members):
-            raise ValueError(f"{path}: expected a zip file of 2018 with bert_config.json, vocab.txt and a checkpoint, got "
-                             f"{', '.join(sorted(archive.namelist())[:8]) or 'an empty one'}")
+            raise ValueError(
+                f"{path}: expected a zip file of 2018 with bert_config.json, vocab.txt and a checkpoint, got "
+                f"{', '.join(sorted(archive.namelist())[:8]) or 'an empty one'}")
         for name, member in members.items():
             with archive.open(member) as source, open(os.path.join(folder, name), "wb") as target:
                 shutil.copyfileobj(source, target)
@@ -114,7 +132,9 @@ def _unpacked(path: str, _: int) -> str:
 
 @functools.cache
 def _saved_preset(name: str) -> str:
-    """Returns a folder, which goes with this process, with the preset of a name that keras-hub knows; other names unchanged."""
+    """Returns a folder, which goes with this process, with the preset of a name that keras-hub knows; other names
+    unchanged.
+    """
     import keras_hub  # takes seconds
     if name not in keras_hub.models.BertBackbone.presets:
         return name

@@ -7,10 +7,12 @@ import numpy as np
 
 DENSE, NORM, OUTPUT = ("kernel", "bias"), ("gamma", "beta"), ("output_weights", "output_bias")
 # The parts of a layer in the code of 2018.
-GOOGLES_LAYER = {"attention/query": "attention/self/query", "attention/key": "attention/self/key",
-                 "attention/value": "attention/self/value", "attention/output": "attention/output/dense",
-                 "attention_LayerNorm": "attention/output/LayerNorm", "intermediate": "intermediate/dense", "output": "output/dense",
-                 "output_LayerNorm": "output/LayerNorm"}
+GOOGLES_LAYER = {
+    "attention/query": "attention/self/query", "attention/key": "attention/self/key",
+    "attention/value": "attention/self/value", "attention/output": "attention/output/dense",
+    "attention_LayerNorm": "attention/output/LayerNorm", "intermediate": "intermediate/dense", "output": "output/dense",
+    "output_LayerNorm": "output/LayerNorm"
+}
 
 
 class NameTable:
@@ -47,14 +49,19 @@ class NameTable:
         return None if row is None else row.replace("{i}", number.group() if number else "")
 
 
-def rows(ours: str, theirs: str, parts: Sequence[str] = ("",), their_parts: Sequence[str] | None = None) -> list[tuple[str, str]]:
-    """Makes a row for each part of a module (kernel and bias, say); the parts' names follow directly on `ours` and `theirs`."""
+def rows(ours: str, theirs: str, parts: Sequence[str] = ("",),
+         their_parts: Sequence[str] | None = None) -> list[tuple[str, str]]:
+    """Makes a row for each part of a module (kernel and bias, say); the parts' names follow directly on `ours` and
+    `theirs`.
+    """
     return [(f"{ours}{part}", f"{theirs}{other}") for part, other in zip(parts, their_parts or parts)]
 
 
 def layer_rows(theirs: str, parts: Mapping[str, str], separator: str = "/",
                variables: Sequence[str] | None = None) -> list[tuple[str, str]]:
-    """Makes the rows of a layer from {our part: their module}; `variables` are their names of kernel and bias, if others."""
+    """Makes the rows of a layer from {our part: their module}; `variables` are their names of kernel and bias, if
+    others.
+    """
     return [row for part, module in parts.items()
             for row in rows(f"layer_{{i}}/{part}/", f"{theirs}{module}{separator}",
                             NORM if part.endswith("LayerNorm") else DENSE, variables)]
@@ -85,16 +92,24 @@ def in_our_shape(name: str, weight: np.ndarray, num_heads: int) -> np.ndarray:
     return weight
 
 
-def googles_encoder(prefix: str, layer: str = "encoder/layer_{i}/", parts: Mapping[str, str] = GOOGLES_LAYER) -> list[tuple[str, str]]:
-    """Makes the rows of embeddings and layers under the names of BERT's variables of 2018, behind a prefix such as `bert/`."""
-    return [*rows("embeddings/", f"{prefix}embeddings/", ("word_embeddings", "token_type_embeddings", "position_embeddings")),
-            *rows("embeddings/LayerNorm/", f"{prefix}embeddings/LayerNorm/", NORM),
-            *layer_rows(f"{prefix}{layer}", parts)]
+def googles_encoder(prefix: str, layer: str = "encoder/layer_{i}/",
+                    parts: Mapping[str, str] = GOOGLES_LAYER) -> list[tuple[str, str]]:
+    """Makes the rows of embeddings and layers under the names of BERT's variables of 2018, behind a prefix such as
+    `bert/`.
+    """
+    return [
+        *rows("embeddings/", f"{prefix}embeddings/",
+              ("word_embeddings", "token_type_embeddings", "position_embeddings")),
+        *rows("embeddings/LayerNorm/", f"{prefix}embeddings/LayerNorm/", NORM), *layer_rows(f"{prefix}{layer}", parts)
+    ]
 
 
 def googles_heads() -> list[tuple[str, str]]:
     """Makes the rows of the heads of BERT and ALBERT under the names of 2018."""
-    return [*rows("pooler/", "bert/pooler/dense/", DENSE), *rows("masked_lm/transform/", "cls/predictions/transform/dense/", DENSE),
-            *rows("masked_lm/LayerNorm/", "cls/predictions/transform/LayerNorm/", NORM),
-            *rows("masked_lm/output_bias", "cls/predictions/output_bias"), *rows("next_sentence/", "cls/seq_relationship/", OUTPUT),
-            *rows("classifier/", "", OUTPUT)]
+    return [
+        *rows("pooler/", "bert/pooler/dense/", DENSE),
+        *rows("masked_lm/transform/", "cls/predictions/transform/dense/", DENSE),
+        *rows("masked_lm/LayerNorm/", "cls/predictions/transform/LayerNorm/", NORM),
+        *rows("masked_lm/output_bias", "cls/predictions/output_bias"),
+        *rows("next_sentence/", "cls/seq_relationship/", OUTPUT), *rows("classifier/", "", OUTPUT)
+    ]

@@ -18,8 +18,8 @@ UNREADABLE = (tf.errors.OpError, ValueError, IndexError, RuntimeError)
 def local_checkpoint(path: str) -> str:
     """A path on this machine with the checkpoint at a path, and with the small files beside it that tell of its model.
 
-    These are the files of its folder but other checkpoints, and for `best/` those of the run. The path may also be a name on a hub,
-    or an archive with a checkpoint.
+    These are the files of its folder but other checkpoints, and for `best/` those of the run. The path may also be a
+    name on a hub, or an archive with a checkpoint.
     """
     if not is_remote(path):
         return hub.local_folder(path)

@@ -26,15 +26,19 @@ BERT_CONFIG_FILE = "bert_config.json"
 SIZED = ("embeddings/word_embeddings", "embeddings/position_embeddings", "embeddings/token_type_embeddings",
          "layer_0/attention/query/kernel", "layer_0/intermediate/kernel")
 # Types of safetensors: of weights, and of buffers beside them. Whole numbers as weights are refused by their reader.
-WEIGHT_TYPES, OTHER_TYPES = ("F32", "F16", "BF16", "F64"), ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
+WEIGHT_TYPES, OTHER_TYPES = ("F32", "F16", "BF16", "F64"), ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8",
+                                                            "BOOL")
 # Prefixes of the weights of each head.
-HEAD_PREFIXES: Mapping[str, str] = {"masked_lm/": "pretraining", "next_sentence/": "pretraining", "classifier/": "classifier",
-                                    "tagger/": "tagger", "span/": "span", "replaced": "replaced"}
+HEAD_PREFIXES: Mapping[str, str] = {
+    "masked_lm/": "pretraining", "next_sentence/": "pretraining", "classifier/": "classifier", "tagger/": "tagger",
+    "span/": "span", "replaced": "replaced"
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredModel:
-    """Weights by our names, kernels as matrices [in, out] or in our shapes, and the facts in the files about the model."""
+    """Weights by our names, kernels as matrices [in, out] or in our shapes, and the facts in the files about the model.
+    """
 
     origin: str  # format and path
     weights: Mapping[str, np.ndarray]
@@ -47,24 +51,29 @@ class StoredModel:
     do_lower_case: bool | None = None
     labels: Sequence[str] = ()
     kind: Kind = ""  # of a classifier's answers; "" if the files do not say
-    threshold: float | str | Sequence[float] | None = None  # of several labels: the option of the run; None if the files do not say
+    # of several labels: the option of the run; None if the files do not say
+    threshold: float | str | Sequence[float] | None = None
     objective: Objective = ""  # of a pre-trained model's head for words; "" if the files do not say
     objective_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the run, beside the objective
     generator: "StoredModel | None" = None  # of a discriminator, which learned to tell its guesses
-    sentence_task: str = ""  # that a pre-trained model's head for sentences learned: nsp or sop; "" if the files do not say
+    # that a pre-trained model's head for sentences learned: nsp or sop; "" if the files do not say
+    sentence_task: str = ""
     pooling: Poolings | Literal[""] = ""  # of an encoder's rows to a vector of the text; "": the files do not say
     include_prompt: bool = True  # whether the tokens of a prompt are pooled too
     vector_layers: Sequence[VectorLayer] = ()  # behind the pooling; their weights are `vector_NUMBER/...`
     dimensions: int = 0  # first numbers of a vector that are given alone; 0: all
     normalize: bool = False  # whether vectors of texts then have length 1
     default_prompt: str = ""  # in front of texts of which nobody says what they are
-    why_no_vectors: str = ""  # what the files say about vectors and is not computed here: nothing answers with this model
-    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # in front of texts: of a `query`, of a `passage`
+    # what the files say about vectors and is not computed here: nothing answers with this model
+    why_no_vectors: str = ""
+    # in front of texts: of a `query`, of a `passage`
+    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     longest_text: int = 0  # tokens of a text of which a vector is made; 0: the files do not say
     unknown: Sequence[str] = ()  # their weights that have no row in the table
     notes: Sequence[str] = ()  # assumptions made when reading the files
     folder: str = ""  # on this machine, in which its files lie; "" if it was not read from files
-    warnings: Sequence[str] = ()  # what the files say and is not done here: answers differ from those of the model's own library
+    # what the files say and is not done here: answers differ from those of the model's own library
+    warnings: Sequence[str] = ()
 
 
 def head_of(weights: Mapping[str, Any], where: str) -> Head:
@@ -84,13 +93,18 @@ def needs_pooler(stored: StoredModel) -> bool:
 
 
 def sizes_in(weights: Mapping[str, np.ndarray], table: NameTable, where: str) -> dict[str, Any]:
-    """Takes the sizes of a model, as fields of ModelConfig, from its weights. Raises ValueError for weights that are missing."""
+    """Takes the sizes of a model, as fields of ModelConfig, from its weights. Raises ValueError for weights that are
+    missing.
+    """
     if missing := [table.theirs(name) for name in SIZED if name not in weights]:
         raise ValueError(f"{where}: {', '.join(map(str, missing))} is missing")
     words, positions, segments, query, intermediate = (weights[name].shape for name in SIZED)
-    return {"vocab_size": words[0], "hidden_size": query[0], "embedding_size": 0 if words[1] == query[0] else words[1],
-            "num_hidden_layers": len({name.partition("/")[0] for name in weights if name.startswith("layer_")}),
-            "intermediate_size": intermediate[1], "max_position_embeddings": positions[0], "type_vocab_size": segments[0]}
+    return {
+        "vocab_size": words[0], "hidden_size": query[0], "embedding_size": 0 if words[1] == query[0] else words[1],
+        "num_hidden_layers": len({name.partition("/")[0]
+                                  for name in weights if name.startswith("layer_")}),
+        "intermediate_size": intermediate[1], "max_position_embeddings": positions[0], "type_vocab_size": segments[0]
+    }
 
 
 def class_names(stored: StoredModel) -> list[str]:
@@ -100,7 +114,8 @@ def class_names(stored: StoredModel) -> list[str]:
 
 
 def check_vocabulary_rows(stored: StoredModel, is_own: bool = False) -> int:
-    """Returns how many rows of the table of word embeddings are spare: the model's own vocabulary may have fewer entries.
+    """Returns how many rows of the table of word embeddings are spare: the model's own vocabulary may have fewer
+    entries.
 
     Raises ValueError for a vocabulary of more entries, and for another one than its own with fewer.
     """
@@ -108,8 +123,9 @@ def check_vocabulary_rows(stored: StoredModel, is_own: bool = False) -> int:
     spare = 0 if stored.vocab is None else rows - len(stored.vocab)
     if spare < 0 or (spare and not is_own):
         assert stored.vocab is not None
-        raise ValueError(f"{stored.origin}: the vocabulary has {len(stored.vocab)} entries, but the table of word embeddings "
-                         f"{rows} rows; give the vocabulary that goes with it ([unusedN] entries may fill it up)")
+        raise ValueError(
+            f"{stored.origin}: the vocabulary has {len(stored.vocab)} entries, but the table of word embeddings "
+            f"{rows} rows; give the vocabulary that goes with it ([unusedN] entries may fill it up)")
     return spare
 
 
@@ -142,18 +158,23 @@ def write_vocab(stored: StoredModel, folder: str) -> None:
 
 
 def read_safetensors(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Reads the tensors of a file and the texts beside them. Raises ValueError for a damaged file, and for types without a meaning here."""
+    """Reads the tensors of a file and the texts beside them. Raises ValueError for a damaged file, and for types
+    without a meaning here.
+    """
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             names = file.keys()
             for name in names:
                 if (kind := file.get_slice(name).get_dtype()) not in (*WEIGHT_TYPES, *OTHER_TYPES):
-                    raise ValueError(f"{path}: {name}: {kind}: quantised weights are not computed here; expected one of "
-                                     f"{', '.join(WEIGHT_TYPES)}")
+                    raise ValueError(
+                        f"{path}: {name}: {kind}: quantised weights are not computed here; expected one of "
+                        f"{', '.join(WEIGHT_TYPES)}")
             return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except (safetensors.SafetensorError, TypeError, KeyError) as error:
         if kind := re.search("unknown variant `(.*?)`", str(error)):
-            raise ValueError(f"{path}: {kind[1][:40]}: an unknown type of tensors; expected one of {', '.join(WEIGHT_TYPES)}") from None
+            raise ValueError(
+                f"{path}: {kind[1][:40]}: an unknown type of tensors; expected one of {', '.join(WEIGHT_TYPES)}"
+            ) from None
         raise ValueError(f"{path}: damaged safetensors file: {' '.join(str(error).split())[:300]}") from None
 
 
@@ -167,36 +188,46 @@ def write_mapping(values: Mapping[str, Any] | Sequence[Any], path: str) -> None:
 def require_config(stored: StoredModel) -> ModelConfig:
     """Returns the model's configuration. Raises ValueError if the files do not have it."""
     if stored.config is None:
-        raise ValueError(f"{stored.origin}: expected a bert_config.json beside it, got none: the number of attention heads "
-                         "cannot be told from the weights")
+        raise ValueError(
+            f"{stored.origin}: expected a bert_config.json beside it, got none: the number of attention heads "
+            "cannot be told from the weights")
     return stored.config
 
 
 def refuse_architecture(config: ModelConfig, what: str) -> None:
-    """Raises ValueError for a model with layers, or with a direction of attention, that other implementations of BERT lack."""
+    """Raises ValueError for a model with layers, or with a direction of attention, that other implementations of BERT
+    lack.
+    """
     if config.attention != "bidirectional":
-        raise ValueError(f"{what} attends in both directions, the model {config.attention} (model.attention): its outputs there would be "
-                         "others; only --to=ours can hold it")
+        raise ValueError(
+            f"{what} attends in both directions, the model {config.attention} (model.attention): its outputs there "
+            f"would be "
+            "others; only --to=ours can hold it")
     if config.bilstm_layers:
-        raise ValueError(f"{what} has no BiLSTM, the model {config.bilstm_layers} (model.bilstm_layers); only --to=ours can hold it")
+        raise ValueError(
+            f"{what} has no BiLSTM, the model {config.bilstm_layers} (model.bilstm_layers); only --to=ours can hold it")
 
 
 def refuse_numerics(config: ModelConfig, what: str, hidden_acts: Sequence[str]) -> None:
-    """Raises ValueError for an activation, an epsilon or a part of a relative of BERT that another implementation lacks."""
+    """Raises ValueError for an activation, an epsilon or a part of a relative of BERT that another implementation
+    lacks.
+    """
     others = [key for key in OF_RELATIVES if getattr(config, key) != getattr(BERT_BASE, key)]
     if others:
         values = ", ".join(f"{key} {getattr(config, key)!r}" for key in others)
         raise ValueError(f"{what} computes BERT alone, the model has {values}: only --to=ours or --to=hugging_face can "
                          "hold it")
     if not config.type_vocab_size:
-        raise ValueError(f"{what} has segments, the model none (type_vocab_size 0): only --to=ours or --to=hugging_face can hold it")
+        raise ValueError(
+            f"{what} has segments, the model none (type_vocab_size 0): only --to=ours or --to=hugging_face can hold it")
     refuse_acts(config, what, hidden_acts)
 
 
 def refuse_acts(config: ModelConfig, what: str, hidden_acts: Sequence[str]) -> None:
     """Raises ValueError for an activation or an epsilon that another implementation lacks."""
     if config.hidden_act not in hidden_acts:
-        raise ValueError(f"{what} has no hidden_act {config.hidden_act!r} (only {', '.join(hidden_acts)}); --hidden_act says "
-                         "that the file's origin is mistaken, as for Google's models in Hugging Face's form")
+        raise ValueError(
+            f"{what} has no hidden_act {config.hidden_act!r} (only {', '.join(hidden_acts)}); --hidden_act says "
+            "that the file's origin is mistaken, as for Google's models in Hugging Face's form")
     if config.layer_norm_epsilon != 1e-12:
         raise ValueError(f"{what} has layer_norm_epsilon 1e-12 only, the model {config.layer_norm_epsilon}")

@@ -4,8 +4,9 @@
         for answer in client.predict(["a fine film", "two hours of rain"]):
             print(answer["label"], answer["probabilities"])
 
-Long lists are sent in batches, several at a time, and come back in order. What gets no answer for the moment (UNAVAILABLE, status
-503, no connection) is sent again, later and later, within one deadline. The REST client needs neither TensorFlow nor gRPC.
+Long lists are sent in batches, several at a time, and come back in order. What gets no answer for the moment
+(UNAVAILABLE, status 503, no connection) is sent again, later and later, within one deadline. The REST client needs
+neither TensorFlow nor gRPC.
 """
 
 from official_bert.server.client.grpc_client import GrpcClient

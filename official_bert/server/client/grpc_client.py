@@ -14,7 +14,8 @@ STALE = ("INVALID_ARGUMENT", "FAILED_PRECONDITION")  # codes of a request that w
 class GrpcClient(ModelClient):
     """Over gRPC with the official stubs. `target` is the server's address, as 127.0.0.1:8500.
 
-    Imports grpc and tensorflow (the protocol's tensors). `credentials` are grpc's; without them or `ca_file`, nothing is encrypted.
+    Imports grpc and tensorflow (the protocol's tensors). `credentials` are grpc's; without them or `ca_file`, nothing
+    is encrypted.
     """
 
     def __init__(self, target: str, model: str, *, credentials: Any = None, **options: Any):
@@ -38,7 +39,10 @@ class GrpcClient(ModelClient):
         signatures = self.known_signatures
         try:
             return self._predict_as_known(rows, signature)
-        except (ServingError, ValueError) as error:  # perhaps because a newer version has other inputs than the known ones
+        except (
+            ServingError,
+            ValueError,
+        ) as error:  # perhaps because a newer version has other inputs than the known ones
             if signatures is None or getattr(error, "code", STALE[0]) not in STALE:
                 raise
             self.known_signatures = self.signatures()
@@ -77,7 +81,8 @@ class GrpcClient(ModelClient):
             request.model_spec.version.value = self.version
         if self.label:
             request.model_spec.version_label = self.label
-        return self.retry_policy.call(lambda deadline: self._send(getattr(stubs[service](self._channel), method), request, deadline))
+        return self.retry_policy.call(lambda deadline: self._send(getattr(stubs[service]
+                                                                          (self._channel), method), request, deadline))
 
     def _send(self, method: Any, request: Any, deadline: float) -> Any:
         """Sends a request once."""

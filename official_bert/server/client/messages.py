@@ -27,15 +27,21 @@ def to_json(value: Any) -> Any:
 def from_json(value: Any) -> Any:
     """Turns TF Serving's JSON into values: b64 into bytes."""
     if isinstance(value, dict):
-        return base64.b64decode(value["b64"]) if value.keys() == {"b64"} else {name: from_json(item) for name, item in value.items()}
+        return base64.b64decode(
+            value["b64"]) if value.keys() == {"b64"} else {name: from_json(item)
+                                                           for name, item in value.items()}
     return [from_json(item) for item in value] if isinstance(value, list) else value
 
 
 def signatures_of_json(metadata: Mapping[str, Any]) -> Signatures:
     """Reads the signatures in the JSON of a model's metadata."""
     definitions = metadata["metadata"]["signature_def"]["signature_def"]
-    return {key: {side: {name: info["dtype"] for name, info in definition[side].items()} for side in ("inputs", "outputs")}
-            for key, definition in definitions.items()}
+    return {
+        key: {side: {name: info["dtype"]
+                     for name, info in definition[side].items()}
+              for side in ("inputs", "outputs")}
+        for key, definition in definitions.items()
+    }
 
 
 def signatures_of_proto(response: Any) -> Signatures:
@@ -66,18 +72,22 @@ def _column(name: str, values: Sequence[Any], inputs: Mapping[str, str]) -> Any:
     try:
         proto = tf.make_tensor_proto(lists, dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"rows: {name}: expected values of one type and length in a batch: {str(error).splitlines()[0]}") from None
+        raise ValueError(
+            f"rows: {name}: expected values of one type and length in a batch: {str(error).splitlines()[0]}") from None
     if dtype is not None and (dtype.is_integer or dtype.is_floating):
         _check_range(name, np.asarray(lists), dtype)
     return proto
 
 
 def _check_range(name: str, numbers: np.ndarray, dtype: Any) -> None:
-    """Refuses numbers beyond a type's range, which `make_tensor_proto` wraps around or makes infinite; a given infinity is meant."""
+    """Refuses numbers beyond a type's range, which `make_tensor_proto` wraps around or makes infinite; a given infinity
+    is meant.
+    """
     finite = numbers[np.isfinite(numbers)] if numbers.dtype.kind == "f" else numbers
     for number in (finite.min(), finite.max()) if finite.size else ():
         if not dtype.min <= number <= dtype.max:
-            raise ValueError(f"rows: {name}: expected numbers of {dtype.name}, from {dtype.min} to {dtype.max}, got {number}")
+            raise ValueError(
+                f"rows: {name}: expected numbers of {dtype.name}, from {dtype.min} to {dtype.max}, got {number}")
 
 
 def rows_of_proto(response: Any, count: int) -> list[dict[str, Any]]:
@@ -103,7 +113,9 @@ def _lists(value: Any) -> Any:
 
 
 def _plain(value: Any, name: str) -> Any:
-    """Turns a tensor's part into Python's values, as REST gives them: strings decoded unless their name or nature is binary."""
+    """Turns a tensor's part into Python's values, as REST gives them: strings decoded unless their name or nature is
+    binary.
+    """
     if isinstance(value, bytes):
         try:
             return value if name.endswith("_bytes") else value.decode("utf-8")

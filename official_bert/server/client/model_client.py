@@ -1,4 +1,5 @@
-"""The client of one model: batches of rows, several on their way at a time. `rest_client` and `grpc_client` send them."""
+"""The client of one model: batches of rows, several on their way at a time. `rest_client` and `grpc_client` send them.
+"""
 
 import abc
 import concurrent.futures
@@ -13,13 +14,14 @@ from official_bert.server.client.rows import as_mappings, needs_input_names
 class ModelClient(abc.ABC):
     """One model on one server, by default its highest version. Safe to use from several threads.
 
-    `timeout` counts for all attempts of a request (a batch of `batch_size` rows) together, of which there are `attempts` at
-    most. `headers` go with every request (over gRPC as metadata), `token` as `Authorization: Bearer`. `ca_file` (PEM) holds the
-    authorities to trust in place of the system's.
+    `timeout` counts for all attempts of a request (a batch of `batch_size` rows) together, of which there are
+    `attempts` at most. `headers` go with every request (over gRPC as metadata), `token` as `Authorization: Bearer`.
+    `ca_file` (PEM) holds the authorities to trust in place of the system's.
     """
 
-    def __init__(self, model: str, *, version: int | None = None, label: str = "", batch_size: int = 32, concurrency: int = 4,
-                 headers: Mapping[str, str] | None = None, token: str = "", ca_file: str = "", **retries: Any):
+    def __init__(self, model: str, *, version: int | None = None, label: str = "", batch_size: int = 32,
+                 concurrency: int = 4, headers: Mapping[str, str] | None = None, token: str = "", ca_file: str = "",
+                 **retries: Any):
         if version is not None and label:
             raise ValueError("expected a version or a label, got both")
         if batch_size < 1 or concurrency < 1:
@@ -35,9 +37,10 @@ class ModelClient(abc.ABC):
     def predict(self, rows: Any, signature: str = "") -> Any:
         """Returns the outputs of each row by name, in the order of the rows; of a single row, its outputs.
 
-        A row is a mapping of inputs, or the value itself if the signature has one input; with several inputs of texts also a tuple of
-        them, as `Predictor` takes it: `("Who wrote it?", "It was written by Ada.")`. Bytes are binary data. Rows are a list, or a pandas
-        frame or series. Raises ServingError with the server's status if a batch fails for good, ValueError for rows in another form.
+        A row is a mapping of inputs, or the value itself if the signature has one input; with several inputs of texts
+        also a tuple of them, as `Predictor` takes it: `("Who wrote it?", "It was written by Ada.")`. Bytes are binary
+        data. Rows are a list, or a pandas frame or series. Raises ServingError with the server's status if a batch
+        fails for good, ValueError for rows in another form.
         """
         if self.is_closed:
             raise ValueError("the client is closed")
@@ -79,12 +82,15 @@ class ModelClient(abc.ABC):
         self._disconnect()
 
     def _names(self, side: str, signature: str) -> dict[str, str]:
-        """Returns the inputs or outputs of a signature, with their types; the server is asked if `known_signatures` is None."""
+        """Returns the inputs or outputs of a signature, with their types; the server is asked if `known_signatures` is
+        None.
+        """
         if self.known_signatures is None:
             self.known_signatures = self.signatures()
         signatures = self.known_signatures
         if (signature or "serving_default") not in signatures:
-            raise ServingError("FAILED_PRECONDITION", f'Serving signature key "{signature}" not found; there are {sorted(signatures)}')
+            raise ServingError("FAILED_PRECONDITION",
+                               f'Serving signature key "{signature}" not found; there are {sorted(signatures)}')
         return signatures[signature or "serving_default"][side]
 
     def __enter__(self):

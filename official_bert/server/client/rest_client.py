@@ -1,4 +1,6 @@
-"""The client over REST: HTTP connections that are kept between requests, and a deadline that also ends answers which drip."""
+"""The client over REST: HTTP connections that are kept between requests, and a deadline that also ends answers which
+drip.
+"""
 
 import contextlib
 import functools
@@ -14,7 +16,13 @@ from typing import Any
 
 from urllib3.util import wait_for_read
 
-from official_bert.server.client.messages import Signatures, from_json, signatures_of_json, to_json, wrong_number_of_rows
+from official_bert.server.client.messages import (
+    Signatures,
+    from_json,
+    signatures_of_json,
+    to_json,
+    wrong_number_of_rows,
+)
 from official_bert.server.client.model_client import ModelClient
 from official_bert.server.client.retries import ServingError, read_retry_after
 from official_bert.server.statuses import HTTP_STATUS
@@ -37,11 +45,14 @@ class RestClient(ModelClient):
             try:
                 tls = ssl.create_default_context(cafile=self.ca_file or None)
             except OSError as error:
-                raise ValueError(f"ca_file={self.ca_file}: expected certificates (PEM): {error.strerror or error}") from None
+                raise ValueError(
+                    f"ca_file={self.ca_file}: expected certificates (PEM): {error.strerror or error}") from None
             self._new_connection = functools.partial(http.client.HTTPSConnection, self._server.netloc, context=tls)
         version_path = f"/versions/{self.version}" if self.version is not None else ""
         version_path = f"/labels/{urllib.parse.quote(self.label, safe='')}" if self.label else version_path
-        self._path = f"{self._server.path.rstrip('/')}/v1/models/{urllib.parse.quote(self.model, safe='')}{version_path}"
+        self._path = (
+            f"{self._server.path.rstrip('/')}/v1/models/{urllib.parse.quote(self.model, safe='')}{version_path}"
+        )
         self._idle: list[http.client.HTTPConnection] = []
         self._in_use: set[http.client.HTTPConnection] = set()
 
@@ -68,7 +79,8 @@ class RestClient(ModelClient):
     def _disconnect(self) -> None:
         for connection in [*self._in_use, *self._idle]:
             with contextlib.suppress(OSError, TypeError):  # it is closed
-                socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)  # another thread may be reading, which then sees the end
+                # another thread may be reading, which then sees the end
+                socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         """Returns the JSON that the server answers. Raises ServingError."""
@@ -84,7 +96,8 @@ class RestClient(ModelClient):
             _AnswerReader(sock, deadline), **options)  # type: ignore[arg-type]
         self._in_use.add(connection)
         try:
-            connection.request(method, path, data, self.headers | ({"Content-Type": "application/json"} if data else {}))
+            connection.request(method, path, data,
+                               self.headers | ({"Content-Type": "application/json"} if data else {}))
             response = connection.getresponse()
             content = response.read()
         except (OSError, http.client.HTTPException) as error:
@@ -113,7 +126,8 @@ class RestClient(ModelClient):
 
 
 class _AnswerReader(io.RawIOBase):
-    """Reads from a socket until a deadline. The socket's own time limit counts for each piece of an answer by itself."""
+    """Reads from a socket until a deadline. The socket's own time limit counts for each piece of an answer by itself.
+    """
 
     def __init__(self, sock: socket.socket, deadline: float):
         self._socket, self._deadline, self._stream = sock, deadline, sock.makefile("rb", buffering=0)
@@ -143,4 +157,5 @@ def _read_answer(path: str, response: http.client.HTTPResponse, content: bytes) 
         message = str(answer.get("error", answer) if isinstance(answer, dict) else answer)
     except ValueError:
         message = f"{path}: expected JSON, got status {response.status} and {content[:80]!r}"
-    raise ServingError(CODES.get(response.status, "UNKNOWN"), message, read_retry_after(response.headers.get("Retry-After", "")))
+    raise ServingError(CODES.get(response.status, "UNKNOWN"), message,
+                       read_retry_after(response.headers.get("Retry-After", "")))

@@ -16,8 +16,8 @@ Answer = TypeVar("Answer")
 class ServingError(OSError):
     """A request without an answer: `code` is a gRPC status name, over REST too; `message` is the server's.
 
-    UNAVAILABLE also stands for a server that cannot be reached, and for a connection that broke. `retry_after`: the seconds that the
-    server asks for.
+    UNAVAILABLE also stands for a server that cannot be reached, and for a connection that broke. `retry_after`: the
+    seconds that the server asks for.
     """
 
     def __init__(self, code: str, message: str, retry_after: float = 0.0):
@@ -34,13 +34,15 @@ class RetryPolicy:
 
     def __post_init__(self):
         if self.timeout <= 0 or not 1 <= self.attempts <= MOST_ATTEMPTS:
-            raise ValueError(f"expected a timeout above 0 and 1 to {MOST_ATTEMPTS} attempts, got {self.timeout} and {self.attempts}")
+            raise ValueError(
+                f"expected a timeout above 0 and 1 to {MOST_ATTEMPTS} attempts, got {self.timeout} and {self.attempts}")
 
     def call(self, send: Callable[[float], Answer]) -> Answer:
         """Returns what `send(deadline)` gives at the first attempt that does not end with UNAVAILABLE.
 
-        A prediction changes nothing on the server, so one that may have run is also sent again. Raises the last ServingError, at once if
-        the next attempt could not begin before the deadline (of `time.monotonic`); DEADLINE_EXCEEDED when time is over.
+        A prediction changes nothing on the server, so one that may have run is also sent again. Raises the last
+        ServingError, at once if the next attempt could not begin before the deadline (of `time.monotonic`);
+        DEADLINE_EXCEEDED when time is over.
         """
         deadline = time.monotonic() + self.timeout
         for attempt in range(self.attempts):

@@ -1,26 +1,34 @@
-"""Rows of texts in the forms that people have them (tuples, pandas frames and series), as mappings of a signature's inputs."""
+"""Rows of texts in the forms that people have them (tuples, pandas frames and series), as mappings of a signature's
+inputs.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-ORDER = ("text", "text_pair", "question", "context", "choices")  # of the inputs in a tuple; a SavedModel's inputs have no order
+# of the inputs in a tuple; a SavedModel's inputs have no order
+ORDER = ("text", "text_pair", "question", "context", "choices")
 
 
 def needs_input_names(rows: Any) -> bool:
-    """Whether rows can be sent only by somebody who knows the names of the inputs: a frame, a tuple, a list with a tuple."""
-    return hasattr(rows, "columns") or isinstance(rows, tuple) or (isinstance(rows, list) and any(isinstance(row, tuple) for row in rows))
+    """Whether rows can be sent only by somebody who knows the names of the inputs: a frame, a tuple, a list with a
+    tuple.
+    """
+    return hasattr(rows, "columns") or isinstance(rows, tuple) or (isinstance(rows, list)
+                                                                   and any(isinstance(row, tuple) for row in rows))
 
 
 def as_mappings(rows: Any, inputs: Sequence[str]) -> Any:
-    """Returns rows with mappings in place of tuples and of the rows of a frame; unchanged for a model of one input and tuples, which
-    are its values.
+    """Returns rows with mappings in place of tuples and of the rows of a frame; unchanged for a model of one input and
+    tuples, which are its values.
 
-    Raises ValueError, naming the row from 1, for a frame without a column of an input, and for tuples of another length.
+    Raises ValueError, naming the row from 1, for a frame without a column of an input, and for tuples of another
+    length.
     """
     ordered = sorted(inputs, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
     if hasattr(rows, "columns"):
         if missing := [name for name in ordered if name not in rows.columns]:
-            raise ValueError(f"rows: expected columns {', '.join(map(repr, ordered))}, {missing[0]!r} is missing; rename them")
+            raise ValueError(
+                f"rows: expected columns {', '.join(map(repr, ordered))}, {missing[0]!r} is missing; rename them")
         return [dict(zip(ordered, row)) for row in rows[ordered].itertuples(index=False, name=None)]
     if len(ordered) == 1:
         return rows

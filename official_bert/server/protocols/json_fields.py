@@ -8,7 +8,9 @@ from official_bert.server.statuses import invalid
 
 EXPECTED = {str: "a string", bool: "true or false", int: "a whole number", list: "a list", dict: "an object"}
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may write half a character
-TYPE_NAMES = {str: "a string", bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "an object"}
+TYPE_NAMES = {
+    str: "a string", bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "an object"
+}
 
 
 def check_keys(request: Mapping[str, Any], keys: Sequence[str]) -> None:

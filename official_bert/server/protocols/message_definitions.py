@@ -6,8 +6,8 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, wrappers_pb2
 
 FIELD = descriptor_pb2.FieldDescriptorProto
-# {message: {field: type}}. A field's number is its place, from 1. `*` is a repeated field, `{}` a map of strings to a message; names of
-# other messages begin with a capital letter, those of another package with a dot.
+# {message: {field: type}}. A field's number is its place, from 1. `*` is a repeated field, `{}` a map of strings to a
+# message; names of other messages begin with a capital letter, those of another package with a dot.
 Definitions = Mapping[str, Mapping[str, str]]
 
 
@@ -18,8 +18,8 @@ class MessagePool:
         """`one_of` has the messages of which one field at most is set, and the name of that choice."""
         self._package, self._pool = package, descriptor_pool.DescriptorPool()
         self._pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
-        file = descriptor_pb2.FileDescriptorProto(name=f"official_bert/{package}.proto", package=package, syntax="proto3",
-                                                  dependency=[wrappers_pb2.DESCRIPTOR.name])
+        file = descriptor_pb2.FileDescriptorProto(name=f"official_bert/{package}.proto", package=package,
+                                                  syntax="proto3", dependency=[wrappers_pb2.DESCRIPTOR.name])
         for name, fields in definitions.items():
             message = file.message_type.add(name=name)
             if name in one_of:

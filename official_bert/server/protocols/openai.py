@@ -1,4 +1,5 @@
-"""OpenAI's embeddings: `POST /v1/embeddings`. (`GET /v1/models`, TF Serving's neighbour, has the fields of OpenAI's list.)
+"""OpenAI's embeddings: `POST /v1/embeddings`. (`GET /v1/models`, TF Serving's neighbour, has the fields of OpenAI's
+list.)
 
 Source: OpenAI's API reference. Vectors have length 1, as there; `dimensions` takes the first numbers of a vector.
 """
@@ -28,7 +29,8 @@ class OpenAI(RestProtocol):
             model = reading.address.name
             name = self.model_that_takes(model, reading.inputs)
             outputs = ("embedding",) if "input_ids" in reading.inputs else ("embedding", "token_count")
-            answer = await self.predict(ModelAddress(name), reading, deadline, outputs, "one that run_export --head=embeddings wrote")
+            answer = await self.predict(ModelAddress(name), reading, deadline, outputs,
+                                        "one that run_export --head=embeddings wrote")
             check_whole(answer)
             vectors = vectors_of(answer, reading.more["dimensions"], normalize=True)
             counts = reading.inputs["input_mask"] if "input_ids" in reading.inputs else answer.outputs["token_count"]

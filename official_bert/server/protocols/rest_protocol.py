@@ -53,24 +53,30 @@ class RestProtocol:
             admission.name = name or reading.address.name or self.chosen_model()
             yield reading
 
-    async def predict(self, address: ModelAddress, reading: Reading, deadline: float | None, outputs: Iterable[str] = (),
-                      kind: str = "") -> Answer:
-        """Runs a model that has these `outputs` among its own, or refuses, naming that `kind` of model. Raises RequestError."""
+    async def predict(self, address: ModelAddress, reading: Reading, deadline: float | None,
+                      outputs: Iterable[str] = (), kind: str = "") -> Answer:
+        """Runs a model that has these `outputs` among its own, or refuses, naming that `kind` of model. Raises
+        RequestError.
+        """
         with self.handler.manager.using(*address) as servable:
             if reading.signature not in ("", *(prompts := prompts_of(servable))):
                 prompt_names = f"one of {', '.join(prompts)}" if prompts else "none, because this model has no prompts"
                 raise invalid(f"'prompt_name': expected {prompt_names}, got {reading.signature!r:.60}")
             signature = servable.signature(reading.signature)
             if missing := [name for name in outputs if name not in signature.outputs]:
-                raise invalid(f"model {address.name!r} has no output {missing[0]}: expected {kind}, got a model that gives "
-                              f"{', '.join(signature.outputs)}")
+                raise invalid(
+                    f"model {address.name!r} has no output {missing[0]}: expected {kind}, got a model that gives "
+                    f"{', '.join(signature.outputs)}")
             if (dtype := packed_type(signature)) and "embedding" in outputs:
-                raise invalid(f"model {address.name!r} gives packed vectors ({dtype}; run_export --vectors): expected one with float32 "
-                              f"vectors here; POST /v1/models/{address.name}:predict gives the codes")
+                raise invalid(
+                    f"model {address.name!r} gives packed vectors ({dtype}; run_export --vectors): expected one with "
+                    f"float32 "
+                    f"vectors here; POST /v1/models/{address.name}:predict gives the codes")
             return await self.handler.predict(servable, reading, deadline)
 
     def model_that_takes(self, name: str, inputs: Iterable[str]) -> str:
-        """Returns a served model, or the one in the folder beside it (`text`, `ids`) if that is the form which takes these inputs.
+        """Returns a served model, or the one in the folder beside it (`text`, `ids`) if that is the form which takes
+        these inputs.
 
         Raises RequestError: NOT_FOUND for no such model.
         """
@@ -92,11 +98,19 @@ class RestProtocol:
         """Returns the model for requests that name none. Raises RequestError if there are several, and no default."""
         names = sorted(self.handler.manager.models)
         if not self.default_model and len(names) > 1:
-            raise invalid(f"several models are served ({', '.join(names)}): this address answers for --default_model, which is not given")
+            raise invalid(
+                f"several models are served ({', '.join(names)}): this address answers for --default_model, which is "
+                f"not given"
+            )
         return self.default_model or names[0]
 
-    async def respond(self, request: web.BaseRequest, answer: Answer, write: Callable[[], bytes], content_type: str = "application/json",
-                      ) -> web.Response:
+    async def respond(
+        self,
+        request: web.BaseRequest,
+        answer: Answer,
+        write: Callable[[], bytes],
+        content_type: str = "application/json",
+    ) -> web.Response:
         """Returns a response whose body `write` makes of an answer. Raises RequestError for too large a body."""
         body = await answer.written(write)
         if len(body) > (most := self.handler.limits.max_answer_bytes):
@@ -112,21 +126,26 @@ def json_response(value: Any) -> web.Response:
 
 
 def prompts_of(servable: Servable) -> list[str]:
-    """Returns the names of a model's prompts: of signatures that take a text, and give at least what the default one gives."""
+    """Returns the names of a model's prompts: of signatures that take a text, and give at least what the default one
+    gives.
+    """
     names, default = servable.signatures, servable.signature("")
-    return sorted(name for name, signature in names.items()
-                  if signature is not default and list(signature.inputs) == ["text"] and set(default.outputs) <= set(signature.outputs))
+    return sorted(name for name, signature in names.items() if signature is not default
+                  and list(signature.inputs) == ["text"] and set(default.outputs) <= set(signature.outputs))
 
 
 def packed_type(signature: Signature) -> str:
-    """Returns the type of a signature's vectors if they are codes of fewer bits (`run_export --vectors=int8`, `binary`); else ""."""
+    """Returns the type of a signature's vectors if they are codes of fewer bits (`run_export --vectors=int8`,
+    `binary`); else "".
+    """
     spec = signature.outputs.get("embedding")
     kind = NUMPY_TYPES.get(spec.dtype) if spec else None
     return kind.name if kind is not None and kind.kind != "f" and kind.name != "bfloat16" else ""
 
 
 def vectors_of(answer: Answer, dimensions: int, normalize: bool) -> np.ndarray:
-    """Returns the vectors of an answer, float32 [B,D], cut to `dimensions` (0: all) and then, if asked for, of length 1.
+    """Returns the vectors of an answer, float32 [B,D], cut to `dimensions` (0: all) and then, if asked for, of length
+    1.
 
     Raises RequestError for more dimensions than there are, and for numbers beyond float32.
     """
@@ -134,7 +153,8 @@ def vectors_of(answer: Answer, dimensions: int, normalize: bool) -> np.ndarray:
         vectors = np.asarray(answer.outputs["embedding"], np.float32)
     check_finite({"embedding": vectors})  # which a float64 may be no longer
     if dimensions > vectors.shape[1]:
-        raise invalid(f"'dimensions': expected at most the {vectors.shape[1]} that the model's vectors have, got {dimensions}")
+        raise invalid(
+            f"'dimensions': expected at most the {vectors.shape[1]} that the model's vectors have, got {dimensions}")
     vectors = np.ascontiguousarray(vectors[:, :dimensions or None])  # as JSON wants it
     if normalize:
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

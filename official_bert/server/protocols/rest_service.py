@@ -29,7 +29,8 @@ GRACE_SECONDS = 0.1  # so that a request in a queue or in the model gets the sta
 class RestService:
     """REST over a RequestHandler, behind a gate. An empty `metrics_path` means no metrics."""
 
-    def __init__(self, handler: RequestHandler, metrics_path: str, timeout_seconds: float, gate: Any, default_model: str = ""):
+    def __init__(self, handler: RequestHandler, metrics_path: str, timeout_seconds: float, gate: Any,
+                 default_model: str = ""):
         self.handler, self.metrics_path, self.timeout_seconds = handler, metrics_path, timeout_seconds
         self.connections = Connections(lambda request: gate(request, self.answer), handler.limits)
         self.protocols = [protocol(handler, self.connections, default_model) for protocol in PROTOCOLS]
@@ -43,7 +44,8 @@ class RestService:
         except TimeoutError:
             raise RequestError("DEADLINE_EXCEEDED", f"no answer within {self.timeout_seconds:g} s") from None
         except web.HTTPRequestEntityTooLarge:
-            return error_response(413, f"expected a body of at most {self.handler.limits.max_request_bytes} bytes", request.path)
+            return error_response(413, f"expected a body of at most {self.handler.limits.max_request_bytes} bytes",
+                                  request.path)
         except (RequestError, web.HTTPException, ConnectionError):  # the gate, aiohttp and nobody answer these
             raise
         except Exception:

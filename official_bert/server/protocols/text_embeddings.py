@@ -1,9 +1,11 @@
-"""The protocol of Hugging Face's text-embeddings-inference (TEI): `/embed`, `/embed_sparse`, `/rerank`, `/info`, `/health`.
+"""The protocol of Hugging Face's text-embeddings-inference (TEI): `/embed`, `/embed_sparse`, `/rerank`, `/info`,
+`/health`.
 
-Source: TEI's OpenAPI description. Its addresses have no model in them: they are of `--default_model`. `POST /` is `/embed`, which is what
-`huggingface_hub.InferenceClient` asks if it is given the server's address alone.
+Source: TEI's OpenAPI description. Its addresses have no model in them: they are of `--default_model`. `POST /` is
+`/embed`, which is what `huggingface_hub.InferenceClient` asks if it is given the server's address alone.
 
-What a model can do is known from the outputs of its signature: `embedding`; ids and weights of tokens, [B,K] each; a `score` of two texts.
+What a model can do is known from the outputs of its signature: `embedding`; ids and weights of tokens, [B,K] each; a
+`score` of two texts.
 """
 
 from collections.abc import Sequence
@@ -12,7 +14,13 @@ import numpy as np
 import orjson
 from aiohttp import web
 
-from official_bert.server.protocols.rest_protocol import RestProtocol, check_whole, json_response, prompts_of, vectors_of
+from official_bert.server.protocols.rest_protocol import (
+    RestProtocol,
+    check_whole,
+    json_response,
+    prompts_of,
+    vectors_of,
+)
 from official_bert.server.reading.requests import ModelAddress, Reading
 from official_bert.server.reading.tensors import NUMPY_TYPES
 from official_bert.server.request_handler import Answer
@@ -27,13 +35,15 @@ class TextEmbeddings(RestProtocol):
 
     def route(self, method, path):
         """Every address of the protocol."""
-        return {("POST", "/"): self._embed, ("POST", "/embed"): self._embed, ("POST", "/embed_sparse"): self._embed_sparse,
-                ("POST", "/rerank"): self._rerank, ("GET", "/info"): self._info, ("GET", "/health"): self._health}.get((method, path))
+        return {("POST", "/"): self._embed, ("POST", "/embed"): self._embed,
+                ("POST", "/embed_sparse"): self._embed_sparse, ("POST", "/rerank"): self._rerank,
+                ("GET", "/info"): self._info, ("GET", "/health"): self._health}.get((method, path))
 
     async def _embed(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         async with self.reading(request, "Embed", "embed", deadline) as reading:
             name = self.model_that_takes(self.chosen_model(), reading.inputs)
-            answer = await self._predict(name, reading, deadline, ("embedding",), "one that run_export --head=embeddings wrote")
+            answer = await self._predict(name, reading, deadline, ("embedding",),
+                                         "one that run_export --head=embeddings wrote")
             vectors = vectors_of(answer, reading.more["dimensions"], reading.more["normalize"])
             return await self.respond(request, answer, lambda: orjson.dumps(vectors, option=orjson.OPT_SERIALIZE_NUMPY))
 
@@ -45,7 +55,8 @@ class TextEmbeddings(RestProtocol):
             if reading.more["dimensions"]:
                 raise invalid("'dimensions': expected none, because vectors with an entry for each token are not cut")
             answer = await self._predict(name, reading, deadline)
-            return await self.respond(request, answer, lambda: sparse_json(answer.outputs[ids], answer.outputs[weights]))
+            return await self.respond(request, answer,
+                                      lambda: sparse_json(answer.outputs[ids], answer.outputs[weights]))
 
     async def _rerank(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         async with self.reading(request, "Rerank", "rerank", deadline) as reading:
@@ -55,11 +66,14 @@ class TextEmbeddings(RestProtocol):
             if not reading.more["raw_scores"]:
                 scores = np.exp(-np.logaddexp(0, -scores))  # sigmoid, without overflow
             texts = reading.inputs["text_pair"] if reading.more["return_text"] else None
-            return await self.respond(request, answer, lambda: orjson.dumps([
-                {"index": int(index), "score": float(scores[index]), **({} if texts is None else {"text": texts[index].decode("utf-8")})}
-                for index in np.argsort(-scores, kind="stable")]))
+            return await self.respond(
+                request, answer, lambda: orjson.dumps([{
+                    "index": int(index), "score": float(scores[index]),
+                    **({} if texts is None else {"text": texts[index].decode("utf-8")})
+                } for index in np.argsort(-scores, kind="stable")]))
 
-    async def _predict(self, name: str, reading: Reading, deadline: float | None, outputs: Sequence[str] = (), kind: str = "") -> Answer:
+    async def _predict(self, name: str, reading: Reading, deadline: float | None, outputs: Sequence[str] = (),
+                       kind: str = "") -> Answer:
         """Runs a model, which may cut texts only if the request allows it."""
         answer = await self.predict(ModelAddress(name), reading, deadline, outputs, kind)
         if not reading.more["truncate"]:
@@ -69,9 +83,13 @@ class TextEmbeddings(RestProtocol):
     async def _info(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         name, limits = self.chosen_model(), self.handler.limits
         with self.handler.manager.using(name) as servable:
-            body = {"model_id": name, "model_sha": str(servable.version), "model_dtype": "float32",
-                    "model_type": _kind(servable.signature(""), servable.labels), "max_client_batch_size": limits.max_request_rows,
-                    "max_concurrent_requests": limits.max_concurrent_requests, "prompts": prompts_of(servable), "version": "official_bert"}
+            body = {
+                "model_id": name, "model_sha": str(servable.version), "model_dtype": "float32",
+                "model_type": _kind(servable.signature(""),
+                                    servable.labels), "max_client_batch_size": limits.max_request_rows,
+                "max_concurrent_requests": limits.max_concurrent_requests, "prompts": prompts_of(servable),
+                "version": "official_bert"
+            }
         return json_response(body)
 
     async def _health(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
@@ -79,7 +97,8 @@ class TextEmbeddings(RestProtocol):
 
 
 def sparse_outputs(signature: Signature, name: str) -> tuple[str, str]:
-    """Returns the names of the outputs with ids of tokens and with their weights: the only integers and the only floats of shape [B,K].
+    """Returns the names of the outputs with ids of tokens and with their weights: the only integers and the only floats
+    of shape [B,K].
 
     Raises RequestError for a model that has no such pair.
     """

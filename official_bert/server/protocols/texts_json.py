@@ -1,7 +1,7 @@
 """Reads the JSON of protocols that send texts: OpenAI's embeddings, and those of text-embeddings-inference (TEI).
 
-Their texts become the inputs of our models: `text`, `text_pair`, or rows of ids. Unknown keys are refused, as the servers of these
-protocols do, because a key that does nothing would be a mistake that nobody sees.
+Their texts become the inputs of our models: `text`, `text_pair`, or rows of ids. Unknown keys are refused, as the
+servers of these protocols do, because a key that does nothing would be a mistake that nobody sees.
 """
 
 from collections.abc import Mapping
@@ -52,10 +52,14 @@ def read_rerank(body: bytes, limits: Limits) -> Reading:
     if not texts:
         raise invalid("'texts': expected at least one text, got none")
     _check_size({"text": ("string", (len(texts),)), "text_pair": ("string", (len(texts),))}, limits)
-    return Reading(inputs={"text": _strings("query", [query], limits).repeat(len(texts)),
-                           "text_pair": _strings("texts", texts, limits)}, more={
-        "raw_scores": field(request, "raw_scores", bool, False), "return_text": field(request, "return_text", bool, False),
-        "truncate": _truncate(request)})
+    return Reading(
+        inputs={
+            "text": _strings("query", [query], limits).repeat(len(texts)),
+            "text_pair": _strings("texts", texts, limits)
+        }, more={
+            "raw_scores": field(request, "raw_scores", bool, False),
+            "return_text": field(request, "return_text", bool, False), "truncate": _truncate(request)
+        })
 
 
 def _texts_or_ids(request: Mapping[str, Any], key: str, limits: Limits) -> Arrays:
@@ -64,7 +68,8 @@ def _texts_or_ids(request: Mapping[str, Any], key: str, limits: Limits) -> Array
     if isinstance(value, str):
         return {"text": _strings(key, [value], limits)}
     if not isinstance(value, list):
-        raise invalid(f"{key!r}: expected a string, a list of strings, or lists of token ids, got {describe_type(value)}")
+        raise invalid(
+            f"{key!r}: expected a string, a list of strings, or lists of token ids, got {describe_type(value)}")
     if not value:
         raise invalid(f"{key!r}: expected at least one text, got an empty list")
     if isinstance(value[0], str):
@@ -77,7 +82,10 @@ def _rows_of_ids(key: str, rows: list, limits: Limits) -> Arrays:
     """Returns rows of ids, padded with 0 to the longest, their mask and segments 0."""
     for place, row in enumerate(rows):
         if not isinstance(row, list) or not row:
-            raise invalid(f"{key!r}, item {place}: expected a list of token ids, got {describe_type(row) if row != [] else 'an empty one'}")
+            raise invalid(
+                f"{key!r}, item {place}: expected a list of token ids, got "
+                f"{describe_type(row) if row != [] else 'an empty one'}"
+            )
     shape = (len(rows), max(map(len, rows)))
     _check_size(dict.fromkeys(("input_ids", "input_mask", "segment_ids"), ("int32", shape)), limits)
     ids, mask = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
@@ -125,5 +133,8 @@ def _truncate(request: Mapping[str, Any]) -> bool:
     """Returns whether texts may be cut, which models here do at the end."""
     direction = field(request, "truncation_direction", str, "right")
     if direction.lower() != "right":
-        raise invalid(f"'truncation_direction': expected 'right', because models here cut the end of a text, got {direction!r:.60}")
+        raise invalid(
+            f"'truncation_direction': expected 'right', because models here cut the end of a text, got "
+            f"{direction!r:.60}"
+        )
     return field(request, "truncate", bool, False)

@@ -35,7 +35,8 @@ def main() -> None:
             return
         send_reading(pipe, _read(read_by[task.pop("protocol")], pipe.recv_bytes(), limits, task))
         stays = resident() < KEPT_MEMORY
-        pipe.send_bytes(b"stays" if stays else b"")  # said, because the server cannot see in time that a process is about to end
+        # said, because the server cannot see in time that a process is about to end
+        pipe.send_bytes(b"stays" if stays else b"")
 
 
 def _message(pipe: Connection) -> Any:

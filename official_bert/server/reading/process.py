@@ -1,7 +1,7 @@
 """Reads requests: small ones at once, large ones in a process of its own, so that no body can hold up the server.
 
-Parsing holds Python's interpreter lock for as long as it takes, in whatever thread: up to a second for 8 MiB of JSON, five
-for gRPC. The other process is started for the first large request, reads one at a time, and ends with the server.
+Parsing holds Python's interpreter lock for as long as it takes, in whatever thread: up to a second for 8 MiB of JSON,
+five for gRPC. The other process is started for the first large request, reads one at a time, and ends with the server.
 The pipe carries JSON and the arrays' own bytes; no pickles.
 """
 
@@ -39,9 +39,11 @@ class RequestReader:
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "reading")
 
     async def read(self, protocol: str, body: bytes, **task: Any) -> Reading:
-        """Returns what a request of a protocol (`readers`) holds; `task` are further arguments of its reader. Raises RequestError.
+        """Returns what a request of a protocol (`readers`) holds; `task` are further arguments of its reader. Raises
+        RequestError.
 
-        A large one waits for the process to be free, then for its answer; it is dropped if its client goes while it waits.
+        A large one waits for the process to be free, then for its answer; it is dropped if its client goes while it
+        waits.
         """
         if len(body) < LARGE_BYTES:
             return self._readers[protocol](body, self.limits, **task)
@@ -83,12 +85,15 @@ class RequestReader:
             timer.cancel()
 
     def _start(self) -> subprocess.Popen:
-        """Starts the process, and gives it the limits and the definition of the message, which it cannot import without TensorFlow."""
+        """Starts the process, and gives it the limits and the definition of the message, which it cannot import without
+        TensorFlow.
+        """
         self._pipe, other_end = multiprocessing.Pipe()
         with other_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "official_bert.server.reading.child", str(other_end.fileno())], stdin=subprocess.DEVNULL,
-                pass_fds=[other_end.fileno()], start_new_session=True)  # Ctrl-C is for the server alone
+                [sys.executable, "-m", "official_bert.server.reading.child",
+                 str(other_end.fileno())], stdin=subprocess.DEVNULL, pass_fds=[other_end.fileno()],
+                start_new_session=True)  # Ctrl-C is for the server alone
         definition = self._message.DESCRIPTOR
         for data in (json.dumps(dataclasses.asdict(self.limits)).encode(), definition.full_name.encode(),
                      *(file.serialized_pb for file in _files(definition.file)), b""):
@@ -103,7 +108,9 @@ class RequestReader:
 
 
 def _files(file: Any) -> list[Any]:
-    """Returns a definition file of protocol buffers, preceded by all that it needs; those that several need come several times."""
+    """Returns a definition file of protocol buffers, preceded by all that it needs; those that several need come
+    several times.
+    """
     return [*(needed for dependency in file.dependencies for needed in _files(dependency)), file]
 
 
@@ -124,5 +131,8 @@ def receive_reading(pipe: Connection) -> Reading:
     head = json.loads(pipe.recv_bytes())
     if "code" in head:
         raise RequestError(head["code"], head["message"])
-    inputs = {name: from_bytes(name, dtype, shape, memoryview(pipe.recv_bytes())) for name, dtype, shape in head["arrays"]}
+    inputs = {
+        name: from_bytes(name, dtype, shape, memoryview(pipe.recv_bytes()))
+        for name, dtype, shape in head["arrays"]
+    }
     return Reading(inputs=inputs, **{**head["reading"], "address": ModelAddress(*head["reading"]["address"])})

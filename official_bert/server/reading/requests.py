@@ -40,14 +40,17 @@ class Reading:
 
     inputs: Arrays
     signature: str = ""
-    address: ModelAddress = dataclasses.field(default_factory=ModelAddress)  # not set if the path of a REST request names the model
+    # not set if the path of a REST request names the model
+    address: ModelAddress = dataclasses.field(default_factory=ModelAddress)
     is_rows: bool = False  # REST: whether it came, and is answered, in row form
     outputs: Sequence[str] = ()  # names of those that are answered; none: all
-    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what else a protocol's request says, of JSON's types
+    # what else a protocol's request says, of JSON's types
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def read_rest(body: bytes, limits: Limits, signatures: Mapping[str, Specs]) -> Reading:
-    """Reads a JSON body for a model with these signatures (specs may be lists, as JSON has them). Raises RequestError."""
+    """Reads a JSON body for a model with these signatures (specs may be lists, as JSON has them). Raises RequestError.
+    """
     request = rest_json.parse_body(body)
     name = rest_json.signature_name(request)
     specs = signatures.get(name or DEFAULT_SIGNATURE)

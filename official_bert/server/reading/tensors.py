@@ -18,12 +18,15 @@ MOST_DIMENSIONS = 8
 STRING_LENGTH = struct.Struct("<I")  # before each string of a binary tensor
 # DataType's number: its name, the NumPy type, and the field of a TensorProto that lists its values.
 TYPES: Mapping[int, tuple[str, Any, str]] = {
-    1: ("float32", np.float32, "float_val"), 2: ("float64", np.float64, "double_val"), 3: ("int32", np.int32, "int_val"),
-    4: ("uint8", np.uint8, "int_val"), 5: ("int16", np.int16, "int_val"), 6: ("int8", np.int8, "int_val"),
-    7: ("string", object, "string_val"), 8: ("complex64", np.complex64, "scomplex_val"), 9: ("int64", np.int64, "int64_val"),
-    10: ("bool", np.bool_, "bool_val"), 14: ("bfloat16", ml_dtypes.bfloat16, "half_val"), 17: ("uint16", np.uint16, "int_val"),
-    18: ("complex128", np.complex128, "dcomplex_val"), 19: ("float16", np.float16, "half_val"),
-    22: ("uint32", np.uint32, "uint32_val"), 23: ("uint64", np.uint64, "uint64_val")}
+    1: ("float32", np.float32, "float_val"), 2: ("float64", np.float64, "double_val"),
+    3: ("int32", np.int32, "int_val"), 4: ("uint8", np.uint8, "int_val"), 5: ("int16", np.int16, "int_val"),
+    6: ("int8", np.int8, "int_val"), 7: ("string", object, "string_val"),
+    8: ("complex64", np.complex64, "scomplex_val"), 9: ("int64", np.int64, "int64_val"),
+    10: ("bool", np.bool_, "bool_val"), 14: ("bfloat16", ml_dtypes.bfloat16, "half_val"),
+    17: ("uint16", np.uint16, "int_val"), 18: ("complex128", np.complex128, "dcomplex_val"),
+    19: ("float16", np.float16, "half_val"), 22: ("uint32", np.uint32, "uint32_val"), 23: ("uint64", np.uint64,
+                                                                                           "uint64_val")
+}
 NUMPY_TYPES = {name: np.dtype(kind) for name, kind, _ in TYPES.values()}
 
 
@@ -66,9 +69,10 @@ def check_names(names: Any, sent_names: Any) -> None:
     """Refuses inputs that are missing or unknown among the `names` of a signature."""
     names, sent_names = set(names), set(sent_names)
     if names != sent_names:
-        raise invalid(f"input size does not match signature: {len(sent_names)}!={len(names)} len({{{_names(sent_names)}}}) != "
-                      f"len({{{_names(names)}}}). Sent extra: {{{_names(sent_names - names)}}}. "
-                      f"Missing but required: {{{_names(names - sent_names)}}}.")
+        raise invalid(
+            f"input size does not match signature: {len(sent_names)}!={len(names)} len({{{_names(sent_names)}}}) != "
+            f"len({{{_names(names)}}}). Sent extra: {{{_names(sent_names - names)}}}. "
+            f"Missing but required: {{{_names(names - sent_names)}}}.")
 
 
 def _names(names: Any) -> str:
@@ -86,12 +90,17 @@ def declared_shape(name: str, proto: Any) -> tuple[str, tuple[int, ...]]:
 
 
 def read_tensor(name: str, proto: Any) -> np.ndarray:
-    """Returns a `TensorProto` of an admitted shape as an array. As in TensorFlow, missing values repeat the last one, or are 0 or ""."""
+    """Returns a `TensorProto` of an admitted shape as an array. As in TensorFlow, missing values repeat the last one,
+    or are 0 or "".
+    """
     dtype, sizes = declared_shape(name, proto)
     count = math.prod(sizes)
     if proto.tensor_content:
         if dtype == "string" or len(proto.tensor_content) != count * NUMPY_TYPES[dtype].itemsize:
-            raise invalid(f"input {name!r}: not a valid tensor: {len(proto.tensor_content)} bytes of content for {dtype} {list(sizes)}")
+            raise invalid(
+                f"input {name!r}: not a valid tensor: {len(proto.tensor_content)} bytes of content for {dtype} "
+                f"{list(sizes)}"
+            )
         return np.frombuffer(proto.tensor_content, NUMPY_TYPES[dtype]).reshape(sizes)
     values = _listed(name, proto, dtype)
     if len(values) > count:
@@ -112,7 +121,8 @@ def _listed(name: str, proto: Any, dtype: str) -> np.ndarray:
         if dtype in ("float16", "bfloat16"):  # listed as the integers of their bits
             return np.fromiter(listed, np.uint16, len(listed)).view(NUMPY_TYPES[dtype])
         if dtype in ("complex64", "complex128"):  # listed as real and imaginary parts
-            return np.fromiter(listed, np.float32 if dtype == "complex64" else np.float64, len(listed)).view(NUMPY_TYPES[dtype])
+            return np.fromiter(listed, np.float32 if dtype == "complex64" else np.float64,
+                               len(listed)).view(NUMPY_TYPES[dtype])
         return np.fromiter(listed, NUMPY_TYPES[dtype], len(listed))
     except (ValueError, OverflowError) as error:
         raise invalid(f"input {name!r}: not a valid tensor: {str(error)[:200]}") from None
@@ -138,7 +148,10 @@ def from_bytes(name: str, dtype: str, shape: Sequence[int], data: memoryview) ->
     if dtype != "string":
         numpy_type = NUMPY_TYPES[dtype]
         if len(data) != count * numpy_type.itemsize:
-            raise invalid(f"input {name!r}: expected {count * numpy_type.itemsize} bytes for the shape {list(shape)}, got {len(data)}")
+            raise invalid(
+                f"input {name!r}: expected {count * numpy_type.itemsize} bytes for the shape {list(shape)}, got "
+                f"{len(data)}"
+            )
         if dtype == "bool":
             return np.frombuffer(data, np.uint8).astype(bool).reshape(shape)
         return np.frombuffer(data, numpy_type).reshape(shape)

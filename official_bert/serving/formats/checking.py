@@ -1,6 +1,7 @@
 """Runs an exported file beside the SavedModel's own graph, before anybody gets it.
 
-Exact formats must give the same numbers for rows of ids; formats with smaller weights are judged by their answers to a user's texts.
+Exact formats must give the same numbers for rows of ids; formats with smaller weights are judged by their answers to a
+user's texts.
 """
 
 import dataclasses
@@ -18,12 +19,15 @@ from official_bert.serving.served_model import ServedModel
 BOUND = 1e-4  # of numbers up to 1; relative beyond
 ROWS, LONGEST = 3, 64  # of the rows of ids that are compared
 BATCH = 32  # texts
-DECISIONS = ("label", "labels", "choice", "answer", "entities", "types", "starts", "tokens")  # outputs that are right or wrong
+# outputs that are right or wrong
+DECISIONS = ("label", "labels", "choice", "answer", "entities", "types", "starts", "tokens")
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckTexts:
-    """A user's texts: rows of a model's inputs, perhaps with the right answers, and how much accuracy an export may lose on them."""
+    """A user's texts: rows of a model's inputs, perhaps with the right answers, and how much accuracy an export may
+    lose on them.
+    """
 
     rows: Sequence[Mapping[str, Any]]
     labels: Sequence[str] | None = None
@@ -35,19 +39,27 @@ def check_numbers(served: ServedModel, engine: PortableModel, where: str, remedy
 
     Raises ValueError, naming `where` and a `remedy`, if they differ by more than `BOUND`.
     """
-    reference = tf.function(lambda **inputs: served.answer_ids(inputs), autograph=False).get_concrete_function(**served.ids_inputs)
+    reference = tf.function(lambda **inputs: served.answer_ids(inputs),
+                            autograph=False).get_concrete_function(**served.ids_inputs)
     largest = 0.0
     for rows, length in ((1, 3), (ROWS, min(LONGEST, served.max_seq_length)), (2, served.max_seq_length)):
         inputs = random_rows(served, rows, length)
-        expected = {key: value.numpy() for key, value in reference(**{name: tf.constant(value) for name, value in inputs.items()}).items()}
+        expected = {
+            key: value.numpy()
+            for key, value in reference(**{name: tf.constant(value)
+                                           for name, value in inputs.items()}).items()
+        }
         computed = engine(inputs)
         for name in set(expected) & set(computed):
             real = _compared(served, name, inputs, expected)
-            difference = np.abs(computed[name][real] - expected[name][real]) / np.maximum(1, np.abs(expected[name][real]))
+            difference = np.abs(computed[name][real] - expected[name][real]) / np.maximum(
+                1, np.abs(expected[name][real]))
             largest = max(largest, float(difference.max(initial=0)))
             if not largest <= BOUND:  # NaN is not
-                raise ValueError(f"{where}: expected the numbers of the SavedModel within {BOUND:g}, got {name} with a difference of "
-                                 f"{largest:.2g} for {rows} rows of {length} tokens; nothing was written{remedy}")
+                raise ValueError(
+                    f"{where}: expected the numbers of the SavedModel within {BOUND:g}, got {name} with a difference "
+                    f"of "
+                    f"{largest:.2g} for {rows} rows of {length} tokens; nothing was written{remedy}")
     return f"within {largest:.1e} of the SavedModel"
 
 
@@ -66,8 +78,8 @@ def random_rows(served: ServedModel, rows: int, length: int) -> dict[str, np.nda
 
 
 def _compared(served: ServedModel, name: str, inputs: Arrays, outputs: Arrays) -> Any:
-    """Returns the places of an output that mean something: those of real tokens, or all; of ids in the order of their weights, those whose
-    weight is no neighbour's, because others may change places.
+    """Returns the places of an output that mean something: those of real tokens, or all; of ids in the order of their
+    weights, those whose weight is no neighbour's, because others may change places.
     """
     if served.padded_ids.get(name) == "input_ids":
         return inputs["input_mask"].astype(bool)
@@ -77,11 +89,13 @@ def _compared(served: ServedModel, name: str, inputs: Arrays, outputs: Arrays) -
     return ...
 
 
-def check_answers(served: ServedModel, engine: PortableModel, description: Mapping[str, Any], texts: CheckTexts, where: str) -> str:
+def check_answers(served: ServedModel, engine: PortableModel, description: Mapping[str, Any], texts: CheckTexts,
+                  where: str) -> str:
     """Compares the answers to texts with the SavedModel's; returns what was measured.
 
-    With labels, the loss is that of accuracy; without, the share of texts whose answer changes, which bounds it. Answers that are numbers
-    (scores, vectors) lose what of their variance does not agree. Raises ValueError, naming `where`, for more than `most_loss`.
+    With labels, the loss is that of accuracy; without, the share of texts whose answer changes, which bounds it.
+    Answers that are numbers (scores, vectors) lose what of their variance does not agree. Raises ValueError, naming
+    `where`, for more than `most_loss`.
     """
     before = _answers(served, texts.rows)
     served.engine = as_model(engine, description)
@@ -91,8 +105,9 @@ def check_answers(served: ServedModel, engine: PortableModel, description: Mappi
         served.engine = None
     loss, finding = _loss(before, after, texts.labels)
     if not loss <= texts.most_loss:
-        raise ValueError(f"{where}: expected a loss of at most {texts.most_loss:g} on --check_file, got {loss:.4f}: {finding}; "
-                         "nothing was written")
+        raise ValueError(
+            f"{where}: expected a loss of at most {texts.most_loss:g} on --check_file, got {loss:.4f}: {finding}; "
+            "nothing was written")
     return finding
 
 
@@ -106,23 +121,30 @@ def _answers(served: ServedModel, rows: Sequence[Mapping[str, Any]]) -> list[dic
     return answers
 
 
-def _loss(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], labels: Sequence[str] | None) -> tuple[float, str]:
+def _loss(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]],
+          labels: Sequence[str] | None) -> tuple[float, str]:
     names = [name for name in DECISIONS if name in before[0]]
     count = len(before)
     if labels is not None:
         name = names[0] if names else ""
         if name not in ("label", "choice", "answer"):
             raise ValueError("--check_label: expected a model that gives a label, a choice or an answer")
-        right = [sum(_text(answer[name]) == label for answer, label in zip(answers, labels)) for answers in (before, after)]
-        return (right[0] - right[1]) / count, f"accuracy {right[1] / count:.4f} on {count} texts, the SavedModel's {right[0] / count:.4f}"
+        right = [
+            sum(_text(answer[name]) == label for answer, label in zip(answers, labels)) for answers in (before, after)
+        ]
+        return (right[0] - right[1]
+                ) / count, f"accuracy {right[1] / count:.4f} on {count} texts, the SavedModel's {right[0] / count:.4f}"
     if names:
-        changed = sum(any(_kept(first[name]) != _kept(second[name]) for name in names) for first, second in zip(before, after))
+        changed = sum(
+            any(_kept(first[name]) != _kept(second[name]) for name in names) for first, second in zip(before, after))
         return changed / count, f"{changed} of {count} answers are not the SavedModel's"
     name = next(name for name in ("embedding", "weights", "score") if name in before[0])
     words = 1 + max(int(answer["ids"].max()) for answer in (*before, *after)) if name == "weights" else 0
     mean = sum(_vector(answer, name, words) for answer in before) / count if count > 1 else 0.0
     spread = sum(float(np.square(_vector(answer, name, words) - mean).sum()) for answer in before)
-    lost = sum(float(np.square(_vector(second, name, words) - _vector(first, name, words)).sum()) for first, second in zip(before, after))
+    lost = sum(
+        float(np.square(_vector(second, name, words) - _vector(first, name, words)).sum())
+        for first, second in zip(before, after))
     lost /= max(spread, 1e-12)
     return lost, f"{lost:.2e} of the variance of {name} on {count} texts does not agree with the SavedModel's"
 

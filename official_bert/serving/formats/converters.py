@@ -1,4 +1,5 @@
-"""Writes a dense pass as an ONNX file (tf2onnx) or a LiteRT file (TensorFlow's own converter, builtin operations only)."""
+"""Writes a dense pass as an ONNX file (tf2onnx) or a LiteRT file (TensorFlow's own converter, builtin operations only).
+"""
 
 import base64
 import json
@@ -20,26 +21,33 @@ OPSETS = range(13, 19)  # of ONNX, that tf2onnx writes and every current runtime
 DIMENSIONS = {"input_ids": ("batch", "length"), "input_mask": ("batch", "length"), "segment_ids": ("batch", "length"),
               "masked_lm_positions": ("batch", "positions")}
 OF_CHOICES = ("batch", "choices", "length")
-LEAST_BYTES = 1 << 16  # of a constant that is taken out: small ones may say shapes, and belong to operations that are rewritten
+# of a constant that is taken out: small ones may say shapes, and belong to operations that are rewritten
+LEAST_BYTES = 1 << 16
 
 
 def to_onnx(dense: Dense, where: str, description: Mapping[str, Any], vocab_file: str, opset: int) -> bytes:
-    """Returns an ONNX file. Raises ValueError, naming `where`, for an operation without a counterpart, with its layer."""
+    """Returns an ONNX file. Raises ValueError, naming `where`, for an operation without a counterpart, with its layer.
+    """
     try:
         import onnx
         import tf2onnx
     except ImportError as error:
-        raise ValueError(f"{where}: {error.name} is not installed: install official-bert[onnx] (requirements-onnx.txt)") from None
+        raise ValueError(
+            f"{where}: {error.name} is not installed: install official-bert[onnx] (requirements-onnx.txt)") from None
     if opset not in OPSETS:
         raise ValueError(f"--opset: expected {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
     function = dense.function
-    names = {tensor.name: name for tensor, name in zip([*function.inputs, *function.outputs], [*dense.inputs, *dense.outputs])}
+    names = {
+        tensor.name: name
+        for tensor, name in zip([*function.inputs, *function.outputs], [*dense.inputs, *dense.outputs])
+    }
     definition = function.graph.as_graph_def()
     weights = take_weights(definition)
     with hidden_output():
-        model, _ = tf2onnx.convert.from_graph_def(
-            definition, name="official_bert", opset=opset, input_names=[*(tensor.name for tensor in function.inputs), *weights],
-            output_names=[tensor.name for tensor in function.outputs], tensors_to_rename=names)
+        model, _ = tf2onnx.convert.from_graph_def(definition, name="official_bert", opset=opset,
+                                                  input_names=[*(tensor.name for tensor in function.inputs), *weights],
+                                                  output_names=[tensor.name for tensor in function.outputs],
+                                                  tensors_to_rename=names)
     put_weights(model.graph, weights)
     use_own_operations(model, opset)
     for node in model.graph.node:
@@ -52,15 +60,21 @@ def to_onnx(dense: Dense, where: str, description: Mapping[str, Any], vocab_file
     for value in model.graph.output:
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
     model.producer_name, model.doc_string = "official_bert", "rows of token ids -> numbers; metadata_props say the rest"
-    onnx.helper.set_model_props(model, {"opset": str(opset), **_tokenizer_in(vocab_file), **{
-        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in description.items()}})
+    onnx.helper.set_model_props(
+        model, {
+            "opset": str(opset), **_tokenizer_in(vocab_file), **{
+                key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                for key, value in description.items()
+            }
+        })
     content = model.SerializeToString()
     onnx.checker.check_model(content)
     return content
 
 
 def to_litert(dense: Dense, where: str, *_: Any, weights: tf.DType = tf.float32) -> bytes:
-    """Returns a LiteRT file with weights of a type; with int8, each product's rows are scaled when they are computed (dynamic range).
+    """Returns a LiteRT file with weights of a type; with int8, each product's rows are scaled when they are computed
+    (dynamic range).
 
     Raises ValueError, naming `where`, for an operation that is not built in, with its layer.
     """
@@ -90,7 +104,9 @@ def _lacks(where: str, runtime: str, operation: str, node: str) -> ValueError:
 
 
 def _tokenizer_in(vocab_file: str) -> dict[str, str]:
-    """Returns a tokenizer as metadata by the name of its file: the list of WordPieces, or the files of another in a zip, as base64."""
+    """Returns a tokenizer as metadata by the name of its file: the list of WordPieces, or the files of another in a
+    zip, as base64.
+    """
     name, content = loading.stored_name(vocab_file), loading.content_of(vocab_file)
     return {"vocab": content.decode()} if name == loading.VOCAB_FILE else {name: base64.b64encode(content).decode()}
 
@@ -98,10 +114,11 @@ def _tokenizer_in(vocab_file: str) -> dict[str, str]:
 def take_weights(definition: Any) -> dict[str, np.ndarray]:
     """Makes large constants of a `GraphDef` inputs of it; returns their values by the names of their tensors.
 
-    So tf2onnx converts a graph without its weights: each of its 24 passes of optimization copies a graph's constants about three times, and
-    Python finds most of the copies only later, because they are parts of cycles.
+    So tf2onnx converts a graph without its weights: each of its 24 passes of optimization copies a graph's constants
+    about three times, and Python finds most of the copies only later, because they are parts of cycles.
 
-    These are constants that products and gathers take as they are. Others stay: tf2onnx computes what is made of them, as a transposition.
+    These are constants that products and gathers take as they are. Others stay: tf2onnx computes what is made of them,
+    as a transposition.
     """
     takers = dict[str, list[tuple[Any, int]]]()
     for node in definition.node:
@@ -110,11 +127,13 @@ def take_weights(definition: Any) -> dict[str, np.ndarray]:
                 takers.setdefault(name.partition(":")[0], []).append((node, place))
 
     def is_plain(name: str) -> bool:
-        return all((node.op == "Identity" and is_plain(node.name)) or (node.op == "GatherV2" and place == 0)
-                   or (node.op == "MatMul" and place == 1 and not node.attr["transpose_b"].b) for node, place in takers.get(name, []))
+        return all((node.op == "Identity" and is_plain(node.name)) or (node.op == "GatherV2" and place == 0) or (
+            node.op == "MatMul" and place == 1 and not node.attr["transpose_b"].b)
+                   for node, place in takers.get(name, []))
     weights = dict[str, np.ndarray]()
     for node in definition.node:
-        if node.op == "Const" and len((tensor := node.attr["value"].tensor).tensor_content) >= LEAST_BYTES and is_plain(node.name):
+        if node.op == "Const" and len(
+            (tensor := node.attr["value"].tensor).tensor_content) >= LEAST_BYTES and is_plain(node.name):
             weights[f"{node.name}:0"] = tf.make_ndarray(tensor)
             node.op = "Placeholder"
             node.attr["shape"].shape.CopyFrom(tensor.tensor_shape)

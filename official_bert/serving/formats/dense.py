@@ -1,7 +1,7 @@
 """A served model's answer to rows of ids as one plain dense pass with frozen weights: what other runtimes take.
 
-Rows are not sorted into groups, as the SavedModels do, because that takes loops that collect tensors, which other runtimes lack.
-Names of classes are not part of it: they travel beside the numbers (`description`).
+Rows are not sorted into groups, as the SavedModels do, because that takes loops that collect tensors, which other
+runtimes lack. Names of classes are not part of it: they travel beside the numbers (`description`).
 """
 
 import contextlib
@@ -18,7 +18,8 @@ from official_bert.runtimes.quiet import hidden_output
 from official_bert.serving.served_layers import ServedAttention, Values, served_layers
 from official_bert.serving.served_model import ServedModel
 
-MOST_BYTES = (2 << 30) - (64 << 20)  # of weights: protocol buffers and flat buffers end at 2 GiB, and hold names and shapes too
+# of weights: protocol buffers and flat buffers end at 2 GiB, and hold names and shapes too
+MOST_BYTES = (2 << 30) - (64 << 20)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,25 +35,31 @@ class Dense:
         @tf.function(autograph=False)
         def by_name(**tensors):
             return dict(zip(self.outputs, self.function(*(tensors[name] for name in self.inputs))))
-        tf.saved_model.save(tf.Module(), folder, signatures={"serving_default": by_name.get_concrete_function(**self.inputs)})
+
+        tf.saved_model.save(tf.Module(), folder,
+                            signatures={"serving_default": by_name.get_concrete_function(**self.inputs)})
 
 
 def dense_pass(served: ServedModel, where: str) -> Dense:
-    """Returns the dense pass of a served model: the numbers of its `ids` SavedModel, and the model's own that they are made of.
+    """Returns the dense pass of a served model: the numbers of its `ids` SavedModel, and the model's own that they are
+    made of.
 
-    Raises ValueError, naming `where`, for a model whose answer is no dense pass, and for more weights than such a file may hold.
+    Raises ValueError, naming `where`, for a model whose answer is no dense pass, and for more weights than such a file
+    may hold.
     """
     if served.why_not_dense:
         raise ValueError(f"{where}: expected saved_model alone for this model, because {served.why_not_dense}")
     size = sum(variable.value.dtype.size * variable.value.shape.num_elements() for variable in served.model.variables)
     if size > MOST_BYTES:
-        raise ValueError(f"{where}: expected weights of at most {MOST_BYTES} bytes, which a file of 2 GiB can hold, got {size}")
+        raise ValueError(
+            f"{where}: expected weights of at most {MOST_BYTES} bytes, which a file of 2 GiB can hold, got {size}")
 
     @tf.function(autograph=False)
     def compute(**inputs):
         outputs = served.call_dense(inputs)
         numbers = {name: value for name, value in served.finish_rows(outputs).items()
-                   if value.dtype != tf.string and name not in served.padded_ids.values()}  # what counts strings that are not there
+                   # what counts strings that are not there
+                   if value.dtype != tf.string and name not in served.padded_ids.values()}
         return {**outputs, **numbers}
     with portable_layers(served.encoder):
         traced = compute.get_concrete_function(**served.ids_inputs)

@@ -1,5 +1,5 @@
-"""Writes what TensorFlow's graph spells out in the form that runtimes know and compute faster: a layer norm as ONNX's own operation, GELU
-with a quotient, and products of rows [B,S,D] without making a matrix of them and rows again.
+"""Writes what TensorFlow's graph spells out in the form that runtimes know and compute faster: a layer norm as ONNX's
+own operation, GELU with a quotient, and products of rows [B,S,D] without making a matrix of them and rows again.
 
 A part that is not exactly as expected stays as it is; numbers are compared after it (`checking`).
 """
@@ -45,7 +45,9 @@ class _Graph:
         return self._numpy.to_array(self._constants[name]) if name in self._constants else None
 
     def match(self, tensor: str, pattern: Pattern, named: dict[str, str]) -> dict[str, str] | None:
-        """Returns the tensors of the names in a pattern and of those that are `named`; None if a tensor is not computed so."""
+        """Returns the tensors of the names in a pattern and of those that are `named`; None if a tensor is not computed
+        so.
+        """
         if isinstance(pattern, str):
             return named | {pattern: tensor} if named.get(pattern, tensor) == tensor else None
         if isinstance(pattern, float):
@@ -91,8 +93,8 @@ class _Graph:
 
 
 def use_own_operations(model: Any, opset: int) -> None:
-    """Changes an ONNX model: each layer norm becomes one operation (from opset 17 on), GELU has x / √2 instead of x times its inverse, and
-    rows of layer norms and heads stay rows.
+    """Changes an ONNX model: each layer norm becomes one operation (from opset 17 on), GELU has x / √2 instead of x
+    times its inverse, and rows of layer norms and heads stay rows.
     """
     graph, rows = _Graph(model.graph), list[str]()
     for node in list(model.graph.node):
@@ -120,7 +122,8 @@ def _layer_norm(graph: _Graph, node: Any) -> tuple[list[str], float] | None:
 
 
 def _keep_rows(graph: _Graph, start: Any, are_rows: bool) -> None:
-    """Leaves out a `Reshape` of rows [B,S,D] to a matrix [B*S,D], and those that make rows or heads of what is computed of it.
+    """Leaves out a `Reshape` of rows [B,S,D] to a matrix [B*S,D], and those that make rows or heads of what is computed
+    of it.
 
     `are_rows`: its input is rows. Heads [B,S,N,H] of a transposition become rows.
     """
@@ -144,7 +147,8 @@ def _keep_rows(graph: _Graph, start: Any, are_rows: bool) -> None:
 
 
 def _takers_of_matrix(graph: _Graph, matrix: str) -> tuple[list[Any], list[Any]] | None:
-    """Returns the reshapes to [B,S,...] at which a matrix [B*S,D] and what is computed of it end, and the splits before them.
+    """Returns the reshapes to [B,S,...] at which a matrix [B*S,D] and what is computed of it end, and the splits before
+    them.
 
     None if anything there needs a matrix.
     """

@@ -23,14 +23,16 @@ DEFAULT_OPSET = 17
 FORMATS: Mapping[str, Callable[..., bytes]] = {  # how a dense pass is written
     "onnx": to_onnx, "litert": to_litert, "litert_float16": functools.partial(to_litert, weights=tf.float16),
     "litert_int8": functools.partial(to_litert, weights=tf.int8)}
-# Formats with smaller weights are judged by their answers to a user's texts; `either`: if there are any. All others must have the
-# SavedModel's numbers within a bound.
+# Formats with smaller weights are judged by their answers to a user's texts; `either`: if there are any. All others
+# must have the SavedModel's numbers within a bound.
 JUDGED_BY: Mapping[str, Literal["answers", "either"]] = {"litert_float16": "either", "litert_int8": "answers"}
 # Why other runtimes get rows of ids, and no text.
 NO_TEXT: Mapping[str, str] = {
     "onnx_text": "the tokenizer of ONNX Runtime Extensions gives other tokens than 2018's (Greek, Turkish, U+2028)",
-    "litert_text": "the tokenizer's graph has operations on strings (UnicodeDecode and others) that are neither built into LiteRT nor "
-                   "among those that tensorflow-text registers for it"}
+    "litert_text": "the tokenizer's graph has operations on strings (UnicodeDecode and others) that are neither built "
+                   "into LiteRT nor "
+    "among those that tensorflow-text registers for it"
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,11 +48,13 @@ def check_formats(names: Sequence[str]) -> None:
     known_names = ["saved_model", *FORMATS]
     for name in names:
         if name in NO_TEXT:
-            raise ValueError(f"--format={name}: expected one of {', '.join(known_names)}, which take token ids: {NO_TEXT[name]}")
+            raise ValueError(
+                f"--format={name}: expected one of {', '.join(known_names)}, which take token ids: {NO_TEXT[name]}")
         if name not in known_names:
             raise ValueError(f"--format: expected one or more of {', '.join(known_names)}, got {name!r}")
     if not names or len(set(names)) < len(names):
-        raise ValueError(f"--format: expected one or more of {', '.join(known_names)}, each once, got {','.join(names)!r}")
+        raise ValueError(
+            f"--format: expected one or more of {', '.join(known_names)}, each once, got {','.join(names)!r}")
 
 
 def check_choices(names: Sequence[str], options: FormatOptions, precision: str) -> None:
@@ -60,21 +64,27 @@ def check_choices(names: Sequence[str], options: FormatOptions, precision: str) 
     smaller = [name for name in formats if name in JUDGED_BY]
     by_answers = [name for name in smaller if JUDGED_BY[name] == "answers"]
     if formats and precision != "float32":
-        raise ValueError(f"--precision={precision}: expected --format=saved_model alone beside it, got {formats[0]}, whose products are "
-                         "float32; litert_float16 and litert_int8 have smaller weights")
+        raise ValueError(
+            f"--precision={precision}: expected --format=saved_model alone beside it, got {formats[0]}, whose "
+            f"products are "
+            "float32; litert_float16 and litert_int8 have smaller weights")
     if by_answers and not options.texts:
-        raise ValueError(f"--format={by_answers[0]}: expected --check_file, texts on which its loss of accuracy is measured")
+        raise ValueError(
+            f"--format={by_answers[0]}: expected --check_file, texts on which its loss of accuracy is measured")
     if options.texts and not smaller:
-        raise ValueError("--check_file: expected a format with smaller weights (litert_float16, litert_int8) beside it; others are "
-                         "compared number by number")
+        raise ValueError(
+            "--check_file: expected a format with smaller weights (litert_float16, litert_int8) beside it; others are "
+            "compared number by number")
     if options.opset != DEFAULT_OPSET and "onnx" not in formats:
         raise ValueError("--opset: expected --format=onnx beside it")
 
 
-def write_format(served: ServedModel, config: Config, form: str, folder: str, assets: str, *, version: int, options: FormatOptions) -> str:
+def write_format(served: ServedModel, config: Config, form: str, folder: str, assets: str, *, version: int,
+                 options: FormatOptions) -> str:
     """Writes a folder with the model's file, `model.json` and `assets/`; returns a line about it.
 
-    The file is run beside the SavedModel's graph first. Raises ValueError if it does not answer as that does, or cannot be written.
+    The file is run beside the SavedModel's graph first. Raises ValueError if it does not answer as that does, or cannot
+    be written.
     """
     where = f"--format={form}"
     dense = dense_pass(served, where)

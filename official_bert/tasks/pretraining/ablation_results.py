@@ -30,20 +30,28 @@ def printed_metrics(log: pathlib.Path) -> dict[str, float]:
 
 
 def curve_of(run: pathlib.Path) -> dict[str, Any]:
-    """Returns the held-out losses of words during a pre-training, [[step, loss], ...], and the last evaluation, from its log."""
+    """Returns the held-out losses of words during a pre-training, [[step, loss], ...], and the last evaluation, from
+    its log.
+    """
     evaluated = [row for row in read_log(str(run / LOG_FILE)) if {"eval/mlm_loss", "eval/next_token_loss"} & set(row)]
     if not evaluated:
         raise ValueError(f"{run / LOG_FILE}: holds no evaluation")
     name = "eval/mlm_loss" if "eval/mlm_loss" in evaluated[-1] else "eval/next_token_loss"
     curve = {row["step"]: round(row[name], 5) for row in evaluated}  # a step may be logged twice, after a kill
-    return {"curve": sorted(map(list, curve.items())),
-            "own": {key.removeprefix("eval/"): round(value, 5) for key, value in evaluated[-1].items() if key.startswith("eval/")}}
+    return {
+        "curve": sorted(map(list, curve.items())), "own": {
+            key.removeprefix("eval/"): round(value, 5)
+            for key, value in evaluated[-1].items() if key.startswith("eval/")
+        }
+    }
 
 
 def values_of(run: pathlib.Path, metric: str) -> list[float]:
     """Returns a metric of each seed of a search."""
     runs = read_json(str(run / SEARCH_FILE))["runs"]
-    return [round(one["metrics"][metric], 5) for _, one in sorted(runs.items(), key=lambda item: item[1]["config"]["seed"])]
+    return [
+        round(one["metrics"][metric], 5) for _, one in sorted(runs.items(), key=lambda item: item[1]["config"]["seed"])
+    ]
 
 
 def best_of(search: pathlib.Path) -> pathlib.Path:

@@ -1,4 +1,5 @@
-"""What `tools/run_ablations.py` runs: the rows of tables, their pre-training and fine-tuning, at one of several scales."""
+"""What `tools/run_ablations.py` runs: the rows of tables, their pre-training and fine-tuning, at one of several scales.
+"""
 
 import dataclasses
 import os
@@ -23,7 +24,8 @@ class Scale:
     finetuning: dict = dataclasses.field(default_factory=dict)
     precision: str = ""  # of pre-training; without it, the YAML's
     tasks: tuple[str, ...] = ()  # only these
-    epochs: dict[str, float] = dataclasses.field(default_factory=dict)  # of tasks that need more or fewer than elsewhere
+    # of tasks that need more or fewer than elsewhere
+    epochs: dict[str, float] = dataclasses.field(default_factory=dict)
     minutes: float = 0.0  # of each pre-training, whose steps are these / the time of one; 0: each has its own steps
 
 
@@ -36,7 +38,8 @@ class TaskEntry:
     metric: str
     config: dict
     training_rows: int = 0  # 0: all
-    dev: str = ""  # the file to evaluate on, of which one half chooses and the other one is read once; "": all of the task's own
+    # the file to evaluate on, of which one half chooses and the other one is read once; "": all of the task's own
+    dev: str = ""
     final: str = ""  # read once instead of the second half
 
 
@@ -81,33 +84,43 @@ class Plan:
     rows: Mapping[str, Row]
     task_sets: Mapping[str, Sequence[str]]
     suites: Mapping[str, Sequence[str]]
-    milliseconds: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of a step of each row, measured by turns
+    # of a step of each row, measured by turns
+    milliseconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def read(cls, root: str, scale: str, suites_file: str = "suites.yaml", milliseconds: Mapping[str, float] | None = None) -> "Plan":
+    def read(cls, root: str, scale: str, suites_file: str = "suites.yaml",
+             milliseconds: Mapping[str, float] | None = None) -> "Plan":
         """Reads a file of tools/ablations; `milliseconds` are those of a step of each row, for a scale of equal times.
 
-        Raises ValueError for an unknown scale, for unknown and missing keys, values of another type, and names that stand nowhere.
+        Raises ValueError for an unknown scale, for unknown and missing keys, values of another type, and names that
+        stand nowhere.
         """
         path = os.path.join(root, "tools", "ablations", suites_file)
         suites = build(Suites, read_yaml(read_text(path, "suites of ablations"), path, may_merge=True), path)
         if scale not in suites.scales:
             raise ValueError(f"--scale: expected one of {', '.join(suites.scales)}, got {scale}")
-        for section, names, entries in (("task_sets", [name for part in suites.task_sets.values() for name in part], suites.tasks),
-                                        ("suites", [name for part in suites.suites.values() for name in part], suites.rows),
-                                        ("rows", [name for row in suites.rows.values() for name in (
-                                            row.pretrained, row.teacher, row.task_teacher, row.beside) if name], suites.rows),
-                                        ("rows", [row.tasks for row in suites.rows.values()], suites.task_sets)):
+        for section, names, entries in (("task_sets", [name for part in suites.task_sets.values()
+                                                       for name in part], suites.tasks),
+                                        ("suites", [name for part in suites.suites.values() for name in part],
+                                         suites.rows), ("rows", [
+                                             name for row in suites.rows.values()
+                                             for name in (row.pretrained, row.teacher, row.task_teacher, row.beside)
+                                             if name
+                                         ], suites.rows), ("rows", [row.tasks for row in suites.rows.values()],
+                                                           suites.task_sets)):
             if unknown := sorted(set(names) - set(entries)):
                 raise ValueError(f"{path}: {section}: expected names of {', '.join(entries)}, got {', '.join(unknown)}")
-        return cls(root, scale, suites.scales[scale], suites.tasks, suites.rows, suites.task_sets, suites.suites, milliseconds or {})
+        return cls(root, scale, suites.scales[scale], suites.tasks, suites.rows, suites.task_sets, suites.suites,
+                   milliseconds or {})
 
     def check_times(self, rows: Sequence[str]) -> None:
         """Raises ValueError, naming the first, if the time of a step of a row is needed and not known."""
         timed = [row for row in rows if self.scale.minutes and self.rows[row].config]
         if unknown := [row for row in timed if not self.milliseconds.get(row, 0.0) > 0.0]:
-            raise ValueError(f"--step_times: expected the milliseconds of a step of {unknown[0]}, which benchmarks/step_times.py measures, "
-                             f"for {self.scale.minutes:g} minutes of pre-training, got none")
+            raise ValueError(
+                f"--step_times: expected the milliseconds of a step of {unknown[0]}, which benchmarks/step_times.py "
+                f"measures, "
+                f"for {self.scale.minutes:g} minutes of pre-training, got none")
 
     def chosen(self, suite: str, only: Sequence[str]) -> list[str]:
         """Returns the names of a suite's rows, those of `only`, in the order of the file."""
@@ -139,7 +152,8 @@ class Plan:
         row_values: dict = {}
         if entry.config not in ("", COMMON):
             row_values = inherited_and_own(os.path.join(self.root, "configs", "ablations", f"{entry.config}.yaml"))[1]
-        values = merge(merge(merge(values, {"model": {"vocab_size": self.scale.vocab_size}}), row_values), entry.pretraining)
+        values = merge(merge(merge(values, {"model": {"vocab_size": self.scale.vocab_size}}), row_values),
+                       entry.pretraining)
         if self.scale.minutes and row in self.milliseconds:
             steps = round(entry.time_share * self.scale.minutes * 60_000 / self.milliseconds[row])
             values = merge(values, {"training": {"steps": steps, "eval_every": max(1, steps // 10)}})
@@ -148,7 +162,9 @@ class Plan:
         return merge(values, {"training": {"keep_every": steps_of(values) // 8}}) if entry.milestones else values
 
     def finetuning(self, row: str, task: str) -> dict:
-        """The configuration of a row's fine-tuning on a task; its model is that of the checkpoint, or of the scale without one."""
+        """The configuration of a row's fine-tuning on a task; its model is that of the checkpoint, or of the scale
+        without one.
+        """
         entry = self.rows[row]
         values = merge(self.scale.finetuning, self.tasks[task].config)
         if task in self.scale.epochs:
@@ -158,7 +174,8 @@ class Plan:
             values = merge(values, {"training": {"teacher": entry.task_teacher}})
         if entry.config or entry.pretrained:
             return values
-        return merge({key: value for key, value in self.pretraining(row).items() if key in ("model", "tokenizer")}, values)
+        return merge({key: value
+                      for key, value in self.pretraining(row).items() if key in ("model", "tokenizer")}, values)
 
 
 def some_rows(lines: Sequence[str], count: int) -> list[str]:
@@ -168,7 +185,9 @@ def some_rows(lines: Sequence[str], count: int) -> list[str]:
 
 
 def half_of(text: str, part: str, has_header: bool) -> str:
-    """Returns the first or second half of an evaluation file: every other row of a table, every other sentence of columns of words."""
+    """Returns the first or second half of an evaluation file: every other row of a table, every other sentence of
+    columns of words.
+    """
     if not has_header:
         return "\n\n".join(text.strip().split("\n\n")[int(part == "second")::2]) + "\n"
     header, *rows = text.splitlines(keepends=True)
@@ -181,9 +200,11 @@ def steps_of(config: Mapping[str, Any]) -> int:
 
 
 def usually_masked(config: Mapping[str, Any]) -> dict:
-    """Returns a pre-training's configuration for held-out records: these have the paper's share of masked tokens in every row.
+    """Returns a pre-training's configuration for held-out records: these have the paper's share of masked tokens in
+    every row.
 
-    Where records cannot be masked as the row's (`token_draws` are of dynamic masking alone), they are masked as the paper's.
+    Where records cannot be masked as the row's (`token_draws` are of dynamic masking alone), they are masked as the
+    paper's.
     """
     def without_rate(part: Mapping[str, Any]) -> dict:
         options = part.get("options", {})
@@ -194,15 +215,24 @@ def usually_masked(config: Mapping[str, Any]) -> dict:
 
 
 def generator_flags(config: Mapping[str, Any], more: Mapping[str, Any], dupe_factor: int) -> list[list[str]]:
-    """Returns the flags of the data generator for a pre-training's configuration: a list for each length of its phases."""
-    lengths = [merge(config["options"], phase.get("options", {})) for phase in config.get("phases", [])] or [config["options"]]
+    """Returns the flags of the data generator for a pre-training's configuration: a list for each length of its phases.
+    """
+    lengths = [merge(config["options"], phase.get("options", {}))
+               for phase in config.get("phases", [])] or [config["options"]]
     flags = []
     for options in lengths:
         masking = {"strategy": "token", **options.get("masking", {})}
-        values = {"max_seq_length": options["max_seq_length"], "max_predictions_per_seq": options["max_predictions_per_seq"],
-                  "sentence_task": options.get("sentence_task", "nsp"), "dupe_factor": dupe_factor, "masking": masking.pop("strategy"),
-                  **{"masked_lm_prob" if key == "rate" else key: value for key, value in masking.items()}, **more}
+        values = {
+            "max_seq_length": options["max_seq_length"], "max_predictions_per_seq": options["max_predictions_per_seq"],
+            "sentence_task": options.get("sentence_task",
+                                         "nsp"), "dupe_factor": dupe_factor, "masking": masking.pop("strategy"),
+            **{"masked_lm_prob" if key == "rate" else key: value
+               for key, value in masking.items()}, **more
+        }
         if values["masking"] == "dynamic":
-            values = {key: value for key, value in values.items() if key in ("max_seq_length", "sentence_task", "masking", "dupe_factor")}
+            values = {
+                key: value
+                for key, value in values.items() if key in ("max_seq_length", "sentence_task", "masking", "dupe_factor")
+            }
         flags.append([f"--{key}={value}" for key, value in values.items()])
     return flags

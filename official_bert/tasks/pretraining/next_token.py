@@ -12,7 +12,8 @@ KEPT = ("input_mask", "segment_ids", "next_sentence_labels")
 
 
 def next_token_batch(batch: Batch) -> dict[str, tf.Tensor]:
-    """Returns a batch of records, with masks or without, with the features of masked records and S - 1 predictions a row.
+    """Returns a batch of records, with masks or without, with the features of masked records and S - 1 predictions a
+    row.
 
     The weight of a prediction is 1 if its token is real; [SEP] is predicted too.
     """
@@ -25,11 +26,14 @@ def next_token_batch(batch: Batch) -> dict[str, tf.Tensor]:
 
 
 def restored_ids(batch: Batch) -> tf.Tensor:
-    """Returns the tokens [B,S] of records as they were before masking; of a row that is refused later they may be others."""
+    """Returns the tokens [B,S] of records as they were before masking; of a row that is refused later they may be
+    others.
+    """
     ids = batch["input_ids"]
     if "masked_lm_ids" not in batch:
         return ids
-    places, used = tf.clip_by_value(batch["masked_lm_positions"], 0, ids.shape[1] - 1), tf.cast(batch["masked_lm_weights"] > 0, tf.int32)
+    places, used = tf.clip_by_value(batch["masked_lm_positions"], 0,
+                                    ids.shape[1] - 1), tf.cast(batch["masked_lm_weights"] > 0, tf.int32)
     change = used * (batch["masked_lm_ids"] - tf.gather(ids, places, batch_dims=1))   # [B,P]
     rows = tf.zeros_like(places) + tf.range(tf.shape(places)[0])[:, None]
     return tf.tensor_scatter_nd_add(ids, tf.stack([rows, places], axis=-1), change)

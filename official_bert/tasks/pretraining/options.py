@@ -9,7 +9,8 @@ from official_bert.data.pretraining.masking import MaskingConfig
 from official_bert.fields import Count, NonNegative, Positive, PositiveShare, check_fields, check_used, only_with
 from official_bert.models.replaced_tokens import EmbeddingSharing
 
-# Defaults of an objective, if they are others than those of the options: 85 % of the places become [MASK] and the rest stay.
+# Defaults of an objective, if they are others than those of the options: 85 % of the places become [MASK] and the rest
+# stay.
 BY_OBJECTIVE: Mapping[str, Mapping[str, Any]] = {"replaced_tokens": {"sentence_loss": False, "masking": {
     "strategy": "token_draws", "mask_rate": 0.85, "keep_rate": 0.15, "random_rate": 0.0}}}
 REPLACED_TOKENS = ("objective", "replaced_tokens")
@@ -20,7 +21,9 @@ OF_ALL_PHASES = ("sentence_task", "sentence_loss", "objective", "first_weights",
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """The lengths of the records, the task of their second segments, what is learned, and how records without masks are masked."""
+    """The lengths of the records, the task of their second segments, what is learned, and how records without masks are
+    masked.
+    """
 
     max_seq_length: int = 128
     """Tokens of a row."""
@@ -61,12 +64,16 @@ class Options:
     def __post_init__(self):
         check_fields(self)
         if self.max_predictions_per_seq < 1 and self.objective != "next_token":
-            raise ValueError(f"config.options.max_predictions_per_seq: expected at least 1, got {self.max_predictions_per_seq}")
+            raise ValueError(
+                f"config.options.max_predictions_per_seq: expected at least 1, got {self.max_predictions_per_seq}")
         if self.masking.strategy == "token_draws":
-            check_used(self, ["boundary_weight"], "another masking.strategy than token_draws, whose places are in no order", False)
+            check_used(self, ["boundary_weight"],
+                       "another masking.strategy than token_draws, whose places are in no order", False)
             if self.objective == "next_token":
-                raise ValueError("config.options.masking.strategy: expected another one beside objective next_token, which masks nothing, "
-                                 "got token_draws")
+                raise ValueError(
+                    "config.options.masking.strategy: expected another one beside objective next_token, which masks "
+                    "nothing, "
+                    "got token_draws")
 
 
 def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,11 +27,14 @@ def table_of(options: Options, lengths: Mapping[str, int]) -> tuple[records.Feat
 def packed_features(options: Options) -> tuple[records.Feature, ...]:
     """The features of packed rows under the options."""
     most = options.max_instances_per_row
-    return records.packed_features(options.max_seq_length, predictions_per_row(options.max_predictions_per_seq, most), most)
+    return records.packed_features(options.max_seq_length, predictions_per_row(options.max_predictions_per_seq, most),
+                                   most)
 
 
 def other_lengths(options: Options, lengths: Mapping[str, int]) -> list[tuple[str, int | str]]:
-    """Lists (option, what the records hold) of lengths in which records differ from the options, and whether rows are packed."""
+    """Lists (option, what the records hold) of lengths in which records differ from the options, and whether rows are
+    packed.
+    """
     held, predictions = {"max_seq_length": lengths.get("input_ids", 0)}, lengths.get("masked_lm_ids", 0)
     if kind_of(lengths) == PACKED:
         if not options.pack:

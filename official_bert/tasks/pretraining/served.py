@@ -14,7 +14,8 @@ from official_bert.text.graph_loading import AnyGraphTokenizer
 from official_bert.text.graph_subwords import GraphSubwords
 
 MASK = "[MASK]"
-NO_BLANK = f"  nothing to fill: the text has no {MASK}, which stands for a word to be found (capitals and brackets as here)"
+NO_BLANK = (f"  nothing to fill: the text has no {MASK}, which stands for a word to be found (capitals and brackets as "
+            f"here)")
 CUT_OFF = f"  nothing to fill: the text is too long, and its {MASK} lies behind the last token that the model takes"
 
 
@@ -27,7 +28,8 @@ class ServedFillMask(ServedModel):
     reads = ("top_k", "max_positions")
     ids_inputs = {**ID_INPUTS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
 
-    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, top_k: int = 5, max_positions: int = 128):
+    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, top_k: int = 5,
+                 max_positions: int = 128):
         super().__init__(model, tokenizer, max_seq_length)
         self.max_positions = self.longest["masked_lm_positions"] = max_positions
         self.top_k = min(top_k, len(tokenizer.vocab))
@@ -37,23 +39,27 @@ class ServedFillMask(ServedModel):
         """Returns what must hold of the rows, and that positions are few and inside their rows."""
         positions = inputs["masked_lm_positions"]
         length = tf.shape(inputs["input_ids"])[1]
-        return [*super().claims(inputs),
-                in_range("masked_lm_positions: expected", tf.shape(positions)[1], 0, self.max_positions, "positions in a row"),
-                in_range("masked_lm_positions: expected places in the row,", positions, 0, length - 1)]
+        return [
+            *super().claims(inputs),
+            in_range("masked_lm_positions: expected",
+                     tf.shape(positions)[1], 0, self.max_positions, "positions in a row"),
+            in_range("masked_lm_positions: expected places in the row,", positions, 0, length - 1)
+        ]
 
     def answer_rows(self, inputs):
         """Returns `logits` [B,M,V] at `masked_lm_positions` [B,M]."""
         places, rows = inputs["masked_lm_positions"], {name: inputs[name] for name in ID_INPUTS}
-        return self.run(rows, {"logits": tf.TensorSpec([None, None, self.encoder.settings["vocab_size"]])}, lambda part, chosen: {
-            "logits": self.run_model(part, masked_lm_positions=tf.gather(places, chosen))["logits"]}, places)
+        return self.run(
+            rows, {"logits": tf.TensorSpec([None, None, self.encoder.settings["vocab_size"]])}, lambda part, chosen:
+            {"logits": self.run_model(part, masked_lm_positions=tf.gather(places, chosen))["logits"]}, places)
 
     def call_model(self, inputs):
         """Returns `logits` [G,M,V]."""
         return {"logits": super().call_model(inputs)["mlm_logits"]}
 
     def answer_text(self, inputs):
-        """Returns `tokens`, `probabilities` [B,M,K]: the K best words for each [MASK], in order; `num_blanks`, of which a text has so
-        many, and `truncated` [B].
+        """Returns `tokens`, `probabilities` [B,M,K]: the K best words for each [MASK], in order; `num_blanks`, of which
+        a text has so many, and `truncated` [B].
         """
         features, truncated = self.pack(self._tokenize(inputs["text"]))
         blanks = tf.equal(features["input_ids"], self.special["MASK"])
@@ -73,12 +79,14 @@ class ServedFillMask(ServedModel):
             return self.tokenizer.tokenize(text)
         parts = tf.strings.split(text, MASK)                                          # [B,(M+1)]
         ids = self.tokenizer.tokenize(parts.values)
-        ends_text = tf.scatter_nd(parts.row_splits[1:, None] - 1, tf.ones_like(parts.row_splits[1:]), tf.shape(parts.values, tf.int64))
+        ends_text = tf.scatter_nd(parts.row_splits[1:, None] - 1, tf.ones_like(parts.row_splits[1:]),
+                                  tf.shape(parts.values, tf.int64))
         masks = tf.RaggedTensor.from_row_lengths(
             tf.fill([tf.size(ends_text) - tf.size(parts.row_splits) + 1], self.special["MASK"]), 1 - ends_text,
             validate=False)
         joined = tf.concat([ids, masks], axis=1)
-        return tf.RaggedTensor.from_row_splits(joined.values, tf.gather(joined.row_splits, parts.row_splits), validate=False)
+        return tf.RaggedTensor.from_row_splits(joined.values, tf.gather(joined.row_splits, parts.row_splits),
+                                               validate=False)
 
     @staticmethod
     def lacks_question(row, answer):
@@ -91,7 +99,10 @@ class ServedFillMask(ServedModel):
         blanks = [blank for blank in zip(answer["tokens"], answer["probabilities"]) if any(blank[0])]
         if not blanks:
             return [f"  {ServedFillMask.lacks_question(row, answer)}"]
-        return [f"  {probability:.3f}  {token}" for tokens, probabilities in blanks for token, probability in zip(tokens, probabilities)]
+        return [
+            f"  {probability:.3f}  {token}" for tokens, probabilities in blanks
+            for token, probability in zip(tokens, probabilities)
+        ]
 
 
 class ServedNextToken(ServedFillMask):
@@ -104,7 +115,8 @@ class ServedNextToken(ServedFillMask):
 
 
 def best_words(logits: tf.Tensor, present: tf.Tensor, words: tf.Tensor, count: int) -> dict[str, tf.Tensor]:
-    """Returns `tokens`, `probabilities` [B,M,K] of logits [B,M,R], present [B,M] bool, words [V]; "" and 0 for blanks not present.
+    """Returns `tokens`, `probabilities` [B,M,K] of logits [B,M,R], present [B,M] bool, words [V]; "" and 0 for blanks
+    not present.
 
     The model may have more rows than the vocabulary has words (R >= V): those are no answer.
     """

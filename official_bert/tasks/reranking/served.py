@@ -9,7 +9,9 @@ from official_bert.text.packing import check_segments
 
 
 class ServedReranker(ServedModel):
-    """Scores how well a passage (`text_pair`) answers a query (`text`): a logit, comparable between the passages of one query."""
+    """Scores how well a passage (`text_pair`) answers a query (`text`): a logit, comparable between the passages of one
+    query.
+    """
 
     outputs: ClassVar[tuple[str, ...]] = ("score", "truncated")
     text_inputs = text_specs("text", "text_pair")

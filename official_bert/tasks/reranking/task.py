@@ -30,7 +30,9 @@ from official_bert.training.ranking_task import Rankings, RankingTask, require_n
 from official_bert.training.task import DataFiles, Predictions
 
 FOUND_NEGATIVES = 5  # of a query of a collection, unless options.most_negatives says how many
-LOSSES = {"pointwise": ranking_losses.pointwise, "pairwise": ranking_losses.pairwise, "listwise": ranking_losses.listwise}
+LOSSES = {
+    "pointwise": ranking_losses.pointwise, "pairwise": ranking_losses.pairwise, "listwise": ranking_losses.listwise
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,10 +68,15 @@ class Options(SplitOptions, TableOptions):
         super().__post_init__()
         columns = [self.text_column, self.text_pair_column, *self.negative_columns, *filter(None, [self.label_column])]
         if "" in columns or len(set(columns)) < len(columns):
-            raise ValueError(f"config.options.text_column, text_pair_column, negative_columns, label_column: expected different columns, "
-                             f"got {columns}")
+            raise ValueError(
+                f"config.options.text_column, text_pair_column, negative_columns, label_column: expected different "
+                f"columns, "
+                f"got {columns}")
         if self.label_column and self.negative_columns:
-            raise ValueError("config.options.label_column: expected no negative_columns beside it: labels say which texts are negatives")
+            raise ValueError(
+                "config.options.label_column: expected no negative_columns beside it: labels say which texts are "
+                "negatives"
+            )
 
     @property
     def training_columns(self) -> SearchColumns:
@@ -88,14 +95,17 @@ class Task(RankingTask):
 
     def build_model(self):
         """Builds encoder, pooler and one vector."""
-        return ChoiceClassifier.make(self.config.model, {"dropout": self.options.dropout}, recompute=self.config.training.recompute)
+        return ChoiceClassifier.make(self.config.model, {"dropout": self.options.dropout},
+                                     recompute=self.config.training.recompute)
 
     def losses(self, outputs, batch):
         """The loss of `options` over the passages of each query; none for passages that are only ranked."""
         if "labels" not in batch:
             return {}
         present = tf.reduce_max(batch["input_mask"], axis=-1) > 0
-        return {"loss": LOSSES[self.options.loss](outputs["logits"], batch["labels"], present, batch["example_weights"])}
+        return {
+            "loss": LOSSES[self.options.loss](outputs["logits"], batch["labels"], present, batch["example_weights"])
+        }
 
     @property
     def counter_names(self):
@@ -127,7 +137,8 @@ class Task(RankingTask):
         """Also refuses a number of candidates if none are searched for."""
         super().check_files(train_path, eval_path, steps)
         if steps.evaluate:
-            check_used(self.options, ["candidates"], "a collection (BEIR) to evaluate on", is_collection(eval_path or train_path))
+            check_used(self.options, ["candidates"], "a collection (BEIR) to evaluate on",
+                       is_collection(eval_path or train_path))
 
     def read_file(self, path, use):
         """Reads queries with passages that answer and passages that do not, candidates to rank, or pairs to score."""
@@ -136,17 +147,23 @@ class Task(RankingTask):
         if use == "dev":
             return self._read_candidates(path)
         rows = self._read_collection_rows(path) if is_collection(path) else self.read_with_negatives(path)
-        require_negatives(rows, path, "a passage that does not answer the query", "; options.negative_columns or label_column names them, "
-                          "tools/mine_negatives.py finds some")
+        require_negatives(
+            rows, path, "a passage that does not answer the query",
+            "; options.negative_columns or label_column names them, "
+            "tools/mine_negatives.py finds some")
         return rows
 
     def _read_collection_rows(self, path: Source) -> LabelledTexts:
-        """Reads the pairs of a collection. Most collections judge no passage irrelevant: BM25 finds the negatives of such a query."""
+        """Reads the pairs of a collection. Most collections judge no passage irrelevant: BM25 finds the negatives of
+        such a query.
+        """
         most = self.options.most_negatives
         collection = self.read_collection(path)
         if lacking := [query for query, judged in enumerate(collection.irrelevant) if not judged]:
-            logging.warning("%s: %d queries without a passage judged irrelevant: the passages that BM25 ranks first and that do not answer "
-                            "them are their negatives (at most %d)", path, len(lacking), most or FOUND_NEGATIVES)
+            logging.warning(
+                "%s: %d queries without a passage judged irrelevant: the passages that BM25 ranks first and that do "
+                "not answer "
+                "them are their negatives (at most %d)", path, len(lacking), most or FOUND_NEGATIVES)
             rankings = self._search(collection)
             irrelevant = [judged or [passage for passage in ranking if passage not in grades][:most or FOUND_NEGATIVES]
                           for judged, ranking, grades in zip(collection.irrelevant, rankings, collection.relevant)]
@@ -156,7 +173,8 @@ class Task(RankingTask):
     def _search(self, collection: Collection) -> list[list[int]]:
         """Returns the candidates of each query that BM25 finds in a collection, best first."""
         count = self.options.candidates
-        return collection.without_own(nearest_by_words(collection.queries, collection.passages, count + 1)[1].tolist(), count)
+        return collection.without_own(
+            nearest_by_words(collection.queries, collection.passages, count + 1)[1].tolist(), count)
 
     def _read_candidates(self, path: Source) -> list[Candidates]:
         """Reads the passages to rank: labelled ones, positives and negatives, or what BM25 finds in a collection."""
@@ -186,20 +204,23 @@ class Task(RankingTask):
         return [one for one in self._read_candidates(self.path(files, "train")) if one.query in queries]
 
     def make_train(self, train, files, model):
-        rows = [(text, (positive, *negatives)) for text, positive, negatives in zip(train.text, train.text_pair, train.choices)]
+        rows = [(text, (positive, *negatives))
+                for text, positive, negatives in zip(train.text, train.text_pair, train.choices)]
         labels = np.zeros((len(rows), max(len(passages) for _, passages in rows)), np.float32)
         labels[:, 0] = 1.0
         return self._make_source(rows, files, {"labels": labels}, training=True), ()
 
     def make_held_out(self, held_out, files, model):
         """A row for each query and passage."""
-        return Ranked(held_out, self._make_source([(one.query, (passage,)) for one in held_out for passage in one.passages], files))
+        return Ranked(
+            held_out, self._make_source([(one.query, (passage,)) for one in held_out for passage in one.passages],
+                                        files))
 
     def make_tests(self, tests, files, model):
         return Scored(self._make_source([(text, (passage,)) for text, passage in tests.pairs()], files))
 
-    def _make_source(self, rows: Sequence[tuple[str, Sequence[str]]], files: DataFiles, extra: Mapping[str, np.ndarray] | None = None,
-                     training: bool = False) -> ExampleSource:
+    def _make_source(self, rows: Sequence[tuple[str, Sequence[str]]], files: DataFiles,
+                     extra: Mapping[str, np.ndarray] | None = None, training: bool = False) -> ExampleSource:
         """Makes batches of queries with their passages."""
         features = make_choice_features(rows, self.tokenizer, self.options.max_seq_length, files.cache_dir, extra)
         return self.make_batches(features, training)
@@ -215,7 +236,10 @@ class Ranked(Rankings):
         self.candidates, self.source = candidates, source
         self.queries, self.passages = [one.query for one in candidates], [one.passages for one in candidates]
         # Answers that are no candidates count as not found.
-        self.relevant = [one.grades | {-1 - place: grade for place, grade in enumerate(one.missed)} for one in candidates]
+        self.relevant = [
+            one.grades | {-1 - place: grade
+                          for place, grade in enumerate(one.missed)} for one in candidates
+        ]
 
     def rankings(self, predictions):
         """The places of each query's passages by falling scores; of equal scores, an answer stands last."""
@@ -233,5 +257,6 @@ class Scored:
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes `predictions.tsv`: the score of each pair."""
-        rows = ([row, f"{answer['score']:.6f}"] for row, answer in enumerate(self.source.in_order(predictions)) if answer)
+        rows = ([row, f"{answer['score']:.6f}"] for row, answer in enumerate(self.source.in_order(predictions))
+                if answer)
         return [write_answers(os.path.join(output_dir, "predictions.tsv"), rows)]

@@ -18,7 +18,9 @@ from official_bert.training.task import Predictions
 
 
 def number_texts(rows: Sequence[Sequence[str]], missing: int = -1) -> np.ndarray:
-    """Numbers the texts of rows, int32 [N,T]: equal texts have equal numbers; rows with fewer texts are filled up with `missing`."""
+    """Numbers the texts of rows, int32 [N,T]: equal texts have equal numbers; rows with fewer texts are filled up with
+    `missing`.
+    """
     numbers: dict[str, int] = {}
     numbered = np.full((len(rows), max(map(len, rows))), missing, np.int32)
     for target, texts in zip(numbered, rows):
@@ -49,8 +51,11 @@ class Pairs:
         numbers = self._numbers(rows)
         queries, nearest = metrics.nearest_rows(vectors, numbers)
         assert self.data.text_pair is not None
-        return [measures.worst_queries([self.data.text[rows[row]] for row in queries], metrics.measured(vectors, numbers),
-                              [self.data.text_pair[rows[row]] for row in queries], [self.data.text_pair[rows[row]] for row in nearest])]
+        return [
+            measures.worst_queries([self.data.text[rows[row]] for row in queries], metrics.measured(vectors, numbers),
+                                   [self.data.text_pair[rows[row]] for row in queries],
+                                   [self.data.text_pair[rows[row]] for row in nearest])
+        ]
 
     def _numbers(self, rows: np.ndarray) -> np.ndarray:
         """The numbers of both texts of rows."""
@@ -74,7 +79,12 @@ class HeldOutCollection(Rankings):
     """Queries that search all passages of a collection; the source has the queries, then the passages."""
 
     def __init__(self, collection: Collection, source: ExampleSource):
-        self.collection, self.source, self.queries, self.relevant = collection, source, collection.queries, collection.relevant
+        self.collection, self.source, self.queries, self.relevant = (
+            collection,
+            source,
+            collection.queries,
+            collection.relevant,
+        )
         self.passages = [collection.passages] * len(collection.queries)
 
     def rankings(self, predictions):
@@ -89,7 +99,8 @@ class HeldOutCollection(Rankings):
     def evaluate(self, predictions):
         """Also computes `mrr`, by which the best checkpoint is chosen, over the ranks that are measured."""
         rankings = self.rankings(predictions)
-        return measures.means(measures.measure(rankings, self.relevant)) | {"mrr": measures.reciprocal_rank(rankings, self.relevant)}
+        return measures.means(measures.measure(
+            rankings, self.relevant)) | {"mrr": measures.reciprocal_rank(rankings, self.relevant)}
 
     def rows(self, predictions: Predictions) -> list[Mapping[str, np.ndarray]]:
         """The predictions of all texts. Raises ValueError if some are missing."""

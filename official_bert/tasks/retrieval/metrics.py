@@ -1,4 +1,5 @@
-"""Metrics of embeddings: search for the right text among all (recall, reciprocal rank), and similarity (correlation with scores).
+"""Metrics of embeddings: search for the right text among all (recall, reciprocal rank), and similarity (correlation
+with scores).
 
 N rows, D hidden size.
 """
@@ -16,11 +17,12 @@ AT_ONCE = 1024  # queries
 
 
 def search(vectors: np.ndarray, texts: np.ndarray) -> dict[str, float]:
-    """Searches the second text of each row among the second texts of all rows: `recall_at_1`, `_5`, `_10` and `mrr`, means over queries.
+    """Searches the second text of each row among the second texts of all rows: `recall_at_1`, `_5`, `_10` and `mrr`,
+    means over queries.
 
-    vectors [N,2,D] of length 1; `texts` [N,2] are numbers, equal for equal texts. A first text that stands in several rows is one query
-    with several right answers, each distinct second text is searched once, and the query itself is no candidate. Of equal similarities the
-    wrong text counts as the nearer one, so that equal vectors find nothing.
+    vectors [N,2,D] of length 1; `texts` [N,2] are numbers, equal for equal texts. A first text that stands in several
+    rows is one query with several right answers, each distinct second text is searched once, and the query itself is no
+    candidate. Of equal similarities the wrong text counts as the nearer one, so that equal vectors find nothing.
     """
     ranks = _ranks(vectors, texts)
     measured = {f"recall_at_{best}": float(np.mean([np.mean(rank <= best) for rank in ranks])) for best in BEST}
@@ -55,13 +57,15 @@ def measured(vectors: np.ndarray, texts: np.ndarray) -> list[dict[str, float]]:
     for ranks in _ranks(vectors, texts):
         right = {int(rank) - 1: place for place, rank in enumerate(ranks)}
         depth = min(int(ranks[-1]), measures.DEPTH)
-        rankings.append([right.get(place, -1 - place) for place in range(depth)])  # negative numbers stand for wrong texts
+        # negative numbers stand for wrong texts
+        rankings.append([right.get(place, -1 - place) for place in range(depth)])
         relevant.append(dict.fromkeys(range(len(ranks)), 1))
     return measures.measure(rankings, relevant)
 
 
 def nearest_rows(vectors: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a row of each query of `search`, in the same order, and a row with the second text that is nearest to it."""
+    """Returns a row of each query of `search`, in the same order, and a row with the second text that is nearest to it.
+    """
     queries, rows = np.unique(texts[:, 0], return_index=True)
     seconds, second_rows = np.unique(texts[:, 1], return_index=True)
     nearest = []
@@ -74,8 +78,8 @@ def nearest_rows(vectors: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np
 
 
 def similarity(vectors: np.ndarray, scores: np.ndarray) -> dict[str, float]:
-    """Correlations of the cosines of both texts with scores [N]: `spearman` and `pearson`; undefined, NaN, if one side is constant, as of
-    one row.
+    """Correlations of the cosines of both texts with scores [N]: `spearman` and `pearson`; undefined, NaN, if one side
+    is constant, as of one row.
 
     vectors [N,2,D].
     """
@@ -84,5 +88,7 @@ def similarity(vectors: np.ndarray, scores: np.ndarray) -> dict[str, float]:
     cosines = np.einsum("nd,nd->n", vectors[:, 0], vectors[:, 1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of constant sides
-        correlations = {"spearman": scipy.stats.spearmanr(scores, cosines)[0], "pearson": scipy.stats.pearsonr(scores, cosines)[0]}
+        correlations = {
+            "spearman": scipy.stats.spearmanr(scores, cosines)[0], "pearson": scipy.stats.pearsonr(scores, cosines)[0]
+        }
     return {name: float(value) for name, value in correlations.items()}

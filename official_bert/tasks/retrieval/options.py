@@ -62,8 +62,8 @@ class Options(SplitOptions, TableOptions):
     matryoshka: Sizes = ()
     """First numbers of the vectors that are good vectors too; the loss is the sum over them."""
     pooling: Poolings = "mean"
-    """Vector of a text, of one or several of these poolings: the row of [CLS], the mean of all rows, their largest numbers, their sum
-    divided by the root of their number, their mean weighted by place, the last row."""
+    """Vector of a text, of one or several of these poolings: the row of [CLS], the mean of all rows,
+    their largest numbers, their sum divided by the root of their number, their mean weighted by place, the last row."""
     include_prompt: bool = True
     """Whether the tokens of a prompt are pooled too."""
     vector_layers: tuple[VectorLayer, ...] = ()
@@ -86,18 +86,22 @@ class Options(SplitOptions, TableOptions):
     def __post_init__(self):
         super().__post_init__()
         if self.train_on == "scores" and not (self.score_column and self.score_range):
-            raise ValueError("config.options.train_on: scores: expected options.score_column and score_range (the lowest and the highest "
-                             "score; for STS-B [0,5]) beside it")
+            raise ValueError(
+                "config.options.train_on: scores: expected options.score_column and score_range (the lowest and the "
+                "highest "
+                "score; for STS-B [0,5]) beside it")
         self._check_loss()
         self._check_columns()
 
     def _check_loss(self) -> None:
         """Raises ValueError for a loss of other data, and for options that it does not read."""
         if (self.loss_name in OF_SCORES) != (self.train_on == "scores"):
-            raise ValueError(f"config.options.loss: {self.loss_name}: expected options.train_on: "
-                             f"{'scores' if self.loss_name in OF_SCORES else 'pairs or texts'} beside it, got {self.train_on}")
+            raise ValueError(
+                f"config.options.loss: {self.loss_name}: expected options.train_on: "
+                f"{'scores' if self.loss_name in OF_SCORES else 'pairs or texts'} beside it, got {self.train_on}")
         if self.train_on == "texts" and self.loss_name not in OF_GROUPS:
-            raise ValueError(f"config.options.loss: {self.loss_name}: expected contrastive beside options.train_on: texts")
+            raise ValueError(
+                f"config.options.loss: {self.loss_name}: expected contrastive beside options.train_on: texts")
         reader = "options.train_on: pairs" if self.train_on == "scores" else "a loss that reads it"
         check_used(self, ["temperature"], reader, self.loss_name not in ("cosine", "triplet"))
         check_used(self, ["group_size"], reader, self.in_groups)
@@ -107,16 +111,23 @@ class Options(SplitOptions, TableOptions):
         if not (self.text_column and self.text_pair_column):
             raise ValueError(f"{TWO_COLUMNS}, got {self.text_column!r} and {self.text_pair_column!r}")
         if self.label_column and (self.negative_columns or self.loss_name in OF_A_TEACHER):
-            raise ValueError("config.options.label_column: expected no negative_columns and no loss on a teacher's scores beside it: "
-                             "labels say which texts are negatives")
+            raise ValueError(
+                "config.options.label_column: expected no negative_columns and no loss on a teacher's scores beside "
+                "it: "
+                "labels say which texts are negatives")
         if self.loss_name in OF_A_TEACHER and not (self.teacher_columns and self.negative_columns):
-            raise ValueError(f"config.options.loss: {self.loss_name}: expected options.teacher_columns and negative_columns beside it")
+            raise ValueError(
+                f"config.options.loss: {self.loss_name}: expected options.teacher_columns and negative_columns beside "
+                f"it"
+            )
         pair = [self.text_pair_column] if self.train_on != "texts" and self.text_pair_column != self.text_column else []
         columns = [self.text_column, *pair, *self.negative_columns, *self.teacher_columns,
                    *filter(None, (self.label_column, self.score_column))]
         if "" in columns or len(set(columns)) < len(columns):
-            raise ValueError("config.options.text_pair_column, negative_columns, teacher_columns, label_column, score_column: expected "
-                             f"different columns, got {columns}")
+            raise ValueError(
+                "config.options.text_pair_column, negative_columns, teacher_columns, label_column, score_column: "
+                "expected "
+                f"different columns, got {columns}")
 
     @property
     def loss_name(self) -> Loss:
@@ -137,6 +148,7 @@ class Options(SplitOptions, TableOptions):
     @property
     def training_columns(self) -> SearchColumns:
         """The columns of a training file without scores."""
-        return SearchColumns(text=self.text_column, text_pair=self.text_column if self.train_on == "texts" else self.text_pair_column,
+        return SearchColumns(text=self.text_column,
+                             text_pair=self.text_column if self.train_on == "texts" else self.text_pair_column,
                              negatives=self.negative_columns, teacher=self.teacher_columns, label=self.label_column,
                              most_negatives=self.most_negatives)

@@ -14,7 +14,8 @@ from official_bert.text.graph_loading import AnyGraphTokenizer
 
 
 class ServedSparse(ServedModel):
-    """Gives the `top_k` words of a text that weigh most, as ids of the vocabulary, and their weights; fewer are filled up with 0.
+    """Gives the `top_k` words of a text that weigh most, as ids of the vocabulary, and their weights; fewer are filled
+    up with 0.
 
     `prompts` stand in front of the texts of the signatures of their names.
     """
@@ -32,7 +33,8 @@ class ServedSparse(ServedModel):
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `ids` and `weights` [B,K], heaviest first."""
         rows = {name: inputs[name] for name in ID_INPUTS}
-        return self.run(rows, {"ids": tf.TensorSpec([None, self.top_k], tf.int32), "weights": tf.TensorSpec([None, self.top_k])})
+        return self.run(
+            rows, {"ids": tf.TensorSpec([None, self.top_k], tf.int32), "weights": tf.TensorSpec([None, self.top_k])})
 
     def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `ids` and `weights` [G,K]."""

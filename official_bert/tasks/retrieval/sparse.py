@@ -1,6 +1,8 @@
-"""Search by sparse vectors (SPLADE): a text is a weight for each word, few of which are not 0, so that an index of words finds it.
+"""Search by sparse vectors (SPLADE): a text is a weight for each word, few of which are not 0, so that an index of
+words finds it.
 
-The loss of retrieval, on products, and a penalty that keeps weights few: the squared mean weight of each word (FLOPS, Paria et al. 2020).
+The loss of retrieval, on products, and a penalty that keeps weights few: the squared mean weight of each word (FLOPS,
+Paria et al. 2020).
 """
 
 import dataclasses
@@ -40,9 +42,12 @@ class Options(retrieval_options.Options):
         super().__post_init__()
         if self.train_on != "pairs":
             raise ValueError(f"config.options.train_on: sparse vectors are trained on pairs, got {self.train_on}")
-        check_used(self, ["penalty_steps"], "a query_penalty or a passage_penalty above 0", self.query_penalty + self.passage_penalty > 0.0)
-        check_used(self, ["score_column", "matryoshka", "pooling", "include_prompt", "vector_layers", "dimensions", "normalize",
-                          "default_prompt", "texts_at_once", "score_range"], "--task=retrieval", False)
+        check_used(self, ["penalty_steps"], "a query_penalty or a passage_penalty above 0",
+                   self.query_penalty + self.passage_penalty > 0.0)
+        check_used(self, [
+            "score_column", "matryoshka", "pooling", "include_prompt", "vector_layers", "dimensions", "normalize",
+            "default_prompt", "texts_at_once", "score_range"
+        ], "--task=retrieval", False)
 
     @property
     def in_groups(self):
@@ -51,18 +56,22 @@ class Options(retrieval_options.Options):
 
 
 def flops_penalty(weights: tf.Tensor, present: tf.Tensor, group_size: int) -> tf.Tensor:
-    """Sum over groups of rows of (sum over words of the squared mean weight) * the group's rows: weights [B,V], present [B] -> [].
+    """Sum over groups of rows of (sum over words of the squared mean weight) * the group's rows: weights [B,V], present
+    [B] -> [].
 
     The mean is that of a group, which is the same in a global batch and in its parts.
     """
     real = tf.reshape(tf.cast(present, tf.float32), (-1, group_size, 1))
     count = tf.reduce_sum(real, axis=1)                                                    # [B/G,1]
-    means = tf.math.divide_no_nan(tf.reduce_sum(tf.reshape(weights, (-1, group_size, weights.shape[-1])) * real, axis=1), count)
+    means = tf.math.divide_no_nan(
+        tf.reduce_sum(tf.reshape(weights, (-1, group_size, weights.shape[-1])) * real, axis=1), count)
     return tf.reduce_sum(tf.reduce_sum(tf.square(means), axis=-1) * count[:, 0])
 
 
 class RisingPenalty(ExampleSource):
-    """Batches with the share of the penalty at their number, `penalty_share` [B]: from 0 to 1 as the square of the step."""
+    """Batches with the share of the penalty at their number, `penalty_share` [B]: from 0 to 1 as the square of the
+    step.
+    """
 
     steps = 0
 
@@ -80,7 +89,8 @@ class Task(retrieval.Task):
 
     def build_model(self):
         """Builds an encoder with the head for words, whose weights are those of masked LM."""
-        return SparseEncoder.make(self.config.model, {"cuts": not self.config.training.xla}, recompute=self.config.training.recompute)
+        return SparseEncoder.make(self.config.model, {"cuts": not self.config.training.xla},
+                                  recompute=self.config.training.recompute)
 
     def losses(self, outputs, batch):
         """The loss of retrieval on products, and the penalty; none for texts that are only searched."""
@@ -89,7 +99,9 @@ class Task(retrieval.Task):
         options, weights, real = self.options, outputs["weights"], batch["example_weights"]
         total, count = self._loss(weights, batch)
         present = tf.cast(tf.reduce_max(batch["input_mask"], axis=-1) > 0, tf.float32) * real[:, None]     # [B,T]
-        sides = [flops_penalty(weights[:, place], present[:, place], options.group_size) for place in range(weights.shape[1])]
+        sides = [
+            flops_penalty(weights[:, place], present[:, place], options.group_size) for place in range(weights.shape[1])
+        ]
         penalty = options.query_penalty * sides[0] + options.passage_penalty * tf.add_n(sides[1:]) / (len(sides) - 1)
         return {"ranking": (total, count), "flops": (penalty * batch["penalty_share"][0], count)}
 
@@ -123,7 +135,8 @@ class Task(retrieval.Task):
 
     def make_train(self, train, files, model):
         source, notes = super().make_train(train, files, model)
-        rising = RisingPenalty(source.examples, source.batch_size, source.seed, source.shuffle, source.buckets, by_length=source.by_length)
+        rising = RisingPenalty(source.examples, source.batch_size, source.seed, source.shuffle, source.buckets,
+                               by_length=source.by_length)
         rising.steps = self.options.penalty_steps
         return rising, notes
 

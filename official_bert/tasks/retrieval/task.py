@@ -1,7 +1,8 @@
-"""Embeddings for search and similarity: pairs of texts that belong together are near each other (Reimers and Gurevych 2019).
+"""Embeddings for search and similarity: pairs of texts that belong together are near each other (Reimers and Gurevych
+2019).
 
-Files are tables with a column for each text: a question and its answer, a sentence and its paraphrase. With a column of scores, both texts
-are compared as in STS.
+Files are tables with a column for each text: a question and its answer, a sentence and its paraphrase. With a column of
+scores, both texts are compared as in STS.
 """
 
 import dataclasses
@@ -51,7 +52,9 @@ class Task(RankingTask):
         """The loss of `options`, summed over the sizes of Matryoshka vectors; none for texts that are only searched."""
         if not {"scores", "teacher", "text_numbers"} & set(batch):
             return {}
-        fractions = [self._loss(shortened(outputs["embedding"], size), batch) for size in self.options.matryoshka or (None,)]
+        fractions = [
+            self._loss(shortened(outputs["embedding"], size), batch) for size in self.options.matryoshka or (None,)
+        ]
         return {"loss": (tf.add_n([total for total, _ in fractions]), fractions[0][1])}
 
     def _loss(self, vectors: tf.Tensor, batch) -> ranking_losses.Fraction:
@@ -60,7 +63,8 @@ class Task(RankingTask):
         cosines = tf.einsum("btd,bd->bt", vectors[:, 1:], vectors[:, 0])                   # [B,T-1]
         if "scores" in batch:
             if options.loss_name == "cosent":
-                return ranking_losses.cosent(cosines[:, 0], batch["scores"], weights, options.group_size, options.temperature)
+                return ranking_losses.cosent(cosines[:, 0], batch["scores"], weights, options.group_size,
+                                             options.temperature)
             return losses.squared_error(cosines[:, 0], batch["scores"], weights)
         present = tf.reduce_max(batch["input_mask"][:, 1:], axis=-1) > 0
         if "teacher" in batch:
@@ -68,8 +72,8 @@ class Task(RankingTask):
             return function(cosines / options.temperature, batch["teacher"], present, weights)
         if options.loss_name == "triplet":
             return ranking_losses.triplet(cosines, present, weights, options.margin)
-        return ranking_losses.contrastive(vectors, batch["text_numbers"], weights, options.group_size, options.temperature,
-                                          both_directions=options.loss_name == "contrastive_both")
+        return ranking_losses.contrastive(vectors, batch["text_numbers"], weights, options.group_size,
+                                          options.temperature, both_directions=options.loss_name == "contrastive_both")
 
     @property
     def counter_names(self):
@@ -84,8 +88,9 @@ class Task(RankingTask):
         """The share of rows whose own second text is the nearest of the group."""
         if not self._has_groups or "text_numbers" not in batch:
             return {}
-        logits_and_labels = ranking_losses.group_logits(outputs["embedding"], batch["text_numbers"], batch["example_weights"],
-                                            self.options.group_size, self.options.temperature)
+        logits_and_labels = ranking_losses.group_logits(outputs["embedding"], batch["text_numbers"],
+                                                        batch["example_weights"], self.options.group_size,
+                                                        self.options.temperature)
         return {"accuracy": losses.accuracy(*logits_and_labels, batch["example_weights"])}
 
     def predictions(self, outputs, batch):
@@ -100,7 +105,9 @@ class Task(RankingTask):
             target = {"scores": tf.TensorSpec((batch_size,), tf.float32)}
         elif options.teacher_columns:
             target = {"teacher": tf.TensorSpec((batch_size, texts - 1), tf.float32)}
-        prompts = {} if self.options.include_prompt else {PROMPT_TOKENS: tf.TensorSpec((batch_size, texts, 1), tf.int32)}
+        prompts = {} if self.options.include_prompt else {
+            PROMPT_TOKENS: tf.TensorSpec((batch_size, texts, 1), tf.int32)
+        }
         return self._row_spec(batch_size, texts) | target | prompts
 
     def best_metric(self):
@@ -116,12 +123,16 @@ class Task(RankingTask):
         return self.options.train_on != "texts"
 
     def check_files(self, train_path, eval_path, steps):
-        """Also refuses a column of scores if those to evaluate on have none: their correlation chooses the best checkpoint."""
+        """Also refuses a column of scores if those to evaluate on have none: their correlation chooses the best
+        checkpoint.
+        """
         super().check_files(train_path, eval_path, steps)
         if steps.evaluate and self.options.score_column and self.best_metric() == "spearman" and (
                 is_collection(eval_path or train_path) or (self.options.label_column and not eval_path)):
-            raise ValueError(f"config.options.score_column: expected a table with scores to evaluate on, got {eval_path or train_path}, "
-                             "in which texts are searched")
+            raise ValueError(
+                f"config.options.score_column: expected a table with scores to evaluate on, got "
+                f"{eval_path or train_path}, "
+                "in which texts are searched")
 
     def read_file(self, path, use):
         """Reads rows to train on, pairs or a collection to search, or pairs to compare."""
@@ -138,13 +149,15 @@ class Task(RankingTask):
         options = self.options
         if is_collection(path) and (options.train_on == "scores" or options.negative_columns or options.teacher_columns
                                     or options.label_column):
-            raise ValueError(f"{path}: a collection (BEIR) has pairs and the passages judged irrelevant: expected no score_column, "
-                             "negative_columns, teacher_columns or label_column in config.options to train on it")
+            raise ValueError(
+                f"{path}: a collection (BEIR) has pairs and the passages judged irrelevant: expected no score_column, "
+                "negative_columns, teacher_columns or label_column in config.options to train on it")
         if options.train_on == "scores":
             return self._read_scored(path)
         rows = self.read_with_negatives(path)
         if options.loss_name in ("triplet", *OF_A_TEACHER):
-            require_negatives(rows, path, f"a negative, which options.loss: {options.loss_name} compares with the positive")
+            require_negatives(rows, path,
+                              f"a negative, which options.loss: {options.loss_name} compares with the positive")
         return rows
 
     def _read_scored(self, path: Source) -> LabelledTexts:
@@ -154,7 +167,8 @@ class Task(RankingTask):
         table = options.read_table(path, [*texts, options.score_column])
         table = labelled_texts.without_empty(table, texts, options.empty_text, logging.warning)
         first, second = (labelled_texts.texts(table, name) for name in texts)
-        return LabelledTexts(str(path), first, second, labelled_texts.scores(table, options.score_column, *options.score_range))
+        return LabelledTexts(str(path), first, second,
+                             labelled_texts.scores(table, options.score_column, *options.score_range))
 
     def answers_of(self, held_out, path):
         return held_out.pairs() if isinstance(held_out, Collection) else held_out
@@ -163,7 +177,8 @@ class Task(RankingTask):
         """Divides pairs such that pairs with a text in common stay together; tenths of the scores are the strata."""
         both = number_texts(list(zip(train.text, train.text_pair)))
         ones = np.ones(len(both), np.int8)
-        common = connected_components(coo_array((ones, (both[:, 0], both[:, 1])), shape=(both.max() + 1,) * 2), directed=False)[1]
+        common = connected_components(coo_array((ones, (both[:, 0], both[:, 1])), shape=(both.max() + 1,) * 2),
+                                      directed=False)[1]
         strata = splits.bins(train.targets) if self.options.train_on == "scores" else [0] * len(both)
         return splits.divide(self.options, common[both[:, 0]].tolist(), strata, hold_out, train.path)
 
@@ -175,7 +190,8 @@ class Task(RankingTask):
         return dataclasses.replace(train.rows(numbers), targets=None, choices=None)
 
     def check(self, steps):
-        """Also refuses batches whose part for a replica, or a micro-batch of it, would cut a group, and one column for both texts.
+        """Also refuses batches whose part for a replica, or a micro-batch of it, would cut a group, and one column for
+        both texts.
 
         Raw texts have vectors by themselves, those of the second column too.
         """
@@ -186,14 +202,20 @@ class Task(RankingTask):
         model = self.config.model
         width = vector_width(model.hidden_size, options.pooling, options.vector_layers)
         if options.dimensions > width:
-            raise ValueError(f"config.options.dimensions: expected at most the {width} numbers of a vector, got {options.dimensions}")
+            raise ValueError(
+                f"config.options.dimensions: expected at most the {width} numbers of a vector, got {options.dimensions}"
+            )
         width = options.dimensions or width
         if options.matryoshka and max(options.matryoshka) > width:
             named = "model.hidden_size" if width == model.hidden_size else "the numbers of a vector"
-            raise ValueError(f"config.options.matryoshka: expected at most {named} = {width}, got {max(options.matryoshka)}")
-        if options.train_on == "texts" and steps.train and not (model.hidden_dropout_prob or model.attention_probs_dropout_prob):
-            raise ValueError("config.options.train_on: texts: expected dropout in the model (model.hidden_dropout_prob), which makes two "
-                             "vectors of one text differ, got none")
+            raise ValueError(
+                f"config.options.matryoshka: expected at most {named} = {width}, got {max(options.matryoshka)}")
+        if options.train_on == "texts" and steps.train and not (model.hidden_dropout_prob
+                                                                or model.attention_probs_dropout_prob):
+            raise ValueError(
+                "config.options.train_on: texts: expected dropout in the model (model.hidden_dropout_prob), which "
+                "makes two "
+                "vectors of one text differ, got none")
         if steps.train and options.in_groups:
             self._check_groups("batch_size", settings.accumulation_steps)
 
@@ -201,8 +223,10 @@ class Task(RankingTask):
         """Raises ValueError for a batch whose part for a micro-batch of a replica would cut a group."""
         batch, size = getattr(self.config.training, key), self.options.group_size
         if (rows := check_batch(key, batch, tf.distribute.get_strategy(), micro_batches)) % size:
-            raise ValueError(f"config.training.{key}: expected whole groups of options.group_size = {size} rows in each micro-batch of "
-                             f"each replica, got {rows} rows there ({batch} in the batch)")
+            raise ValueError(
+                f"config.training.{key}: expected whole groups of options.group_size = {size} rows in each "
+                f"micro-batch of "
+                f"each replica, got {rows} rows there ({batch} in the batch)")
 
     def make_train(self, train, files, model):
         rows = _rows(train)
@@ -231,20 +255,24 @@ class Task(RankingTask):
         queries, passages = ([prompt + text for text in texts] for prompt, texts in (
             (self.options.query_prompt, collection.queries), (self.options.passage_prompt, collection.passages)))
         prompts = np.repeat(self._prompt_tokens, (len(queries), len(passages)))[:, None]
-        return HeldOutCollection(collection, self._source_of([(text,) for text in (*queries, *passages)], {}, files, prompts=prompts))
+        return HeldOutCollection(
+            collection, self._source_of([(text,) for text in (*queries, *passages)], {}, files, prompts=prompts))
 
     @property
     def _prompt_tokens(self) -> tuple[int, int]:
         """How many tokens the prompts of a query and of a passage have, [CLS] included; 0 without a prompt."""
-        query, passage = (TextFeatures(make_features([prompt], None, self.tokenizer, self.options.max_seq_length))[0]["input_ids"]
+        query, passage = (TextFeatures(make_features([prompt], None, self.tokenizer,
+                                                     self.options.max_seq_length))[0]["input_ids"]
                           for prompt in (self.options.query_prompt, self.options.passage_prompt))
-        return (len(query) - 1 if self.options.query_prompt else 0), (len(passage) - 1 if self.options.passage_prompt else 0)
+        return (len(query) - 1 if self.options.query_prompt else 0), (len(passage)
+                                                                      - 1 if self.options.passage_prompt else 0)
 
     def _make_source(self, rows: Sequence[Sequence[str]], extra: dict[str, np.ndarray], files: DataFiles,
                      training: bool = False) -> ExampleSource:
         """Makes batches of rows of texts, the first of which are queries."""
         query, passage = self.options.query_prompt, self.options.passage_prompt
-        with_prompts = [(query + first, *(passage + text for text in others)) for first, *others in rows] if query or passage else rows
+        with_prompts = [(query + first, *(passage + text for text in others))
+                        for first, *others in rows] if query or passage else rows
         query_tokens, passage_tokens = self._prompt_tokens
         prompts = np.full((len(rows), max(map(len, rows))), passage_tokens, np.int32)
         prompts[:, 0] = query_tokens
@@ -253,13 +281,16 @@ class Task(RankingTask):
     def _source_of(self, rows: Sequence[Sequence[str]], extra: dict[str, np.ndarray], files: DataFiles,
                    training: bool = False, prompts: np.ndarray | None = None) -> ExampleSource:
         """`prompts` [N,T] are the numbers of tokens of prompts."""
-        arrays = make_features([text for row in rows for text in row], None, self.tokenizer, self.options.max_seq_length, files.cache_dir)
+        arrays = make_features([text for row in rows for text in row], None, self.tokenizer,
+                               self.options.max_seq_length, files.cache_dir)
         if prompts is not None and not self.options.include_prompt:
             extra = extra | {PROMPT_TOKENS: prompts[..., None]}
         return self.make_batches(ChoiceFeatures(TextFeatures(arrays), [len(row) for row in rows], extra), training)
 
     def _cosines(self, scores: np.ndarray) -> np.ndarray:
-        """Scales scores to 0 to 1, float32 [N]; without `score_range`, which only their correlation can do, by those that are there."""
+        """Scales scores to 0 to 1, float32 [N]; without `score_range`, which only their correlation can do, by those
+        that are there.
+        """
         low, high = self.options.score_range or (scores.min(), scores.max())
         return (scores - np.float32(low)) / np.float32(high - low or 1.0)
 
@@ -275,4 +306,5 @@ def shortened(vectors: tf.Tensor, size: int | None) -> tf.Tensor:
 def _rows(data: LabelledTexts) -> list[tuple[str, ...]]:
     """The texts of each row: anchor, positive, negatives."""
     assert data.text_pair is not None
-    return [(first, second, *negatives) for first, second, negatives in zip(data.text, data.text_pair, data.choices or [()] * len(data))]
+    return [(first, second, *negatives)
+            for first, second, negatives in zip(data.text, data.text_pair, data.choices or [()] * len(data))]

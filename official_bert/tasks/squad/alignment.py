@@ -1,4 +1,5 @@
-"""From answers in characters to pieces of the passage: the labels of training (2018 `_improve_answer_span`, or exact)."""
+"""From answers in characters to pieces of the passage: the labels of training (2018 `_improve_answer_span`, or exact).
+"""
 
 import dataclasses
 
@@ -20,7 +21,9 @@ class Pieces:
     ends: np.ndarray  # int32 [pieces]
 
     def covering(self, start: int, end: int) -> tuple[int, int]:
-        """Returns the first and last piece of the shortest run that covers `context[start:end]`; first > last: it has no piece."""
+        """Returns the first and last piece of the shortest run that covers `context[start:end]`; first > last: it has
+        no piece.
+        """
         covered = np.flatnonzero((self.ends > start) & (self.starts < end))
         return (int(covered[0]), int(covered[-1])) if len(covered) else (0, -1)
 
@@ -65,12 +68,13 @@ class LabelCounts:
             return ""
         hint = "; options.answer_alignment=characters labels the answer's own characters"
         remedy = "" if exact or not self.widened + self.moved else hint
-        return f"labels of {self.answers} answers: {'; '.join(f'{count} {text}' for count, text in counts if count)}{remedy}"
+        return (f"labels of {self.answers} answers: "
+                f"{'; '.join(f'{count} {text}' for count, text in counts if count)}{remedy}")
 
 
 def answer_label(pieces: Pieces, example: SquadExample, tokenizer: Tokenizer, alignment: Alignment) -> Label:
-    """Returns the pieces that a question's answer trains: those that cover its characters, or with 2018's alignment those of
-    `answer_pieces`.
+    """Returns the pieces that a question's answer trains: those that cover its characters, or with 2018's alignment
+    those of `answer_pieces`.
     """
     stated = pieces.covering(example.answer_start, example.answer_end)
     in_2018 = answer_pieces(pieces, example, tokenizer) if example.start_word >= 0 else (0, -1)
@@ -83,8 +87,9 @@ def answer_label(pieces: Pieces, example: SquadExample, tokenizer: Tokenizer, al
 
 
 def answer_pieces(pieces: Pieces, example: SquadExample, tokenizer: Tokenizer) -> tuple[int, int]:
-    """Returns the first and last piece of an answer: of the first span within its words that reads as the answer itself, or
-    of its whole words (2018 `_improve_answer_span`). 1895 can be cut out of "(1895-1943)", but Japan not out of "Japanese".
+    """Returns the first and last piece of an answer: of the first span within its words that reads as the answer
+    itself, or of its whole words (2018 `_improve_answer_span`). 1895 can be cut out of "(1895-1943)", but Japan not out
+    of "Japanese".
     """
     first, last = int(pieces.first[example.start_word]), int(pieces.first[example.end_word + 1]) - 1
     # Tokens hold no spaces, so equal text between spaces is equal tokens; searching text takes linear time.

@@ -1,4 +1,5 @@
-"""Decodes logits to answers: best spans, their text in the passage, null odds and no answer (2018 `write_predictions`)."""
+"""Decodes logits to answers: best spans, their text in the passage, null odds and no answer (2018 `write_predictions`).
+"""
 
 import dataclasses
 import math
@@ -96,13 +97,19 @@ def spans_of(feature: SquadFeature, number: int, logits: Logits, rules: Decoding
     starts, ends = (part[(part >= first) & (part < behind)] for part in (starts, ends))
     starts = starts[feature.max_context[starts - first]] if len(starts) else starts
     lengths = ends[None, :] - starts[:, None] + 1
-    return [Span(number, int(starts[row]), int(ends[column]), float(logits.start[starts[row]]), float(logits.end[ends[column]]))
-            for row, column in zip(*np.nonzero((lengths >= 1) & (lengths <= rules.max_answer_length)))]
+    return [
+        Span(number, int(starts[row]), int(ends[column]), float(logits.start[starts[row]]),
+             float(logits.end[ends[column]]))
+        for row, column in zip(*np.nonzero((lengths >= 1) & (lengths <= rules.max_answer_length)))
+    ]
 
 
 def best_spans(features: Sequence[SquadFeature], logits: Sequence[Logits], rules: DecodingRules) -> list[Span]:
     """Returns the possible spans of an example's features, best first; with version 2, the null span is one of them."""
-    spans = [span for number, (feature, part) in enumerate(zip(features, logits)) for span in spans_of(feature, number, part, rules)]
+    spans = [
+        span for number, (feature, part) in enumerate(zip(features, logits))
+        for span in spans_of(feature, number, part, rules)
+    ]
     if rules.version_2_with_negative:
         spans.append(null_span(logits))
     return sorted(spans, key=lambda span: -span.score)
@@ -134,7 +141,8 @@ def decode(example: SquadExample, features: Sequence[SquadFeature], logits: Sequ
     entries = [(text, span.start_logit, span.end_logit) for text, span in span_of.items()] or [
         (NOTHING if rules.answer_alignment == 2018 else "", 0.0, 0.0)]
     probabilities = softmax([start + end for _, start, end in entries])
-    nbest = tuple(Answer(text, probability, start, end) for (text, start, end), probability in zip(entries, probabilities))
+    nbest = tuple(
+        Answer(text, probability, start, end) for (text, start, end), probability in zip(entries, probabilities))
     if not rules.version_2_with_negative:
         return Decoded(nbest[0].text, nbest, 0.0, nbest[0].text)
     best = next((answer for answer in nbest if answer.text), None)
@@ -168,14 +176,15 @@ def span_text(example: SquadExample, feature: SquadFeature, span: Span, do_lower
 def align(predicted: str, original: str, do_lower_case: bool = True) -> str:
     """Returns the part of `original` whose normalised tokens are `predicted` (2018 `get_final_text`).
 
-    Compares both without spaces. Returns all of `original` if `predicted` is not found, or if normalising changed lengths
-    (by stripping accents).
+    Compares both without spaces. Returns all of `original` if `predicted` is not found, or if normalising changed
+    lengths (by stripping accents).
     """
     normalised = " ".join(BasicTokenizer(do_lower_case).tokenize(original))
     start = normalised.find(predicted)
     if start < 0:
         return original
-    kept_normalised, kept_original = ([index for index, char in enumerate(text) if char != " "] for text in (normalised, original))
+    kept_normalised, kept_original = ([index for index, char in enumerate(text) if char != " "]
+                                      for text in (normalised, original))
     if len(kept_normalised) != len(kept_original):
         return original
     place = {index: order for order, index in enumerate(kept_normalised)}

@@ -1,4 +1,6 @@
-"""Rows for the span predictor: `[CLS] question [SEP] window of the passage [SEP]` (2018 `convert_examples_to_features`)."""
+"""Rows for the span predictor: `[CLS] question [SEP] window of the passage [SEP]` (2018
+`convert_examples_to_features`).
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -70,13 +72,14 @@ class FeatureMaker:
     Raises ValueError if a question of the greatest length leaves no room for its passage.
     """
 
-    def __init__(self, tokenizer: Tokenizer, max_seq_length: int = 384, doc_stride: int = 128, max_query_length: int = 64,
-                 answer_alignment: Alignment = 2018):
+    def __init__(self, tokenizer: Tokenizer, max_seq_length: int = 384, doc_stride: int = 128,
+                 max_query_length: int = 64, answer_alignment: Alignment = 2018):
         if max_query_length < 1 or doc_stride < 1:
             raise ValueError(f"max_query_length, doc_stride: expected at least 1, got {max_query_length}, {doc_stride}")
         if max_seq_length <= (least := max_query_length + tokenizer.template.extra(True)):
-            raise ValueError(f"max_seq_length: expected more than max_query_length + {least - max_query_length} = {least}, "
-                             f"got {max_seq_length}")
+            raise ValueError(
+                f"max_seq_length: expected more than max_query_length + {least - max_query_length} = {least}, "
+                f"got {max_seq_length}")
         if tokenizer.kind != "wordpiece" and answer_alignment != "characters":
             raise ValueError(f"options.answer_alignment: expected characters for the tokenizer {tokenizer.vocab_file}, "
                              f"got {answer_alignment}, which is for WordPieces")
@@ -93,7 +96,9 @@ class FeatureMaker:
 
         A passage without words has one empty window.
         """
-        return [feature for index, example in enumerate(examples) for feature in self._of_example(index, example, training)]
+        return [
+            feature for index, example in enumerate(examples) for feature in self._of_example(index, example, training)
+        ]
 
     def pieces(self, passage: Passage) -> Pieces:
         """Splits a passage into WordPieces; keeps the last one, because questions about a passage follow each other."""
@@ -114,18 +119,22 @@ class FeatureMaker:
         counts = np.array([len(word) for word in of_words], np.int32)
         owners = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         begins = np.array(passage.word_starts, np.int32)[owners]
-        starts, ends = (np.array([piece[side] for word in of_words for piece in word], np.int32) + begins for side in (1, 2))
+        starts, ends = (np.array([piece[side] for word in of_words for piece in word], np.int32) + begins
+                        for side in (1, 2))
         return Pieces(tokens, np.array(self.tokenizer.convert_tokens_to_ids(tokens), np.int32), owners,
                       np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), starts, ends)
 
     def _split_whole(self, passage: Passage) -> Pieces:
-        """Splits a passage by a tokenizer to which spaces matter; a piece of a space alone belongs to the word behind it."""
+        """Splits a passage by a tokenizer to which spaces matter; a piece of a space alone belongs to the word behind
+        it.
+        """
         spans = self.tokenizer.tokenize_with_offsets(passage.context)
         starts, ends = (np.array([span[side] for span in spans], np.int32) for side in (1, 2))
         owners = np.maximum(np.searchsorted(passage.word_starts, starts, side="right") - 1, 0).astype(np.int32)
         tokens = tuple(token for token, _, _ in spans)
         first = np.searchsorted(owners, np.arange(len(passage.words) + 1)).astype(np.int32)
-        return Pieces(tokens, np.array(self.tokenizer.convert_tokens_to_ids(tokens), np.int32), owners, first, starts, ends)
+        return Pieces(tokens, np.array(self.tokenizer.convert_tokens_to_ids(tokens), np.int32), owners, first, starts,
+                      ends)
 
     def _of_example(self, index: int, example: SquadExample, training: bool) -> list[SquadFeature]:
         pieces, question = self.pieces(example.passage), self.tokenizer.tokenize(example.question)
@@ -138,7 +147,9 @@ class FeatureMaker:
 
     def windows(self, index: int, question: list[str], pieces: Pieces, answer: tuple[int, int] = (0, -1),
                 training: bool = False) -> list[SquadFeature]:
-        """Makes the features of question `index`, a list of tokens, with every window of a passage; `answer` counts pieces."""
+        """Makes the features of question `index`, a list of tokens, with every window of a passage; `answer` counts
+        pieces.
+        """
         self.cut_questions += len(question) > self.max_query_length
         question = question[:self.max_query_length]
         question_ids = self.tokenizer.convert_tokens_to_ids(question)

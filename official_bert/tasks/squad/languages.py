@@ -45,8 +45,8 @@ class Scores:
 
 
 def language_of(path: str) -> str:
-    """Returns the language in a file's name: that of its contexts in `test-context-ar-question-de.json`, else the last code of MLQA or
-    XQuAD (`zh` of `xquad.zh-CN.json`), else the last code of two letters.
+    """Returns the language in a file's name: that of its contexts in `test-context-ar-question-de.json`, else the last
+    code of MLQA or XQuAD (`zh` of `xquad.zh-CN.json`), else the last code of two letters.
 
     Raises ValueError if the name has none.
     """
@@ -60,7 +60,9 @@ def language_of(path: str) -> str:
 
 
 def check(paths: Sequence[str], version_2: bool) -> None:
-    """Raises ValueError for a file that cannot be read, without gold answers, without a language in its name; for equal names."""
+    """Raises ValueError for a file that cannot be read, without gold answers, without a language in its name; for equal
+    names.
+    """
     names = [predictions_file(path) for path in paths]
     if len(set(names)) < len(names):
         raise ValueError(f"--eval_files: expected files of different names, got {', '.join(paths)}")
@@ -78,14 +80,16 @@ def predictions_file(path: str) -> str:
     return f"predictions_{os.path.basename(path).partition('.json')[0]}.json"
 
 
-def evaluate(task: Task, model: keras.Model, paths: Sequence[str], output_dir: str, warn: Callable[[str], None]) -> list[Scores]:
+def evaluate(task: Task, model: keras.Model, paths: Sequence[str], output_dir: str,
+             warn: Callable[[str], None]) -> list[Scores]:
     """Answers and measures the questions of each file; writes the answers to `predictions_FILE.json`.
 
     Warns of text that is lost, and of a language that MLQA's script does not know.
     """
     scores = []
     for path in paths:
-        questions = task.resolve(DataFiles(predict_file=path), Steps(train=False, evaluate=False, predict=True), model).tests
+        questions = task.resolve(DataFiles(predict_file=path), Steps(train=False, evaluate=False, predict=True),
+                                 model).tests
         assert isinstance(questions, Questions)
         for line in losses(questions):
             warn(f"{path}: {line}")
@@ -104,13 +108,17 @@ def evaluate(task: Task, model: keras.Model, paths: Sequence[str], output_dir: s
 
 
 def losses(questions: Questions) -> list[str]:
-    """Returns a line for each way in which a vocabulary loses much of a file's text: characters deleted, words unknown."""
+    """Returns a line for each way in which a vocabulary loses much of a file's text: characters deleted, words unknown.
+    """
     lines, tokenizer = [], questions.task.tokenizer
     contexts = {example.passage.context for example in questions.file.examples}
     characters = unicodedata.normalize("NFD", "".join(contexts))
     deleted = sum(unicodedata.category(char) == "Mn" for char in characters) / max(1, len(characters))
     if tokenizer.do_lower_case and deleted > MOST_DELETED:
-        lines.append(f"lower-casing deletes {deleted:.1%} of its characters (accents, vowel signs); a cased vocabulary keeps them")
+        lines.append(
+            f"lower-casing deletes {deleted:.1%} of its characters (accents, vowel signs); a cased vocabulary keeps "
+            f"them"
+        )
     ids = np.concatenate([feature.pieces.ids for feature in questions.features if feature.window_index == 0])
     unknown = float(np.mean(ids == tokenizer.special_id("[UNK]")))
     if unknown > MOST_UNKNOWN:
@@ -125,7 +133,10 @@ def table(rows: Sequence[Scores]) -> str:
     """
     lines = [f"| language | file | questions | {' | '.join(HEADINGS)} |", "|---" * (3 + len(HEADINGS)) + "|"]
     lines += [f"| {row.language} | {row.file} | {row.questions} | {_shown(row.cells)} |" for row in rows]
-    lines.append(f"| mean | | {sum(row.questions for row in rows)} | {' | '.join(map(_mean, zip(*(row.cells for row in rows))))} |")
+    lines.append(
+        f"| mean | | {sum(row.questions for row in rows)} | "
+        f"{' | '.join(map(_mean, zip(*(row.cells for row in rows))))} |"
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -137,12 +148,16 @@ def _mean(values: Sequence[float | None]) -> str:
     numbers = [value for value in values if value is not None]
     if not numbers:
         return "-"
-    return shown("f1", statistics.mean(numbers)) + (f" ({len(numbers)} of {len(values)} files)" if len(numbers) < len(values) else "")
+    return shown("f1", statistics.mean(numbers)) + (f" ({len(numbers)} of {len(values)} files)"
+                                                    if len(numbers) < len(values) else "")
 
 
 def write(rows: Sequence[Scores], output_dir: str) -> list[str]:
     """Writes `languages.json` and `languages.md`; returns their paths."""
-    texts = {"languages.json": json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "languages.md": table(rows)}
+    texts = {
+        "languages.json": json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n",
+        "languages.md": table(rows)
+    }
     for name, text in texts.items():
         with written_whole(os.path.join(output_dir, name)) as file:
             file.write(text)

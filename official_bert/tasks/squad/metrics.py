@@ -1,4 +1,6 @@
-"""Exact match and F1 of SQuAD 1.1 and 2.0, as the official scripts of each version count them, and the threshold for no answer."""
+"""Exact match and F1 of SQuAD 1.1 and 2.0, as the official scripts of each version count them, and the threshold for no
+answer.
+"""
 
 import collections
 import re
@@ -13,11 +15,12 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def squad_metrics(articles: Sequence[Mapping], decoded: Mapping[str, Decoded], version_2: bool) -> dict[str, float]:
-    """Returns `exact_match` and `f1`, from 0 to 1, as the official script of the version counts them (it prints percent).
+    """Returns `exact_match` and `f1`, from 0 to 1, as the official script of the version counts them (it prints
+    percent).
 
-    With version 2 also both over the questions with and without an answer (`has_answer_f1`, `no_answer_f1` ...), and the best
-    values that another threshold gives, with that threshold: `best_exact_match`, `best_exact_match_threshold`, `best_f1`,
-    `best_f1_threshold`.
+    With version 2 also both over the questions with and without an answer (`has_answer_f1`, `no_answer_f1` ...), and
+    the best values that another threshold gives, with that threshold: `best_exact_match`, `best_exact_match_threshold`,
+    `best_f1`, `best_f1_threshold`.
 
     Raises ValueError as `check_answers` does.
     """
@@ -97,24 +100,29 @@ def _answerable(articles: Sequence[Mapping]) -> dict[str, bool]:
 
 
 def check_answers(articles: Sequence[Mapping], version_2: bool, where: str = "articles") -> None:
-    """Raises ValueError for a question without gold answers; in version 2 they may be [], or missing if it `is_impossible`."""
+    """Raises ValueError for a question without gold answers; in version 2 they may be [], or missing if it
+    `is_impossible`.
+    """
     for row in questions_of(articles):
         if not (row.get("answers") or (version_2 and ("answers" in row or row.get("is_impossible")))):
             hint = ("a question that has none says so: is_impossible: true" if version_2 else
                     "a file with questions that have none is read with version_2_with_negative")
-            raise ValueError(f"{where}: question {row['id']!r}: expected gold answers to evaluate against, got none; {hint}")
+            raise ValueError(
+                f"{where}: question {row['id']!r}: expected gold answers to evaluate against, got none; {hint}")
 
 
 def has_gold_answers(articles: Sequence[Mapping], version_2: bool) -> bool:
-    """Whether the file has gold answers to evaluate against; a test set may have none, and empty ones are answers in version 2 only."""
+    """Whether the file has gold answers to evaluate against; a test set may have none, and empty ones are answers in
+    version 2 only.
+    """
     return any("answers" in row if version_2 else row.get("answers") for row in questions_of(articles))
 
 
 def best_thresholds(articles: Sequence[Mapping], decoded: Mapping[str, Decoded]) -> dict[str, tuple[float, float]]:
     """Returns `exact_match` and `f1` as (best, threshold that gives it).
 
-    The official script's search, but over each question's best real answer, so that the threshold with which the answers
-    were decoded plays no part.
+    The official script's search, but over each question's best real answer, so that the threshold with which the
+    answers were decoded plays no part.
     """
     texts = {key: value.best_text for key, value in decoded.items()}
     exact, f1 = question_scores(articles, texts, version_2=True)
@@ -123,11 +131,12 @@ def best_thresholds(articles: Sequence[Mapping], decoded: Mapping[str, Decoded])
     return {"exact_match": best_threshold(exact, odds, answerable), "f1": best_threshold(f1, odds, answerable)}
 
 
-def best_threshold(scores: Mapping[str, float], odds: Mapping[str, float], answerable: Mapping[str, bool]) -> tuple[float, float]:
+def best_threshold(scores: Mapping[str, float], odds: Mapping[str, float],
+                   answerable: Mapping[str, bool]) -> tuple[float, float]:
     """Returns (best mean score, the largest of the best thresholds); an answer is given if odds <= threshold.
 
-    `scores` are what each question's real answer earns; no answer earns 1 if the question has none, else 0. A threshold is
-    always a number: if it is best never to answer, it lies below all odds.
+    `scores` are what each question's real answer earns; no answer earns 1 if the question has none, else 0. A threshold
+    is always a number: if it is best never to answer, it lies below all odds.
     """
     order = sorted(scores, key=lambda key: odds[key])
     total = float(sum(not answerable[key] for key in order))

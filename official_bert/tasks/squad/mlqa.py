@@ -1,4 +1,5 @@
-"""Exact match and F1 by the rules of MLQA's script (Lewis et al. 2020), which knows the words and articles of seven languages.
+"""Exact match and F1 by the rules of MLQA's script (Lewis et al. 2020), which knows the words and articles of seven
+languages.
 
 Punctuation is Unicode's, not only ASCII's; articles are the language's; in Chinese each ideograph is a word.
 """
@@ -29,7 +30,8 @@ def punctuation() -> dict[int, None]:
 
 
 def normalize(text: str, language: str) -> str:
-    """Returns `text` in lower case, without punctuation and the language's articles, its words between single spaces."""
+    """Returns `text` in lower case, without punctuation and the language's articles, its words between single spaces.
+    """
     text = text.lower().translate(punctuation())
     if pattern := ARTICLES[language]:
         text = re.sub(pattern, " ", text)
@@ -39,7 +41,8 @@ def normalize(text: str, language: str) -> str:
 
 
 def mlqa_metrics(articles: Sequence[Mapping], predictions: Mapping[str, str], language: str) -> dict[str, float]:
-    """Returns `exact_match` and `f1`, from 0 to 1, of answers in a language; {} if it is none of MLQA's, or a question has no answer.
+    """Returns `exact_match` and `f1`, from 0 to 1, of answers in a language; {} if it is none of MLQA's, or a question
+    has no answer.
 
     Every question counts, even without a prediction; the best of several gold answers counts.
     """

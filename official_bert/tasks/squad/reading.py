@@ -11,7 +11,8 @@ import numpy as np
 from official_bert.data.tables import Rows, Source, place, rows_of
 
 SeveralAnswers = Literal["refuse", "first", "all"]
-Alignment = Literal["characters", 2018]  # of answers and pieces: exact, or that of 2018, which sees words between spaces
+# of answers and pieces: exact, or that of 2018, which sees words between spaces
+Alignment = Literal["characters", 2018]
 WORD = re.compile("[^ \t\r\n\u202f]+")  # what stands between spaces, as in 2018
 
 
@@ -26,7 +27,8 @@ class Passage:
 
 @dataclasses.dataclass(frozen=True)
 class SquadExample:
-    """A question about a passage; for training, with the answer's first and last word (-1: none), and its characters."""
+    """A question about a passage; for training, with the answer's first and last word (-1: none), and its characters.
+    """
 
     qas_id: str
     question: str
@@ -57,7 +59,9 @@ class SquadFile:
                                    examples=tuple(example for example in self.examples if example.qas_id in ids))
 
     def rows_to_evaluate(self, keep: np.ndarray) -> "SquadFile":
-        """Returns some of the questions, by their numbers, as a file to evaluate on has them: the articles alone hold the answers."""
+        """Returns some of the questions, by their numbers, as a file to evaluate on has them: the articles alone hold
+        the answers.
+        """
         articles = only(self.articles, self._ids(keep))
         return dataclasses.replace(self, articles=articles, examples=tuple(
             SquadExample(row["id"], row["question"], passage) for _, passage, row in _questions(self.source, articles)))
@@ -69,7 +73,8 @@ class SquadFile:
     def described(self) -> str:
         """A line about the rows to train on."""
         without = sum(example.is_impossible for example in self.examples)
-        return f"training rows: {len(self.examples)}, questions with an answer {len(self.examples) - without}, without {without}"
+        return (f"training rows: {len(self.examples)}, questions with an answer {len(self.examples) - without}, "
+                f"without {without}")
 
     def warning(self) -> str:
         """One line about skipped examples, with the first three; "" if there are none."""
@@ -77,7 +82,8 @@ class SquadFile:
             return ""
         account = f"{self.skipped} questions skipped, whose answer is not in the context: "
         if self.skipped != len(self.unfound):  # of several answers
-            account = f"{len(self.unfound)} answers skipped, which are not in the context, and with them {self.skipped} questions: "
+            account = (f"{len(self.unfound)} answers skipped, which are not in the context, and with them "
+                       f"{self.skipped} questions: ")
         return f"{self.source}: {account}" + "; ".join(self.unfound[:3]) + ("; ..." if len(self.unfound) > 3 else "")
 
 
@@ -89,18 +95,21 @@ def split_words(context: str) -> Passage:
 
 def read_squad(path: Source, training: bool = False, version_2: bool = False, several: SeveralAnswers = "refuse",
                alignment: Alignment = 2018, encoding: str = "") -> SquadFile:
-    """Reads the examples of a file in SQuAD's JSON, in UTF-8 unless `encoding` says otherwise, or of rows of a question each.
+    """Reads the examples of a file in SQuAD's JSON, in UTF-8 unless `encoding` says otherwise, or of rows of a question
+    each.
 
-    Rows are in memory, in JSON lines, in Parquet, or in a JSON list, which may stand under `data`. A row has `question`, `context` and
-    `answers`, `{"text": [...], "answer_start": [...]}` as in the `datasets` library or a list as in SQuAD's files; `id` is filled in if it
-    is missing, and so is `is_impossible` beside `answers`. Rows of a test set have no answers.
+    Rows are in memory, in JSON lines, in Parquet, or in a JSON list, which may stand under `data`. A row has
+    `question`, `context` and `answers`, `{"text": [...], "answer_start": [...]}` as in the `datasets` library or a list
+    as in SQuAD's files; `id` is filled in if it is missing, and so is `is_impossible` beside `answers`. Rows of a test
+    set have no answers.
 
-    With `training`, as in 2018, a question needs exactly one answer (none if `version_2` and `is_impossible`), and questions
-    whose answer is not at its stated place, up to spaces, are skipped; with the alignment of 2018, spaces are those between words alone.
-    With `several` answers, `first` trains on the first one, `all` on each different one, as an example of its own.
+    With `training`, as in 2018, a question needs exactly one answer (none if `version_2` and `is_impossible`), and
+    questions whose answer is not at its stated place, up to spaces, are skipped; with the alignment of 2018, spaces are
+    those between words alone. With `several` answers, `first` trains on the first one, `all` on each different one, as
+    an example of its own.
 
-    Raises ValueError, naming the file and the place in it, for invalid JSON, a missing key, an id that stands there twice, answers of
-    another form, or several answers in training.
+    Raises ValueError, naming the file and the place in it, for invalid JSON, a missing key, an id that stands there
+    twice, answers of another form, or several answers in training.
     """
     path, articles = _load(path, encoding)
     examples: list[SquadExample] = []
@@ -112,13 +121,17 @@ def read_squad(path: Source, training: bool = False, version_2: bool = False, se
         _complete(row)
         qas_id = _get(row, "id", str, where)
         if qas_id in places:
-            raise ValueError(f"{where}: id {qas_id!r} is that of {places[qas_id]} too; expected an id for each question")
+            raise ValueError(
+                f"{where}: id {qas_id!r} is that of {places[qas_id]} too; expected an id for each question")
         places[qas_id] = where
         if "answers" in row and not training:
             _check_gold(row, where)
         example = SquadExample(qas_id, question, passage)
         answered = _with_answers(example, row, where, version_2, several, alignment) if training else [example]
-        wrong = [answer for answer in answered if training and not answer.is_impossible and not _is_labelled(answer, alignment)]
+        wrong = [
+            answer for answer in answered
+            if training and not answer.is_impossible and not _is_labelled(answer, alignment)
+        ]
         unfound += [f"{qas_id} ({answer.answer!r})" for answer in wrong]
         skipped += len(wrong) == len(answered)
         examples += [answer for answer in answered if answer not in wrong]
@@ -153,7 +166,8 @@ def units_of(articles: Sequence[Mapping], least: int) -> tuple[list[str], str]:
 
 
 def _load(source: Source, encoding: str) -> tuple[Source, list[dict]]:
-    """Returns the articles of a source, and the source as messages name its places: rows are articles of one question."""
+    """Returns the articles of a source, and the source as messages name its places: rows are articles of one question.
+    """
     rows = rows_of(source, encoding, always=True)  # whatever the file's name
     assert isinstance(rows, Rows)
     if isinstance(source, str) and any("paragraphs" in row for row in rows.values):
@@ -170,8 +184,10 @@ def _question(row: Mapping, number: int, where: str) -> dict:
     if isinstance(answers, Mapping):
         texts, starts = (_plain(answers.get(key)) for key in ("text", "answer_start"))
         if not (_all_are(str, texts) and _all_are(int, starts) and len(texts) == len(starts)):
-            raise ValueError(f"{where}.answers: expected lists of equal length, text with texts and answer_start with whole numbers, "
-                             f"got {str(answers)[:100]}")
+            raise ValueError(
+                f"{where}.answers: expected lists of equal length, text with texts and answer_start with whole "
+                f"numbers, "
+                f"got {str(answers)[:100]}")
         answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts)]
     impossible = {} if answers is None else {"is_impossible": answers == []}
     return {"id": str(number), **impossible, **row, "answers": answers}
@@ -187,7 +203,9 @@ def _all_are(kind: type, values: Any) -> bool:
 
 
 def _complete(question: dict) -> None:
-    """Makes the id a string, as in prediction files, removes answers that are null, and gives an impossible question the answers []."""
+    """Makes the id a string, as in prediction files, removes answers that are null, and gives an impossible question
+    the answers [].
+    """
     if type(question.get("id")) is int:
         question["id"] = str(question["id"])
     if question.get("answers") is None:
@@ -209,7 +227,8 @@ def _get(values: Any, key: str, kind: type, where: str) -> Any:
     if key not in values:
         raise ValueError(f"{where}: {key!r} is missing; it has {sorted(values)}")
     if type(values[key]) is not kind:
-        raise ValueError(f"{where}.{key}: expected {kind.__name__}, got {str(values[key])[:60]!r} ({type(values[key]).__name__})")
+        raise ValueError(
+            f"{where}.{key}: expected {kind.__name__}, got {str(values[key])[:60]!r} ({type(values[key]).__name__})")
     return values[key]
 
 
@@ -217,7 +236,8 @@ def _questions(source: Source, articles: Sequence[Any]) -> Iterator[tuple[str, P
     """Yields (place in the source, passage, question) of every question."""
     for number, article in enumerate(articles):
         for index, paragraph in enumerate(_get(article, "paragraphs", list, f"{source}: data[{number}]")):
-            where = place(source, number) if isinstance(source, Rows) else f"{source}: data[{number}].paragraphs[{index}]"
+            where = place(source, number) if isinstance(source,
+                                                        Rows) else f"{source}: data[{number}].paragraphs[{index}]"
             passage = split_words(_get(paragraph, "context", str, where))
             for position, question in enumerate(_get(paragraph, "qas", list, where)):
                 yield where if isinstance(source, Rows) else f"{where}.qas[{position}]", passage, question
@@ -230,15 +250,21 @@ def _with_answers(example: SquadExample, row: Mapping, where: str, version_2: bo
         return [dataclasses.replace(example, is_impossible=True)]
     answers = _get(row, "answers", list, where)
     if not answers or (len(answers) > 1 and several == "refuse"):
-        hint = ("; a file with questions that have none is read with version_2_with_negative" if not answers else
-                "; is this a development set? Its answers are several people's; options.several_answers: first or all trains on them")
-        raise ValueError(f"{where} ({example.qas_id}): expected exactly 1 answer in training data, got {len(answers)}{hint}")
-    places = [(_get(answer, "text", str, f"{where}.answers[{number}]"), _get(answer, "answer_start", int, f"{where}.answers[{number}]"))
+        hint = (
+            "; a file with questions that have none is read with version_2_with_negative" if not answers else
+            "; is this a development set? Its answers are several people's; options.several_answers: first or all "
+            "trains on them"
+        )
+        raise ValueError(
+            f"{where} ({example.qas_id}): expected exactly 1 answer in training data, got {len(answers)}{hint}")
+    places = [(_get(answer, "text", str,
+                    f"{where}.answers[{number}]"), _get(answer, "answer_start", int, f"{where}.answers[{number}]"))
               for number, answer in enumerate(answers[:1] if several == "first" else answers)]
     different: dict[tuple, SquadExample] = {}
     for text, start in places:
         answered = _with_answer(example, text, start)
-        label = (answered.start_word, answered.end_word) if alignment == 2018 else (answered.answer_start, answered.answer_end)
+        label = (answered.start_word, answered.end_word) if alignment == 2018 else (answered.answer_start,
+                                                                                    answered.answer_end)
         different.setdefault((text, *label), answered)
     return list(different.values())
 
@@ -248,8 +274,8 @@ def _with_answer(example: SquadExample, text: str, start: int) -> SquadExample:
     first, last = answer_words(example.passage, text, start)
     place = answer_place(example.passage, text, start) or (0, 0)
     stated = start + len(text) - len(text.lstrip())
-    return dataclasses.replace(example, answer=text, start_word=first, end_word=last, answer_start=place[0], answer_end=place[1],
-                               moved=place[0] != stated)
+    return dataclasses.replace(example, answer=text, start_word=first, end_word=last, answer_start=place[0],
+                               answer_end=place[1], moved=place[0] != stated)
 
 
 def _is_labelled(example: SquadExample, alignment: Alignment) -> bool:
@@ -258,7 +284,8 @@ def _is_labelled(example: SquadExample, alignment: Alignment) -> bool:
 
 
 def answer_words(passage: Passage, text: str, start: int) -> tuple[int, int]:
-    """Returns the first and last word of an answer that is given by characters; (-1, -1) if these words do not contain it.
+    """Returns the first and last word of an answer that is given by characters; (-1, -1) if these words do not contain
+    it.
 
     As in 2018, spaces may differ, and the words may contain more than the answer.
     """
@@ -269,8 +296,9 @@ def answer_words(passage: Passage, text: str, start: int) -> tuple[int, int]:
 
 
 def answer_place(passage: Passage, text: str, start: int) -> tuple[int, int] | None:
-    """Returns where an answer begins and ends in its context: at `start` or, if another text stands there, at the nearest place within
-    the words there. Spaces may differ, and those around the answer do not count. None: these words do not contain it.
+    """Returns where an answer begins and ends in its context: at `start` or, if another text stands there, at the
+    nearest place within the words there. Spaces may differ, and those around the answer do not count. None: these words
+    do not contain it.
     """
     if (words := _stretch(passage, text, start)) is None:
         return None
@@ -287,7 +315,9 @@ def answer_place(passage: Passage, text: str, start: int) -> tuple[int, int] | N
 
 
 def _stretch(passage: Passage, text: str, start: int) -> tuple[int, int] | None:
-    """Returns the first and last word at the characters of an answer; None if it is empty or the context has no such characters."""
+    """Returns the first and last word at the characters of an answer; None if it is empty or the context has no such
+    characters.
+    """
     end = start + len(text) - 1
     if not text.strip() or start < 0 or end >= len(passage.context):
         return None

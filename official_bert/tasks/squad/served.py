@@ -40,9 +40,14 @@ class ServedSpans(ServedWindows):
                  no_answer: bool = False, null_score_diff_threshold: float = 0.0, **windows: int):
         super().__init__(model, tokenizer, max_seq_length, **windows)
         if max_seq_length <= (least := max_query_length + self.template.extra(True)):
-            raise ValueError(f"max_seq_length: expected more than max_query_length + {least - max_query_length} = {least}, "
-                             f"got {max_seq_length}")
-        self.max_query_length, self.max_answer_length, self.n_best_size = max_query_length, max_answer_length, n_best_size
+            raise ValueError(
+                f"max_seq_length: expected more than max_query_length + {least - max_query_length} = {least}, "
+                f"got {max_seq_length}")
+        self.max_query_length, self.max_answer_length, self.n_best_size = (
+            max_query_length,
+            max_answer_length,
+            n_best_size,
+        )
         self.no_answer, self.null_score_diff_threshold = no_answer, null_score_diff_threshold
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
@@ -51,7 +56,8 @@ class ServedSpans(ServedWindows):
         return self.run(inputs, LOGITS, lambda rows, _: lengthened(self.run_model(rows), length))
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `answer`, its `start` and `end` in code points of `context`, `score`, `null_score`, `truncated`, each [B].
+        """Returns `answer`, its `start` and `end` in code points of `context`, `score`, `null_score`, `truncated`, each
+        [B].
 
         `score` is the sum of two logits, `null_score` that of [CLS] (the lowest of all windows). Without an answer the
         span is empty and lies at 0. `truncated`: the question was cut; a context never is.
@@ -62,12 +68,14 @@ class ServedSpans(ServedWindows):
         question, truncated = graph_packing.truncate(question, self.max_query_length)
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(context)
         lengths = tf.cast(ids.row_lengths(), tf.int32)
-        windows = self.make_windows("context", lengths, self.max_seq_length - self.template.extra(True) - question.length)
+        windows = self.make_windows("context", lengths,
+                                    self.max_seq_length - self.template.extra(True) - question.length)
         first, second = self._windows(question, ids, windows)
         layout = graph_packing.lay_out(first, second, self.template)
         logits = self.answer_rows(layout.features())
         shown = _at_tokens(graph_packing.max_context(windows, lengths), layout, second)
-        spans = best_span_of_rows(logits, tf.cast(layout.input_mask, tf.bool), shown, layout.in_b, self.n_best_size, self.max_answer_length)
+        spans = best_span_of_rows(logits, tf.cast(layout.input_mask, tf.bool), shown, layout.in_b, self.n_best_size,
+                                  self.max_answer_length)
         best = best_of_questions(spans, windows.text, tf.size(lengths))
         null_score = tf.math.unsorted_segment_min(
             tf.cast(logits["start_logits"][:, 0], tf.float64) + tf.cast(logits["end_logits"][:, 0], tf.float64),
@@ -85,7 +93,9 @@ class ServedSpans(ServedWindows):
     @staticmethod
     def describe(row, answer):
         """Returns the answer, its place and its score."""
-        return [f"  {answer['answer'] or '(no answer)'}  [{answer['start']}:{answer['end']}]  score {answer['score']:.2f}"]
+        return [
+            f"  {answer['answer'] or '(no answer)'}  [{answer['start']}:{answer['end']}]  score {answer['score']:.2f}"
+        ]
 
     @staticmethod
     def _windows(question: graph_packing.Slices, ids: tf.RaggedTensor,
@@ -97,7 +107,8 @@ class ServedSpans(ServedWindows):
                 graph_packing.Slices(ids.values, row_start + windows.start, windows.length))
 
 
-def _offset(offsets: tf.RaggedTensor, token: tf.Tensor, row: tf.Tensor, position: tf.Tensor, answered: tf.Tensor) -> tf.Tensor:
+def _offset(offsets: tf.RaggedTensor, token: tf.Tensor, row: tf.Tensor, position: tf.Tensor,
+            answered: tf.Tensor) -> tf.Tensor:
     """Returns the offset of the token at a row's position, 0 if the question is not answered; [B]."""
     chosen = tf.where(answered, tf.gather_nd(token, tf.stack([row, position], 1)), tf.size(offsets.values))
     return tf.gather(tf.concat([offsets.values, [0]], 0), chosen)
@@ -114,8 +125,8 @@ def best_span_of_rows(logits: Tensors, real: tf.Tensor, may_start: tf.Tensor, ma
                max_answer_length: int) -> Spans:
     """Returns the best span of each row; `real`, `may_start`, `may_end` [R,S] bool.
 
-    As in 2018 the `n_best_size` best positions are chosen first, and those where no span may begin or end are dropped afterwards.
-    Padding is never among them: its logits depend on the rest of the batch.
+    As in 2018 the `n_best_size` best positions are chosen first, and those where no span may begin or end are dropped
+    afterwards. Padding is never among them: its logits depend on the rest of the batch.
     """
     count = tf.minimum(n_best_size, tf.shape(real)[1])
     tops = []

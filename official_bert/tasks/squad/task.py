@@ -80,7 +80,8 @@ class Task(FileTask):
             return {}
         fractions = {}
         for name in ("start", "end"):
-            # Padding is never an answer, whatever its logits, so that the loss does not depend on the batch's other rows.
+            # Padding is never an answer, whatever its logits, so that the loss does not depend on the batch's other
+            # rows.
             logits = tf.where(tf.cast(batch["input_mask"], tf.bool), outputs[f"{name}_logits"], tf.float32.min)
             total, weight = losses.cross_entropy(logits, batch[f"{name}_positions"], batch["example_weights"])
             fractions[name] = (0.5 * total, weight)
@@ -88,7 +89,10 @@ class Task(FileTask):
 
     def batch_spec(self, batch_size):
         """Rows of full length with their answers."""
-        return self._row_spec(batch_size) | {name: tf.TensorSpec((batch_size,), tf.int32) for name in ("start_positions", "end_positions")}
+        return self._row_spec(batch_size) | {
+            name: tf.TensorSpec((batch_size,), tf.int32)
+            for name in ("start_positions", "end_positions")
+        }
 
     def check(self, steps):
         """Also refuses to train with a threshold for no answer where every question is answered."""
@@ -106,8 +110,8 @@ class Task(FileTask):
     def read_file(self, path, use):
         """Reads questions, to train on those whose answers are in their contexts."""
         options = self.options
-        return read_squad(path, use == "train", options.version_2_with_negative, options.several_answers, options.answer_alignment,
-                          options.encoding)
+        return read_squad(path, use == "train", options.version_2_with_negative, options.several_answers,
+                          options.answer_alignment, options.encoding)
 
     def read_tests(self, files):
         """Reads the questions of `predict_file`, else those of evaluation."""
@@ -115,9 +119,16 @@ class Task(FileTask):
         return self.read_file(path, "test") if path else None
 
     def check_rows(self, rows, files, steps):
-        """Also leaves out questions to evaluate on if none has gold answers. Raises ValueError if nothing is trained, or if some have."""
-        train, held_out, version_2 = rows.train if steps.train else None, rows.held_out, self.options.version_2_with_negative
-        tests = self.read_tests(files) if train and not steps.predict else rows.tests  # a training asks what will be answered later
+        """Also leaves out questions to evaluate on if none has gold answers. Raises ValueError if nothing is trained,
+        or if some have.
+        """
+        train, held_out, version_2 = (
+            rows.train if steps.train else None,
+            rows.held_out,
+            self.options.version_2_with_negative,
+        )
+        # a training asks what will be answered later
+        tests = self.read_tests(files) if train and not steps.predict else rows.tests
         same_file = files.predict_file in ("", self.eval_path(files))
         if held_out and tests and same_file:
             tests = held_out
@@ -129,7 +140,8 @@ class Task(FileTask):
         if held_out and not metrics.has_gold_answers(held_out.articles, version_2):
             if not steps.train:
                 raise ValueError(f"task squad: no evaluation data given: {held_out.source} has no answers")
-            return dataclasses.replace(rows, held_out=None, notes=(f"{held_out.source} has no answers: nothing is evaluated",))
+            return dataclasses.replace(rows, held_out=None,
+                                       notes=(f"{held_out.source} has no answers: nothing is evaluated",))
         if held_out:
             metrics.check_answers(held_out.articles, version_2, str(held_out.source))
         return rows
@@ -139,7 +151,8 @@ class Task(FileTask):
         units, unit = reading.units_of(train.articles, max(splits.FEW, self.options.folds))
         questions = collections.Counter(units)
         sizes = dict(zip(questions, splits.bins(np.array(list(questions.values())))))
-        return splits.divide(self.options, units, [sizes[key] for key in units], hold_out, str(train.source), "questions", unit)
+        return splits.divide(self.options, units, [sizes[key] for key in units], hold_out, str(train.source),
+                             "questions", unit)
 
     def hold_out_rows(self, train, numbers, files):
         return train.rows_to_evaluate(numbers)
@@ -151,11 +164,15 @@ class Task(FileTask):
         """The notes are a line about the labels, if some differ from the answers."""
         if train.unfound:
             logging.warning("%s", train.warning())
-        depends_on = {"layout": LAYOUT, "data": digest(train.source), "vocab": loading.digest(self.config.tokenizer.vocab_file),
-                      "questions": text_digest(example.qas_id for example in train.examples),
-                      "do_lower_case": self.config.tokenizer.do_lower_case} | {
-            key: getattr(self.options, key) for key in ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative",
-                                                        "several_answers", "answer_alignment")}
+        depends_on = {
+            "layout": LAYOUT, "data": digest(train.source), "vocab": loading.digest(self.config.tokenizer.vocab_file),
+            "questions": text_digest(
+                example.qas_id for example in train.examples), "do_lower_case": self.config.tokenizer.do_lower_case
+        } | {
+            key: getattr(self.options, key)
+            for key in ("max_seq_length", "doc_stride", "max_query_length", "version_2_with_negative",
+                        "several_answers", "answer_alignment")
+        }
         arrays = cached(files.cache_dir, depends_on, lambda: self._train_arrays(train))
         self._warn_of_cut(train, int(arrays["cut_questions"]))
         label_line = LabelCounts(*map(int, arrays["labels"])).line(self.options.answer_alignment)
@@ -166,7 +183,9 @@ class Task(FileTask):
     def _train_arrays(self, file: SquadFile) -> dict[str, np.ndarray]:
         maker = self._feature_maker()
         arrays = as_arrays(maker.make(file.examples, training=True))
-        return arrays | {"labels": np.array(dataclasses.astuple(maker.labels)), "cut_questions": np.array(maker.cut_questions)}
+        return arrays | {
+            "labels": np.array(dataclasses.astuple(maker.labels)), "cut_questions": np.array(maker.cut_questions)
+        }
 
     def make_held_out(self, held_out, files, model):
         maker = self._feature_maker()
@@ -196,26 +215,35 @@ class Task(FileTask):
         defaults = self.options
         no_answer = defaults.version_2_with_negative if options.no_answer is None else options.no_answer
         if options.null_score_diff_threshold is not None and not no_answer:
-            raise ValueError("--null_score_diff_threshold: expected --no_answer beside it, because this model always gives an answer")
-        return ServedSpans.make(self, model, options, doc_stride=defaults.doc_stride, max_query_length=defaults.max_query_length,
+            raise ValueError(
+                "--null_score_diff_threshold: expected --no_answer beside it, because this model always gives an answer"
+            )
+        return ServedSpans.make(self, model, options, doc_stride=defaults.doc_stride,
+                                max_query_length=defaults.max_query_length,
                                 max_answer_length=defaults.max_answer_length, n_best_size=defaults.n_best_size,
-                                no_answer=defaults.version_2_with_negative, null_score_diff_threshold=defaults.null_score_diff_threshold)
+                                no_answer=defaults.version_2_with_negative,
+                                null_score_diff_threshold=defaults.null_score_diff_threshold)
 
     def check_same_rows(self, other: TaskBase, where: str) -> None:
         """Raises ValueError if another run's model cannot answer this task's rows."""
         check_length(self.options.max_seq_length, other.config.model, f"{where}: max_seq_length")
-        if self.tokenizer.vocab != other.tokenizer.vocab or self.tokenizer.do_lower_case != other.tokenizer.do_lower_case:
-            raise ValueError(f"{where}: its vocabulary or casing is not that of the questions: {self.config.tokenizer.vocab_file} with "
-                             f"do_lower_case {str(self.tokenizer.do_lower_case).lower()}")
+        if (
+            self.tokenizer.vocab != other.tokenizer.vocab
+            or self.tokenizer.do_lower_case != other.tokenizer.do_lower_case
+        ):
+            raise ValueError(
+                f"{where}: its vocabulary or casing is not that of the questions: {self.config.tokenizer.vocab_file} "
+                f"with "
+                f"do_lower_case {str(self.tokenizer.do_lower_case).lower()}")
 
     def _feature_maker(self) -> FeatureMaker:
-        return FeatureMaker(self.tokenizer, self.options.max_seq_length, self.options.doc_stride, self.options.max_query_length,
-                            self.options.answer_alignment)
+        return FeatureMaker(self.tokenizer, self.options.max_seq_length, self.options.doc_stride,
+                            self.options.max_query_length, self.options.answer_alignment)
 
     def _warn_of_cut(self, file: SquadFile, questions: int) -> None:
         if questions:
-            logging.warning("%s: %d questions are longer than max_query_length = %d tokens and were cut", file.source, questions,
-                            self.options.max_query_length)
+            logging.warning("%s: %d questions are longer than max_query_length = %d tokens and were cut", file.source,
+                            questions, self.options.max_query_length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +261,8 @@ class Questions:
         return metrics.has_gold_answers(self.file.articles, self.task.options.version_2_with_negative)
 
     def decode(self, predictions: Predictions) -> dict[str, Decoded]:
-        """Decodes the answers, by id, to the questions with predictions for all windows: an evaluation may stop early."""
+        """Decodes the answers, by id, to the questions with predictions for all windows: an evaluation may stop early.
+        """
         rows = self.source.in_order(predictions)
         missing = incomplete(rows, [feature.example_index for feature in self.features])
         whole = [(feature, row) for feature, row in zip(self.features, rows) if feature.example_index not in missing]
@@ -246,7 +275,8 @@ class Questions:
         metrics.check_answers(self.file.articles, self.task.options.version_2_with_negative, str(self.file.source))
 
     def evaluate(self, predictions: Predictions) -> dict[str, float]:
-        """Computes exact match and F1 by the official evaluator; with version 2 also the best threshold for no answer."""
+        """Computes exact match and F1 by the official evaluator; with version 2 also the best threshold for no answer.
+        """
         decoded = self.decode(predictions)
         return metrics.squad_metrics(self._answered(decoded), decoded, self.task.options.version_2_with_negative)
 
@@ -270,14 +300,16 @@ class Questions:
 
 
 def _check_overlap(train: SquadFile, second_file: SquadFile, refuse: Callable[[str], None] | None) -> None:
-    """Warns of training questions that are also answered; calls `refuse`, if it is given, if nearly all questions are such.
+    """Warns of training questions that are also answered; calls `refuse`, if it is given, if nearly all questions are
+    such.
 
     A question is the same if its text and its context are: ids may be numbers of rows.
     """
     trained, answered_questions = _ids_by_question(train), _ids_by_question(second_file)
     if not (shared := [number for question, number in trained.items() if question in answered_questions]):
         return
-    message = f"{train.source}: {len(shared)} of its {len(trained)} questions are in {second_file.source} too ({shared[0]} ...)"
+    message = (f"{train.source}: {len(shared)} of its {len(trained)} questions are in {second_file.source} too "
+               f"({shared[0]} ...)")
     if refuse and len(shared) >= SAME_SHARE * len(answered_questions):
         refuse(message)
     else:
@@ -286,7 +318,8 @@ def _check_overlap(train: SquadFile, second_file: SquadFile, refuse: Callable[[s
 
 def _ids_by_question(file: SquadFile) -> dict[tuple[str, str], str]:
     """The ids of a file's questions by context and question."""
-    return {(paragraph["context"], row["question"]): row["id"] for _, paragraph, row in reading.questions_in(file.articles)}
+    return {(paragraph["context"], row["question"]): row["id"]
+            for _, paragraph, row in reading.questions_in(file.articles)}
 
 
 def _logits(row, length: int) -> Logits:
@@ -296,7 +329,8 @@ def _logits(row, length: int) -> Logits:
 
 def average_logits(predictions: Sequence[Sequence[Mapping[str, np.ndarray]]]) -> list[dict[str, np.ndarray]]:
     """Averages the predictions of several models for the same rows in the same order."""
-    return [{name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]} for rows in zip(*predictions, strict=True)]
+    return [{name: np.mean([row[name] for row in rows], axis=0)
+             for name in rows[0]} for rows in zip(*predictions, strict=True)]
 
 
 def write_answers(decoded: dict[str, Decoded], output_dir: str, version_2: bool) -> list[str]:

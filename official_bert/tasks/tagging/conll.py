@@ -56,7 +56,9 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """Words, their tags (none if they were not read), the line of the first word, and the document's number (0: before any -DOCSTART-)."""
+    """Words, their tags (none if they were not read), the line of the first word, and the document's number (0: before
+    any -DOCSTART-).
+    """
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -86,17 +88,20 @@ class Block:
     document: int
 
 
-def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool = True, notes: list[str] | None = None) -> list[Sentence]:
+def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool = True,
+                   notes: list[str] | None = None) -> list[Sentence]:
     """Reads the sentences of a file, separated by blank lines; a line that begins with -DOCSTART- begins a document.
 
     Texts with entities as character spans (`data/tagged/span_forms.py`) are sentences too. A BOM and CRLF are accepted.
     Of CoNLL-U (`.conllu`), comments, ranges of words and empty nodes are no words, and `# newdoc` begins a
-    document. Rows in memory are sentences: `tokens` (or `words`) with `ner_tags` (or `tags`), of which -100 is no label. The scheme of the
-    tags is decided by all of them. A comment begins with #, its last column is no tag of the file's scheme, and it has another number of
-    columns than its sentence's words, or stands before them with ##. `notes` gets lines about what was left out.
+    document. Rows in memory are sentences: `tokens` (or `words`) with `ner_tags` (or `tags`), of which -100 is no
+    label. The scheme of the tags is decided by all of them. A comment begins with #, its last column is no tag of the
+    file's scheme, and it has another number of columns than its sentence's words, or stands before them with ##.
+    `notes` gets lines about what was left out.
 
-    Raises ValueError if the file is missing, not UTF-8 or has no sentence, and, naming the line, for a missing column, a tag that is no
-    chunk tag, tags of several schemes, and, unless `columns.empty` says otherwise, for a sentence without words or a blank word.
+    Raises ValueError if the file is missing, not UTF-8 or has no sentence, and, naming the line, for a missing column,
+    a tag that is no chunk tag, tags of several schemes, and, unless `columns.empty` says otherwise, for a sentence
+    without words or a blank word.
     """
     columns, notes = columns or Columns(), [] if notes is None else notes
     first: dict[str, str] = {}  # the place of each tag's first word
@@ -104,7 +109,9 @@ def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool
     if (rows := span_rows(path, columns.encoding)) is not None:
         sentences = _of_spans(rows, with_tags, columns, empty, notes)
     elif isinstance(path, Rows):
-        sentences = list(filter(None, (_sentence(path, number, with_tags, columns, first, empty) for number in range(len(path.values)))))
+        sentences = list(
+            filter(None,
+                   (_sentence(path, number, with_tags, columns, first, empty) for number in range(len(path.values)))))
     else:
         blocks = list(_blocks(path, columns))
         if with_tags and not columns.plain and not is_universal(path):
@@ -125,7 +132,8 @@ def _of_spans(rows: Rows, with_tags: bool, columns: Columns, empty: list[str], n
     """Converts texts with entities as character spans to sentences, each text one."""
     reading, sentences = Reading(columns.overlaps), []
     if columns.places == "utf16" and any(map(brat.is_row, rows.values)):
-        raise ValueError(f"{rows}: config.options.places: utf16: expected none beside files of brat, which count characters")
+        raise ValueError(
+            f"{rows}: config.options.places: utf16: expected none beside files of brat, which count characters")
     for number, record in records(rows):
         if record is None:
             reading.rejected += 1
@@ -135,7 +143,10 @@ def _of_spans(rows: Rows, with_tags: bool, columns: Columns, empty: list[str], n
         words, tags = tags_of(text, spans if with_tags else (), where, reading)
         if not words:
             if columns.empty == "refuse":
-                raise ValueError(f"{where}: expected text, got {text[:60]!r}; options.empty_text=skip or keep reads rows without words")
+                raise ValueError(
+                    f"{where}: expected text, got {text[:60]!r}; options.empty_text=skip or keep reads rows without "
+                    f"words"
+                )
             empty.append(f"{where}: expected words, got {text[:60]!r}")
         if words or columns.empty == "keep":
             sentences.append(Sentence(tuple(words), tuple(tags) if with_tags else (), number, 0))
@@ -174,7 +185,8 @@ def _without_comments(path: str, blocks: Sequence[Block], columns: Columns, note
     sentences, comments = [], []
     for block in blocks:
         rows: list[tuple[int, str]] = []
-        widths_here = {len(columns.split(line)) for _, line in block.rows if not line.startswith("#")} or {*dict(widths.most_common(1))}
+        widths_here = {len(columns.split(line))
+                       for _, line in block.rows if not line.startswith("#")} or {*dict(widths.most_common(1))}
         for number, line in block.rows:
             odd = len(columns.split(line)) not in widths_here or (line.startswith("##") and not rows)
             if line.startswith("#") and odd and not of_scheme(last(line), tags):
@@ -188,7 +200,8 @@ def _without_comments(path: str, blocks: Sequence[Block], columns: Columns, note
     return sentences
 
 
-def _of_lines(path: str, block: Block, with_tags: bool, columns: Columns, first: dict[str, str], empty: list[str]) -> Sentence | None:
+def _of_lines(path: str, block: Block, with_tags: bool, columns: Columns, first: dict[str, str],
+              empty: list[str]) -> Sentence | None:
     """Converts the lines of a sentence; None for one that is left out."""
     words, tags = [], []
     for number, line in block.rows:
@@ -201,7 +214,8 @@ def _of_lines(path: str, block: Block, with_tags: bool, columns: Columns, first:
             raise ValueError(f"{where}: expected words and tags in two columns, got {columns.word} and {columns.tag}, "
                              f"which are one of the line's {len(cells)}: {tag[:80]!r}")
         if tag == NO_TAG and is_universal(path):
-            raise ValueError(f"{where}: expected a tag in column {columns.tag}, got {NO_TAG!r}, with which CoNLL-U leaves it open")
+            raise ValueError(
+                f"{where}: expected a tag in column {columns.tag}, got {NO_TAG!r}, with which CoNLL-U leaves it open")
         first.setdefault(tag, where)
         tags.append(tag)
     if any(not word.strip(SPACES) for word in words):
@@ -214,12 +228,16 @@ def _of_lines(path: str, block: Block, with_tags: bool, columns: Columns, first:
 
 
 def _spelled_out(path: Source, sentence: Sentence) -> Sentence:
-    """Gives letters alone beside tags with types the type that they continue. Raises ValueError, naming the line, for one without."""
+    """Gives letters alone beside tags with types the type that they continue. Raises ValueError, naming the line, for
+    one without.
+    """
     tags = with_types(sentence.tags)
     if None in tags:
         number = tags.index(None)
-        raise ValueError(f"{tag_place(path, sentence, number)}: expected a tag with a type, as others here, or a letter that continues an "
-                         f"entity, got {sentence.tags[number]!r}")
+        raise ValueError(
+            f"{tag_place(path, sentence, number)}: expected a tag with a type, as others here, or a letter that "
+            f"continues an "
+            f"entity, got {sentence.tags[number]!r}")
     return dataclasses.replace(sentence, tags=tuple(map(str, tags)))
 
 
@@ -234,8 +252,9 @@ def _lines(path: str, columns: Columns) -> Iterator[tuple[int, str]]:
     """Yields the lines that are words, ends of sentences or starts of documents, with their numbers."""
     universal = is_universal(path)
     if universal and (columns.word == 0 or columns.tag == -1):
-        raise ValueError(f"{path}: expected options.word_column=1 and options.tag_column=3 (or another one) for CoNLL-U, got "
-                         f"{columns.word} and {columns.tag}")
+        raise ValueError(
+            f"{path}: expected options.word_column=1 and options.tag_column=3 (or another one) for CoNLL-U, got "
+            f"{columns.word} and {columns.tag}")
     for number, whole in enumerate(text_lines(path, columns.encoding, FILE), 1):
         line = whole.rstrip("\r\n")
         if universal and line.startswith(NEW_DOCUMENT):
@@ -244,14 +263,18 @@ def _lines(path: str, columns: Columns) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def _sentence(rows: Rows, number: int, with_tags: bool, columns: Columns, first: dict[str, str], empty: list[str]) -> Sentence | None:
+def _sentence(rows: Rows, number: int, with_tags: bool, columns: Columns, first: dict[str, str],
+              empty: list[str]) -> Sentence | None:
     """Converts a row to a sentence; None for one that is left out."""
     where, row = place(rows, number), rows.values[number]
     words, tags = (next((row[key] for key in keys if key in row), None) for keys in (WORD_KEYS, TAG_KEYS))
-    if not isinstance(words, Sequence) or isinstance(words, str) or not all(isinstance(word, str) for word in words) or (
-            columns.empty == "refuse" and not (words and all(words))):
-        hint = "; options.empty_text=skip or keep reads rows without words" if isinstance(words, list) and columns.empty == "refuse" else ""
-        raise ValueError(f"{where}: expected a list of words under {' or '.join(WORD_KEYS)}, got {str(words)[:60]}{hint}")
+    if not isinstance(words, Sequence) or isinstance(
+            words, str) or not all(isinstance(word, str)
+                                   for word in words) or (columns.empty == "refuse" and not (words and all(words))):
+        hint = "; options.empty_text=skip or keep reads rows without words" if isinstance(
+            words, list) and columns.empty == "refuse" else ""
+        raise ValueError(
+            f"{where}: expected a list of words under {' or '.join(WORD_KEYS)}, got {str(words)[:60]}{hint}")
     if columns.empty != "refuse" and not (words and all(map(str.strip, words))):
         empty.append(f"{where}: expected words, got {str(words)[:60]}")
         if columns.empty == "skip":
@@ -275,14 +298,20 @@ def _named(tag: Any, where: str, names: Sequence[str]) -> str:
     if type(tag) is not int and not isinstance(tag, np.integer):
         raise ValueError(f"{where}: expected tags that are texts or whole numbers, got {tag!r}")
     if not names:
-        raise ValueError(f"{where}: expected options.labels, the names of the tags from 0 on, beside tags that are numbers, got {tag}")
+        raise ValueError(
+            f"{where}: expected options.labels, the names of the tags from 0 on, beside tags that are numbers, got "
+            f"{tag}"
+        )
     if not 0 <= tag < len(names):
-        raise ValueError(f"{where}: expected the number of one of the {len(names)} tags of options.labels, from 0, got {tag}")
+        raise ValueError(
+            f"{where}: expected the number of one of the {len(names)} tags of options.labels, from 0, got {tag}")
     return names[int(tag)]
 
 
 def has_tags(path: Source, columns: Columns) -> bool:
-    """Whether the first line with a word also has a column for its tag, or the first row its tags; of CoNLL-U, any line a tag."""
+    """Whether the first line with a word also has a column for its tag, or the first row its tags; of CoNLL-U, any line
+    a tag.
+    """
     if (texts := span_rows(path, columns.encoding)) is not None:
         return any(record and record[1] for _, record in records(texts))
     if isinstance(path, Rows):
@@ -300,7 +329,9 @@ def _has_column(cells: Sequence[str], tag: int) -> bool:
 
 
 def is_tagged(lines: Iterable[str], columns: Columns, labels: Sequence[str] = ()) -> bool:
-    """Whether lines are words with tags: several lines of as many columns, each with one of `labels`, or a chunk tag, as its tag."""
+    """Whether lines are words with tags: several lines of as many columns, each with one of `labels`, or a chunk tag,
+    as its tag.
+    """
     widths = []
     for line in lines:
         if line.strip(SPACES) and not line.startswith(DOCUMENT_START):
@@ -315,7 +346,8 @@ def is_tagged(lines: Iterable[str], columns: Columns, labels: Sequence[str] = ()
 def _cell(cells: Sequence[str], column: int, name: str, where: str, may_be_blank: bool = False) -> str:
     """Returns one column of a line, as it is if it is blank and may be so; a line of a single column has no tag."""
     if not -len(cells) <= column < len(cells) or (name == "tag" and len(cells) < 2):
-        raise ValueError(f"{where}: column {column} ({name}) is missing, the line has {len(cells)}: {' '.join(cells)[:80]!r}")
+        raise ValueError(
+            f"{where}: column {column} ({name}) is missing, the line has {len(cells)}: {' '.join(cells)[:80]!r}")
     if not (cell := cells[column].strip(SPACES)) and may_be_blank:
         return cells[column]
     if not cell:
@@ -323,11 +355,12 @@ def _cell(cells: Sequence[str], column: int, name: str, where: str, may_be_blank
     return cell
 
 
-def write_columns(path: str, sentences: Iterable[Sentence], predicted: Iterable[Sequence[str]], separator: str = "") -> None:
+def write_columns(path: str, sentences: Iterable[Sentence], predicted: Iterable[Sequence[str]],
+                  separator: str = "") -> None:
     """Writes words, gold tags if there are any, and predicted tags for conlleval. Documents keep their -DOCSTART-.
 
-    A word or a tag of a row may hold line ends, tabs or the separator (by default also spaces): each is written as `_`, so that a word
-    stays a line, which has as many columns when it is read again.
+    A word or a tag of a row may hold line ends, tabs or the separator (by default also spaces): each is written as `_`,
+    so that a word stays a line, which has as many columns when it is read again.
     """
     separator = spelled(separator)
     no_cell = re.compile(f"[\r\n\t]|{re.escape(separator)}" if separator else f"[{SPACES}]")
@@ -340,11 +373,13 @@ def write_columns(path: str, sentences: Iterable[Sentence], predicted: Iterable[
             before = sentence.document
             gold = [tag or str(NO_NUMBER) for tag in sentence.tags]
             cells = [sentence.words, gold, tags] if gold else [sentence.words, tags]
-            file.writelines(separator.join(no_cell.sub("_", cell) for cell in row) + "\n" for row in zip(*cells, strict=True))
+            file.writelines(
+                separator.join(no_cell.sub("_", cell) for cell in row) + "\n" for row in zip(*cells, strict=True))
             file.write("\n")
 
 
-def read_to_tag(path: Source, columns: Columns, warn: Callable[[str], None], notes: list[str] | None = None) -> list[Sentence]:
+def read_to_tag(path: Source, columns: Columns, warn: Callable[[str], None],
+                notes: list[str] | None = None) -> list[Sentence]:
     """Reads sentences to tag: with their gold tags, if the tag column has such for each word, else the words alone."""
     if not has_tags(path, columns):
         return read_sentences(path, columns, with_tags=False, notes=notes)
@@ -356,8 +391,11 @@ def read_to_tag(path: Source, columns: Columns, warn: Callable[[str], None], not
         return sentences
 
 
-def check_held_out(train: SentenceFile, held_out: SentenceFile, refuse: Callable[[str], None], warn: Callable[[str], None]) -> None:
-    """Calls `refuse` with a message if nearly all evaluation sentences are training sentences; `warn` if more than half are."""
+def check_held_out(train: SentenceFile, held_out: SentenceFile, refuse: Callable[[str], None],
+                   warn: Callable[[str], None]) -> None:
+    """Calls `refuse` with a message if nearly all evaluation sentences are training sentences; `warn` if more than half
+    are.
+    """
     known = {sentence.words for sentence in train.sentences}
     count = len(held_out.sentences)
     shared = sum(sentence.words in known for sentence in held_out.sentences)

@@ -1,4 +1,6 @@
-"""The report on an evaluation of tags: the scores of each type of entity (or of each tag), what is taken for what, the worst sentences."""
+"""The report on an evaluation of tags: the scores of each type of entity (or of each tag), what is taken for what, the
+worst sentences.
+"""
 
 import collections
 import dataclasses
@@ -33,7 +35,8 @@ def _of_entities(sentences: Sequence[Tagged]) -> Iterator[Section]:
         wrong = list(confusions(right, answered))
         pairs.update(wrong)
         if wrong:
-            mistakes.append(Mistake([" ".join(words)], _named(words, right), _named(words, answered), float(len(wrong))))
+            mistakes.append(Mistake([" ".join(words)], _named(words, right), _named(words, answered),
+                                    float(len(wrong))))
     scores = {kind: {"precision": _share(right, answered), "recall": _share(right, gold),
                      "f1": _share(2 * right, answered + gold), "support": int(gold)}
               for kind, (right, answered, gold) in sorted(counts.items())}
@@ -43,7 +46,8 @@ def _of_entities(sentences: Sequence[Tagged]) -> Iterator[Section]:
 
 
 def confusions(gold: Sequence[Chunk], answered: Sequence[Chunk]) -> Iterator[tuple[str, str]]:
-    """Yields (right type, answered type) of each entity that is not answered exactly, and of each answer where there is none.
+    """Yields (right type, answered type) of each entity that is not answered exactly, and of each answer where there is
+    none.
 
     The answered type is in brackets if the boundaries differ.
     """
@@ -62,19 +66,23 @@ def _of_tags(sentences: Sequence[Tagged]) -> Iterator[Section]:
     predicted = [tag for _, _, tags in sentences for tag in tags]
     labels = sorted({*gold, *predicted})
     numbers = {label: number for number, label in enumerate(labels)}
-    scores = statistics.class_scores(np.array([numbers[tag] for tag in gold]), np.array([numbers[tag] for tag in predicted]), labels)
+    scores = statistics.class_scores(np.array([numbers[tag] for tag in gold]),
+                                     np.array([numbers[tag] for tag in predicted]), labels)
     yield _scores_section(scores, "Tags", "tag")
-    yield _pairs_section(collections.Counter((right, answer) for right, answer in zip(gold, predicted) if right != answer), "")
+    yield _pairs_section(
+        collections.Counter((right, answer) for right, answer in zip(gold, predicted) if right != answer), "")
     mistakes = []
     for words, tags, answers in sentences:
         if wrong := [place for place, (right, answer) in enumerate(zip(tags, answers)) if right != answer]:
-            mistakes.append(Mistake([" ".join(words)], ", ".join(f"{words[place]} {tags[place]}" for place in wrong),
-                                    ", ".join(f"{words[place]} {answers[place]}" for place in wrong), float(len(wrong))))
+            mistakes.append(
+                Mistake([" ".join(words)], ", ".join(f"{words[place]} {tags[place]}" for place in wrong),
+                        ", ".join(f"{words[place]} {answers[place]}" for place in wrong), float(len(wrong))))
     yield mistakes_section(mistakes, "words wrong", title="The worst sentences")
 
 
 def _scores_section(scores: dict[str, dict[str, float]], title: str, what: str) -> Section:
-    return Section(name="classes", title=title, values=scores, on_screen=True, header=(what, "precision", "recall", "F1", "support"),
+    return Section(name="classes", title=title, values=scores, on_screen=True,
+                   header=(what, "precision", "recall", "F1", "support"),
                    rows=[[kind, *score.values()] for kind, score in scores.items()])
 
 

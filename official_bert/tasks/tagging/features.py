@@ -1,7 +1,8 @@
 """Rows for taggers: words in WordPieces, in overlapping windows, and back from rows to words.
 
-The first piece of a word stands for the word (paper 5.3). Texts longer than the model's input are cut into windows; each word
-is read from the window that shows its first piece with the most context, so it is in exactly one row's `words`.
+The first piece of a word stands for the word (paper 5.3). Texts longer than the model's input are cut into windows;
+each word is read from the window that shows its first piece with the most context, so it is in exactly one row's
+`words`.
 """
 
 import dataclasses
@@ -24,10 +25,11 @@ class TaggingFeature:
     first_pieces: np.ndarray  # int32 [length], 1 at the first piece of any word of the window
 
     def row(self, tags: np.ndarray | None = None, starts: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Makes the model's features; first pieces get their word's entry of `tags` [words of the text] and `tag_mask` 1.
+        """Makes the model's features; first pieces get their word's entry of `tags` [words of the text] and `tag_mask`
+        1.
 
-        An entry -1 means that the word is not labelled: it gets `tag_mask` 0. `starts` [words of the text], 1 for the first word of each
-        sentence, adds `sentence_starts`.
+        An entry -1 means that the word is not labelled: it gets `tag_mask` 0. `starts` [words of the text], 1 for the
+        first word of each sentence, adds `sentence_starts`.
         """
         length = len(self.input_ids)
         mask, row_tags = np.zeros((2, length), np.int32)
@@ -35,8 +37,10 @@ class TaggingFeature:
         if tags is not None:
             mask[self.positions] = tags[self.words] >= 0
             row_tags[self.positions] = np.maximum(tags[self.words], 0)
-        row = {"input_ids": self.input_ids, "input_mask": np.ones(length, np.int32), "segment_ids": np.zeros(length, np.int32),
-               "tag_mask": mask, "tags": row_tags}
+        row = {
+            "input_ids": self.input_ids, "input_mask": np.ones(length, np.int32),
+            "segment_ids": np.zeros(length, np.int32), "tag_mask": mask, "tags": row_tags
+        }
         if starts is not None:
             row["sentence_starts"] = np.zeros(length, np.int32)
             row["sentence_starts"][self.positions] = starts[self.words]
@@ -48,14 +52,18 @@ class TaggingFeatureMaker:
 
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int = 128, doc_stride: int = 64):
         if max_seq_length < 3 or doc_stride < 1:
-            raise ValueError(f"max_seq_length and doc_stride: expected at least 3 and 1, got {max_seq_length} and {doc_stride}")
+            raise ValueError(
+                f"max_seq_length and doc_stride: expected at least 3 and 1, got {max_seq_length} and {doc_stride}")
         self.tokenizer, self.max_seq_length, self.doc_stride = tokenizer, max_seq_length, doc_stride
         self.template = tokenizer.template
         self._ids: dict[str, list[int]] = {}
 
     def make(self, texts: Sequence[Sequence[str]]) -> list[TaggingFeature]:
         """Makes the rows of every text, a list of words, in order. A word that normalises to nothing is one [UNK]."""
-        return [feature for number, words in enumerate(texts) for feature in self.windows(number, [self._word_ids(word) for word in words])]
+        return [
+            feature for number, words in enumerate(texts)
+            for feature in self.windows(number, [self._word_ids(word) for word in words])
+        ]
 
     def windows(self, number: int, words: Sequence[Sequence[int]]) -> list[TaggingFeature]:
         """Makes the rows of text `number`, given as the ids of each word's pieces."""
@@ -81,7 +89,8 @@ class TaggingFeatureMaker:
         return self._ids[word]
 
 
-def gather_words(features: Sequence[TaggingFeature], values: Sequence[np.ndarray], lengths: Sequence[int]) -> list[np.ndarray]:
+def gather_words(features: Sequence[TaggingFeature], values: Sequence[np.ndarray],
+                 lengths: Sequence[int]) -> list[np.ndarray]:
     """Gathers rows' values [S,...] to each text's values [words,...]; `lengths` are the texts' numbers of words."""
     shape, dtype = values[0].shape[1:], values[0].dtype
     words = [np.zeros((length, *shape), dtype) for length in lengths]

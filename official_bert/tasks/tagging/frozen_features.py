@@ -1,4 +1,5 @@
-"""A frozen encoder's outputs for each word (the feature-based approach, paper 5.3), computed once and kept in a file."""
+"""A frozen encoder's outputs for each word (the feature-based approach, paper 5.3), computed once and kept in a file.
+"""
 
 import collections
 import hashlib
@@ -20,12 +21,14 @@ BATCH_TOKENS = 8192  # of one call of the encoder
 
 
 class WordFeatures:
-    """float32 [N,D,words] of each text, computed by `model.features` at the first access: load the model's weights before.
+    """float32 [N,D,words] of each text, computed by `model.features` at the first access: load the model's weights
+    before.
 
     They are in a file of `cache_dir`, named by a hash of everything that they depend on, or in a temporary file.
     """
 
-    def __init__(self, features: Sequence[TaggingFeature], lengths: Sequence[int], model: keras.Model, cache_dir: str = ""):
+    def __init__(self, features: Sequence[TaggingFeature], lengths: Sequence[int], model: keras.Model,
+                 cache_dir: str = ""):
         self.features, self.lengths, self.model, self.cache_dir = features, lengths, model, cache_dir
         self.ends = np.cumsum(lengths)
         self._stored: np.ndarray | None = None
@@ -43,9 +46,11 @@ class WordFeatures:
             make_folder(self.cache_dir)
         else:
             self._temporary = tempfile.TemporaryDirectory(prefix="features-")
-        path = os.path.join(self.cache_dir or self._temporary.name, f"words-{self._digest()}.npy")  # type: ignore[union-attr]
+        folder = self.cache_dir or self._temporary.name  # type: ignore[union-attr]
+        path = os.path.join(folder, f"words-{self._digest()}.npy")
         if not exists(path):
-            with full_disk_names(self.cache_dir or tempfile.gettempdir(), os.path.dirname(path)), written_beside(path) as temporary:
+            with full_disk_names(self.cache_dir or tempfile.gettempdir(),
+                                 os.path.dirname(path)), written_beside(path) as temporary:
                 compute_features(self.model, self.features, self.ends, temporary)
         return np.load(local_copy(path), mmap_mode="r")
 
@@ -59,10 +64,13 @@ class WordFeatures:
 
 
 class WordRow(collections.UserDict):
-    """A text as a row of word features, which are computed at the first access; a tag -1 means that the word is not labelled."""
+    """A text as a row of word features, which are computed at the first access; a tag -1 means that the word is not
+    labelled.
+    """
 
     def __init__(self, stored: WordFeatures, number: int, tags: np.ndarray, starts: np.ndarray | None = None):
-        super().__init__({"tags": np.maximum(tags, 0), "input_mask": np.ones_like(tags), "tag_mask": (tags >= 0).astype(tags.dtype)})
+        super().__init__(
+            {"tags": np.maximum(tags, 0), "input_mask": np.ones_like(tags), "tag_mask": (tags >= 0).astype(tags.dtype)})
         self.stored, self.number = stored, number
         if starts is not None:
             self["sentence_starts"] = starts

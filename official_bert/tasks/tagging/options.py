@@ -74,10 +74,13 @@ class Options(SplitOptions):
     def __post_init__(self):
         super().__post_init__()
         if self.crf and (self.class_weights or self.label_smoothing):
-            raise ValueError("config.options.class_weights, label_smoothing: expected no crf beside them: its loss is that of whole chains")
+            raise ValueError(
+                "config.options.class_weights, label_smoothing: expected no crf beside them: its loss is that of "
+                "whole chains"
+            )
 
     @property
     def columns(self) -> Columns:
         """How files are read."""
-        return Columns(self.word_column, self.tag_column, self.separator, self.scheme == "plain", self.labels, self.empty_text,
-                       self.overlaps, self.encoding, self.places)
+        return Columns(self.word_column, self.tag_column, self.separator, self.scheme == "plain", self.labels,
+                       self.empty_text, self.overlaps, self.encoding, self.places)

@@ -40,9 +40,9 @@ class Entities(NamedTuple):
 class ServedTagger(ServedWindows):
     """Finds the entities of texts. `decode` finds the tags of a sequence of words; None takes the likeliest of each.
 
-    `plain`: each word is an entity, its tag the type. `lines`: texts are documents, each line a sentence, at whose end tags and entities
-    end; else a text is one sentence, whatever its lines. `pretokenized`: words stand between spaces, tabs and line ends alone, as in CoNLL
-    files; else punctuation around a word is set apart.
+    `plain`: each word is an entity, its tag the type. `lines`: texts are documents, each line a sentence, at whose end
+    tags and entities end; else a text is one sentence, whatever its lines. `pretokenized`: words stand between spaces,
+    tabs and line ends alone, as in CoNLL files; else punctuation around a word is set apart.
     """
 
     outputs = ("entities", "types", "starts", "ends", "scores", "num_entities", "truncated")
@@ -56,12 +56,16 @@ class ServedTagger(ServedWindows):
         super().__init__(model, tokenizer, max_seq_length, **windows)
         self.labels, self.pretokenized, self.plain, self.lines = tuple(labels), pretokenized, plain, lines
         if decode:
-            self.why_not_dense = "its tags are the best path through a text (options.crf, options.constrain), found word by word"
+            self.why_not_dense = ("its tags are the best path through a text (options.crf, options.constrain), found "
+                                  "word by word")
         self.decode = decode or (lambda logits, real: tf.argmax(logits, axis=-1, output_type=tf.int32))
-        # Published taggers may have types without prefixes: O, PER, LOC. Beside prefixes, such labels (X, [PAD]) mean nothing.
+        # Published taggers may have types without prefixes: O, PER, LOC. Beside prefixes, such labels (X, [PAD]) mean
+        # nothing.
         self._nothing = {*chunk_tags.meaningless(labels)}
         self._prefixed = any(map(chunk_tags.has_prefix, labels))
-        self.types = sorted({kind for prefix, kind in map(self._split, labels) if prefix != OUTSIDE and kind != CONTINUED})
+        self.types = sorted(
+            {kind
+             for prefix, kind in map(self._split, labels) if prefix != OUTSIDE and kind != CONTINUED})
         self._pieces_of_text = isinstance(tokenizer, GraphSubwords)  # which spaces and punctuation divide, not pieces
         continues = tokenizer.host.continues_word
         rows = self.encoder.settings["vocab_size"]  # the model may have more than the tokenizer has tokens
@@ -70,7 +74,8 @@ class ServedTagger(ServedWindows):
         self._special = tf.constant([index in outside for index in range(rows)])
 
     def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `logits` [B,S,C], and `tags` [B,S] at pieces that begin a word (here: all without ##), "" elsewhere."""
+        """Returns `logits` [B,S,C], and `tags` [B,S] at pieces that begin a word (here: all without ##), "" elsewhere.
+        """
         ids = inputs["input_ids"]
         begins = ~tf.gather(self._continues | self._special, ids) & tf.cast(inputs["input_mask"], tf.bool)
         logits = self.run({**{name: inputs[name] for name in ID_INPUTS}, "begins": begins},
@@ -82,8 +87,8 @@ class ServedTagger(ServedWindows):
         return {"tags": names, "logits": logits}
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `entities`, `types`, `starts`, `ends`, `scores` [B,E], padded with "" and 0 beyond `num_entities` [B]; `truncated` [B],
-        always false.
+        """Returns `entities`, `types`, `starts`, `ends`, `scores` [B,E], padded with "" and 0 beyond `num_entities`
+        [B]; `truncated` [B], always false.
 
         `entities` are slices of `text`, in code points; a score is the mean over an entity's words of their tag's
         probability (in a CRF, of the emissions alone).
@@ -112,8 +117,13 @@ class ServedTagger(ServedWindows):
         columns = {"entities": tf.strings.substr(source, start, end - start, unit="UTF8_CHAR"),
                    "types": tf.gather(tf.constant([*self.types, ""]), entities.kind),
                    "starts": start, "ends": end, "scores": score}
-        rows = {name: tf.RaggedTensor.from_row_splits(value, row_splits, validate=False).to_tensor() for name, value in columns.items()}
-        return {**rows, "num_entities": row_splits[1:] - row_splits[:-1], "truncated": tf.zeros(tf.shape(text), tf.bool)}
+        rows = {
+            name: tf.RaggedTensor.from_row_splits(value, row_splits, validate=False).to_tensor()
+            for name, value in columns.items()
+        }
+        return {
+            **rows, "num_entities": row_splits[1:] - row_splits[:-1], "truncated": tf.zeros(tf.shape(text), tf.bool)
+        }
 
     @staticmethod
     def describe(row, answer):
@@ -126,7 +136,8 @@ class ServedTagger(ServedWindows):
                       ends: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor, tf.Tensor]:
         """Returns tokens [B,(T)] with starts and ends, and which of them are the first of a word [T].
 
-        As in training, words stand between spaces, tabs and line ends alone, and one that normalises to nothing is an [UNK].
+        As in training, words stand between spaces, tabs and line ends alone, and one that normalises to nothing is an
+        [UNK].
         """
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         text_start, owner = tf.cast(decoded.row_starts(), tf.int32), tf.cast(decoded.value_rowids(), tf.int32)
@@ -142,15 +153,17 @@ class ServedTagger(ServedWindows):
         row = tf.gather(owner, first)
         word = tf.concat([word, tf.cast(empty, tf.int32)], 0)
         order = tf.argsort(word, stable=True)
-        lengths = tf.cast(ids.row_lengths(), tf.int32) + tf.math.unsorted_segment_sum(tf.ones_like(row), row, tf.size(text))
+        lengths = tf.cast(ids.row_lengths(), tf.int32) + tf.math.unsorted_segment_sum(
+            tf.ones_like(row), row, tf.size(text))
         columns = ((ids, tf.fill(tf.shape(row), self.special["UNK"])), (starts, first - tf.gather(text_start, row)),
                    (ends, last + 1 - tf.gather(text_start, row)))
-        tokens = (tf.RaggedTensor.from_row_lengths(tf.gather(tf.concat([column.values, added], 0), order), lengths, validate=False)
-                  for column, added in columns)
+        tokens = (tf.RaggedTensor.from_row_lengths(tf.gather(tf.concat([column.values, added], 0), order), lengths,
+                                                   validate=False) for column, added in columns)
         word = tf.gather(word, order)
         return *tokens, _with_first(tf.not_equal(word[1:], word[:-1]), word)
 
-    def _begins_word(self, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor, ends: tf.Tensor) -> tf.Tensor:
+    def _begins_word(self, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor,
+                     ends: tf.Tensor) -> tf.Tensor:
         """Returns whether each token [T] is the first of a word.
 
         Tokens without a space between them are one word, from the first to the last that is no punctuation; an
@@ -177,7 +190,8 @@ class ServedTagger(ServedWindows):
         return begins & ((place <= tf.gather(first, chunk)) | (place > tf.gather(last, chunk)))
 
     def _characters_at(self, text: tf.Tensor, starts: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns whether the character at each start [B,(T)] is an ideograph, and whether it is punctuation; both [T]."""
+        """Returns whether the character at each start [B,(T)] is an ideograph, and whether it is punctuation; both [T].
+        """
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         text_start = tf.gather(tf.cast(decoded.row_starts(), tf.int32), starts.value_rowids())
         codes = tf.gather(tf.concat([decoded.values, [0]], 0), text_start + starts.values)
@@ -189,23 +203,28 @@ class ServedTagger(ServedWindows):
         return {"logits": self.run_model(rows)["logits"]}
 
     def _word_logits(self, ids: tf.RaggedTensor, first_tokens: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-        """Returns the logits [W,C] of words, given the first token of each and how many of them a text has, `lengths` [B]."""
+        """Returns the logits [W,C] of words, given the first token of each and how many of them a text has, `lengths`
+        [B].
+        """
         del lengths  # each word is tagged by itself
         return self._of_words(ids, first_tokens, lambda rows: self.run_model(rows)["logits"], [len(self.labels)])
 
     def _of_words(self, ids: tf.RaggedTensor, first_tokens: tf.Tensor, compute: Callable[[Tensors], tf.Tensor],
                   shape: Sequence[int]) -> tf.Tensor:
-        """Returns the results [W,*shape] of `compute` [R,S,*shape] at each word's first token, in its window with the most context.
+        """Returns the results [W,*shape] of `compute` [R,S,*shape] at each word's first token, in its window with the
+        most context.
 
         A group of windows keeps the results of first tokens alone.
         """
         tokens = graph_packing.whole(ids)
         windows = self.make_windows("text", tokens.length, self.max_seq_length - 2)
-        rows = graph_packing.Slices(tokens.values, tf.gather(tokens.start, windows.text) + windows.start, windows.length)
+        rows = graph_packing.Slices(tokens.values,
+                                    tf.gather(tokens.start, windows.text) + windows.start, windows.length)
         layout = graph_packing.lay_out(rows, None, self.template)
         shown = tf.pad(graph_packing.max_context(windows, tokens.length), [[0, 0], [1, 1]]) & layout.in_a        # [R,S]
         count = tf.size(first_tokens)
-        word = tf.scatter_nd(first_tokens[:, None], tf.range(count) + 1, [tf.size(ids.values) + 1])  # 0: no word begins there
+        # 0: no word begins there
+        word = tf.scatter_nd(first_tokens[:, None], tf.range(count) + 1, [tf.size(ids.values) + 1])
         word = tf.where(shown, tf.gather(word, layout.token), 0)
         results = {"values": tf.TensorSpec([None, *shape]), "word": tf.TensorSpec([None], tf.int32)}
         rows_of_words, _ = self.run_groups({**layout.features(), "word": word}, results, lambda rows, _: {
@@ -220,7 +239,9 @@ class ServedTagger(ServedWindows):
 
     @staticmethod
     def _sentence_lengths(text: tf.Tensor, word_starts: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-        """Returns the number of words of each line with words, and a last 0; `word_starts` [W] are code points of the texts."""
+        """Returns the number of words of each line with words, and a last 0; `word_starts` [W] are code points of the
+        texts.
+        """
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         owner = tf.repeat(tf.range(tf.size(lengths)), lengths)
         ends_before = tf.cumsum(tf.cast(tf.equal(decoded.values, ord("\n")), tf.int32))
@@ -250,7 +271,9 @@ class ServedTagger(ServedWindows):
         return Entities(first, last, tf.gather(kind, first))
 
     def _with_types(self, prefix: tf.Tensor, kind: tf.Tensor, new_text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Gives words whose label is a letter alone the type of the word before, and O to those that continue nothing; both [W]."""
+        """Gives words whose label is a letter alone the type of the word before, and O to those that continue nothing;
+        both [W].
+        """
         none = len(self.types)
         alone = tf.greater(kind, none)
         closes = tf.equal(prefix, END) | tf.equal(prefix, SINGLE)
@@ -264,7 +287,8 @@ class ServedTagger(ServedWindows):
         """Returns each label's prefix, as a number, and the index of its type."""
         tags = [self._split(label) for label in self.labels]
         numbers = {kind: number for number, kind in enumerate([*self.types, "", CONTINUED])}
-        return (np.array([prefix for prefix, _ in tags], np.int32), np.array([numbers[kind] for _, kind in tags], np.int32))
+        return (np.array([prefix for prefix, _ in tags],
+                         np.int32), np.array([numbers[kind] for _, kind in tags], np.int32))
 
     def _split(self, label: str) -> tuple[int, str]:
         """Returns a label's prefix, as a number, and its type."""
@@ -277,7 +301,9 @@ class ServedTagger(ServedWindows):
 
 
 class ServedFeatureTagger(ServedTagger):
-    """Does the same with a feature-based model: a frozen encoder's layers of a whole text's words go through the BiLSTM together."""
+    """Does the same with a feature-based model: a frozen encoder's layers of a whole text's words go through the BiLSTM
+    together.
+    """
 
     why_not_dense = "a BiLSTM reads the words of a whole text (options.features), not rows of ids"
 
@@ -292,14 +318,18 @@ class ServedFeatureTagger(ServedTagger):
 
         def tag(texts):
             padded, real = _by_text(tf.gather(features, texts).values, tf.gather(lengths, texts))
-            return {"logits": tf.boolean_mask(self.model.tag(padded, real), real), "word": tf.gather(words, texts).values}
+            return {
+                "logits": tf.boolean_mask(self.model.tag(padded, real), real), "word": tf.gather(words, texts).values
+            }
         results = {"logits": tf.TensorSpec([None, len(self.labels)]), "word": tf.TensorSpec([None], tf.int32)}
         tagged, _ = in_groups(tag, lengths, self.tokens_at_once, results)
         return tf.gather(tagged["logits"], tf.math.invert_permutation(tagged["word"]))
 
 
 def decoder(task: TaskBase, model: keras.Model) -> Decode | None:
-    """Returns the best path by the scores of a tagging task's CRF, of legal tags, or both; None: each word's likeliest tag."""
+    """Returns the best path by the scores of a tagging task's CRF, of legal tags, or both; None: each word's likeliest
+    tag.
+    """
     if not (task.options.crf or task.options.constrain):
         return None
 
@@ -310,14 +340,19 @@ def decoder(task: TaskBase, model: keras.Model) -> Decode | None:
 
 
 def _by_text(values: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Pads flat values [W,...], `lengths` [B] of them a text: returns values [B,L,...] and which are real [B,L]; L is at least 1."""
+    """Pads flat values [W,...], `lengths` [B] of them a text: returns values [B,L,...] and which are real [B,L]; L is
+    at least 1.
+    """
     rows = tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
-    padded = tf.pad(rows.to_tensor(shape=[None, None, *values.shape[1:]]), [[0, 0], [0, 1]] + [[0, 0]] * (len(values.shape) - 1))
+    padded = tf.pad(rows.to_tensor(shape=[None, None, *values.shape[1:]]), [[0, 0], [0, 1]] + [[0, 0]] *
+                    (len(values.shape) - 1))
     return padded, tf.sequence_mask(lengths, tf.shape(padded)[1])
 
 
 def _mean_of_runs(values: tf.Tensor, first: tf.Tensor, last: tf.Tensor) -> tf.Tensor:
-    """Returns the means of values [W] from `first` to `last` [N], each summed by itself, so that no run depends on another."""
+    """Returns the means of values [W] from `first` to `last` [N], each summed by itself, so that no run depends on
+    another.
+    """
     lengths = last - first + 1
     run = tf.repeat(tf.range(tf.size(first)), lengths)
     place = tf.range(tf.size(run)) + tf.gather(first - tf.cumsum(lengths, exclusive=True), run)

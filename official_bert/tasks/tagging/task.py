@@ -1,4 +1,6 @@
-"""Named entities, or other chunks of words, from CoNLL columns (paper 5.3): fine-tuned, with a CRF, or on frozen features."""
+"""Named entities, or other chunks of words, from CoNLL columns (paper 5.3): fine-tuned, with a CRF, or on frozen
+features.
+"""
 
 import collections
 import dataclasses
@@ -47,7 +49,9 @@ class Task(FileTask):
     head = "tagger"
     served_classes = (ServedTagger,)
     file_names = FILES
-    refused = {"header": "columns of words and tags are numbers (options.word_column, tag_column), and rows name their keys"}
+    refused = {
+        "header": "columns of words and tags are numbers (options.word_column, tag_column), and rows name their keys"
+    }
     counter_names = ("tag_accuracy",)
 
     @property
@@ -77,9 +81,13 @@ class Task(FileTask):
         return "encoder" if self.options.features else self.config.training.freeze
 
     def losses(self, outputs, batch):
-        """Negative log-likelihood by word: of single tags, or of the CRF's chains over the words of a row's sentences."""
+        """Negative log-likelihood by word: of single tags, or of the CRF's chains over the words of a row's sentences.
+        """
         if not self.options.crf:
-            return {"loss": losses.cross_entropy(outputs["logits"], batch["tags"], _weights(batch), self.options.label_smoothing)}
+            return {
+                "loss": losses.cross_entropy(outputs["logits"], batch["tags"], _weights(batch),
+                                             self.options.label_smoothing)
+            }
         likelihood = crf.log_likelihood(outputs["logits"], batch["tags"], batch["tag_mask"], chain_scores(outputs),
                                         batch.get("sentence_starts"))
         return {"loss": (-tf.reduce_sum(likelihood * batch["example_weights"]), tf.reduce_sum(_words(batch)))}
@@ -102,9 +110,11 @@ class Task(FileTask):
         """Rows at their full length; frozen features have no fixed shape."""
         if self.options.features:
             return super().batch_spec(batch_size)
-        names = ("input_ids", "input_mask", "segment_ids", "tag_mask", "tags", *(("sentence_starts",) if self._several_chains else ()))
+        names = ("input_ids", "input_mask", "segment_ids", "tag_mask", "tags",
+                 *(("sentence_starts",) if self._several_chains else ()))
         length = self.options.max_seq_length
-        weighted = {"loss_weights": tf.TensorSpec((batch_size, length), tf.float32)} if self.options.class_weights else {}
+        weighted = {"loss_weights": tf.TensorSpec(
+            (batch_size, length), tf.float32)} if self.options.class_weights else {}
         return weighted | {name: tf.TensorSpec((batch_size, length), tf.int32) for name in names} | {
             "example_weights": tf.TensorSpec((batch_size,), tf.float32)}
 
@@ -122,24 +132,32 @@ class Task(FileTask):
         return SentenceFile(source, conll.read_sentences(source, self.options.columns, notes=notes), notes)
 
     def check_rows(self, rows, files, steps):
-        """Also raises ValueError for a file without documents, if they are asked for; describes training and evaluation files."""
+        """Also raises ValueError for a file without documents, if they are asked for; describes training and evaluation
+        files.
+        """
         read_files = [file for file in (rows.train, rows.held_out, rows.tests) if file]
         for file in read_files:
             if self.options.document_context and not any(sentence.document for sentence in file.sentences):
-                raise ValueError(f"{file.source}: expected lines {conll.DOCUMENT_START} between the documents for "
-                                 "options.document_context, got none; without this option each sentence is a row; a file that is one "
-                                 "document begins with such a line")
+                raise ValueError(
+                    f"{file.source}: expected lines {conll.DOCUMENT_START} between the documents for "
+                    "options.document_context, got none; without this option each sentence is a row; a file that is "
+                    "one "
+                    "document begins with such a line")
         if rows.train and rows.held_out:
             conll.check_held_out(rows.train, rows.held_out, files.refuse_same, logging.warning)
         notes = [note for file in read_files for note in file.notes]
-        return dataclasses.replace(rows, notes=(*notes, *(self.summary(file) for file in (rows.train, rows.held_out) if file)))
+        return dataclasses.replace(
+            rows, notes=(*notes, *(self.summary(file) for file in (rows.train, rows.held_out) if file)))
 
     def divide(self, train, hold_out):
-        """Divides the sentences by documents, if there are several, else by themselves; their types of entities are the strata."""
+        """Divides the sentences by documents, if there are several, else by themselves; their types of entities are the
+        strata.
+        """
         documents = len({sentence.document for sentence in train.sentences}) >= max(splits.FEW, self.options.folds)
         units = [sentence.document if documents else sentence.words for sentence in train.sentences]
         types = [() if documents else tuple(sorted({tag[2:] for tag in sentence.tags})) for sentence in train.sentences]
-        return splits.divide(self.options, units, types, hold_out, str(train.source), "sentences", "documents" if documents else "")
+        return splits.divide(self.options, units, types, hold_out, str(train.source), "sentences",
+                             "documents" if documents else "")
 
     def make_train(self, train, files, model):
         file = self._tagged_file(train, files, model, training=True)
@@ -172,8 +190,9 @@ class Task(FileTask):
             return self
         tags = {tag for sentence in train.sentences for tag in sentence.tags} - {NOT_LABELLED}
         if tags <= {OUTSIDE}:
-            raise ValueError(f"{train.source}: expected at least two different tags, got {sorted(tags)} in {len(train.sentences)} "
-                             "sentences")
+            raise ValueError(
+                f"{train.source}: expected at least two different tags, got {sorted(tags)} in {len(train.sentences)} "
+                "sentences")
         types = tags if self.options.scheme == "plain" else {
             chunk.kind for sentence in train.sentences for chunk in chunk_tags.read_chunks(sentence.tags)}
         return self.with_options(labels=tuple(chunk_tags.label_list(types, self.options.scheme)))
@@ -187,10 +206,13 @@ class Task(FileTask):
                 logging.warning("%s", remark)
         kind = ServedFeatureTagger if self.options.features else ServedTagger
         return kind.make(self, model, options, labels=self.options.labels, decode=decoder(self, model),
-                         doc_stride=self.options.doc_stride, plain=self.options.scheme == "plain", lines=self.options.document_context)
+                         doc_stride=self.options.doc_stride, plain=self.options.scheme == "plain",
+                         lines=self.options.document_context)
 
     def scores(self, outputs: Mapping[str, Any]) -> crf.Scores | None:
-        """The scores for decoding, from a model's outputs (or a row of `predictions`); None: each word gets its likeliest tag."""
+        """The scores for decoding, from a model's outputs (or a row of `predictions`); None: each word gets its
+        likeliest tag.
+        """
         if not (self.options.crf or self.options.constrain):
             return None
         chain = crf.Scores(*(tf.convert_to_tensor(part, tf.float32) for part in chain_scores(outputs)))
@@ -199,7 +221,8 @@ class Task(FileTask):
         return crf.constrain(chain, chunk_tags.legal_transitions(self.options.labels, self.scheme))
 
     def decode_tags(self, logits: Sequence[np.ndarray], outputs: Mapping[str, Any]) -> list[np.ndarray]:
-        """Decodes the tags of each sentence's words from logits [words,T]: the best path over the whole sentence; pure."""
+        """Decodes the tags of each sentence's words from logits [words,T]: the best path over the whole sentence; pure.
+        """
         scores = self.scores(outputs)
         if scores is None:
             return [part.argmax(-1) for part in logits]
@@ -208,7 +231,8 @@ class Task(FileTask):
         for start in range(0, len(order), SENTENCES_AT_ONCE):
             part = order[start:start + SENTENCES_AT_ONCE]
             longest = max(1, max(len(logits[number]) for number in part))
-            emissions = np.stack([np.pad(logits[number], [(0, longest - len(logits[number])), (0, 0)]) for number in part])
+            emissions = np.stack(
+                [np.pad(logits[number], [(0, longest - len(logits[number])), (0, 0)]) for number in part])
             mask = np.arange(longest) < np.array([[len(logits[number])] for number in part])
             paths = np.asarray(crf.best_path(emissions, mask, scores))
             for number, path in zip(part, paths):
@@ -219,7 +243,8 @@ class Task(FileTask):
                      gold: bool = True) -> "TaggedFile":
         """Makes the rows and batches of a file's sentences; without `gold`, their tags need not be known."""
         sentences = file.sentences
-        groups = conll.documents_of(sentences) if self.options.document_context else [[sentence] for sentence in sentences]
+        groups = conll.documents_of(sentences) if self.options.document_context else [[sentence]
+                                                                                      for sentence in sentences]
         texts = [[word for sentence in group for word in sentence.words] for group in groups]
         tags = [np.array([number for sentence in group for number in (
             self._tag_numbers(file.source, sentence) if gold else [0] * len(sentence.words))], np.int32)
@@ -235,8 +260,10 @@ class Task(FileTask):
             made_of, rows = rows, [WordRow(stored, number, *parts) for number, parts in enumerate(zip(tags, starts))]
         weights = None
         if training and self.options.class_weights:
-            counts = np.bincount([number for number in np.concatenate(tags) if number >= 0], minlength=len(self.options.labels))
-            weights = class_weights(self.options.class_weights, self.options.labels, counts, "config.options.class_weights")
+            counts = np.bincount([number for number in np.concatenate(tags) if number >= 0],
+                                 minlength=len(self.options.labels))
+            weights = class_weights(self.options.class_weights, self.options.labels, counts,
+                                    "config.options.class_weights")
             for row in rows:
                 row["loss_weights"] = weights[row["tags"]]
         source = self.make_batches(rows, training, length_key="tags", sequence_keys=tuple(rows[0]), made_of=made_of)
@@ -244,7 +271,8 @@ class Task(FileTask):
         return TaggedFile(self, sentences, texts, sizes, features, source, weights)
 
     def _tag_numbers(self, path: Source, sentence: Sentence) -> Iterator[int]:
-        """Yields the labels of a sentence's tags in the model's scheme, 0 without tags, -1 for a word that is not labelled.
+        """Yields the labels of a sentence's tags in the model's scheme, 0 without tags, -1 for a word that is not
+        labelled.
 
         Raises ValueError for another type.
         """
@@ -252,8 +280,9 @@ class Task(FileTask):
             yield from [0] * len(sentence.words)
         for number, tag in enumerate(chunk_tags.convert_tags(sentence.tags, self.scheme)):
             if tag not in (*self.options.labels, NOT_LABELLED):
-                raise ValueError(f"{conll.tag_place(path, sentence, number)}: expected a tag of one of {list(self.options.labels)}, "
-                                 f"got {tag!r}")
+                raise ValueError(
+                    f"{conll.tag_place(path, sentence, number)}: expected a tag of one of {list(self.options.labels)}, "
+                    f"got {tag!r}")
             yield self.options.labels.index(tag) if tag else -1
 
 
@@ -279,21 +308,28 @@ class TaggedFile:
         return list(examine(list(self._labelled(predictions)), self.task.scheme == "plain"))
 
     def _labelled(self, predictions: Predictions) -> Iterator[tuple[list[str], list[str], list[str]]]:
-        """Yields words, gold tags and found tags, in the model's scheme, of the labelled words of each sentence that was evaluated."""
+        """Yields words, gold tags and found tags, in the model's scheme, of the labelled words of each sentence that
+        was evaluated.
+        """
         for sentence, answered in zip(self.sentences, self.tags(predictions)):
             if answered is not None:
                 gold = chunk_tags.convert_tags(sentence.tags, self.task.scheme)
                 labelled = [number for number, tag in enumerate(gold) if tag != NOT_LABELLED]
-                words, gold, answered = ([column[number] for number in labelled] for column in (sentence.words, gold, answered))
+                words, gold, answered = ([column[number] for number in labelled]
+                                         for column in (sentence.words, gold, answered))
                 yield words, gold, answered
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
-        """Writes `predictions.conll`: words, gold tags if the file has them, and predicted tags, all in the model's scheme."""
+        """Writes `predictions.conll`: words, gold tags if the file has them, and predicted tags, all in the model's
+        scheme.
+        """
         options = self.task.options
         sentences = [dataclasses.replace(sentence, tags=tuple(chunk_tags.convert_tags(sentence.tags, self.task.scheme)))
                      for sentence in self.sentences]
         path = os.path.join(output_dir, "predictions.conll")
-        predicted = [tags or [OUTSIDE] * len(sentence.words) for sentence, tags in zip(sentences, self.tags(predictions))]
+        predicted = [
+            tags or [OUTSIDE] * len(sentence.words) for sentence, tags in zip(sentences, self.tags(predictions))
+        ]
         conll.write_columns(path, sentences, predicted, options.separator)
         return [path]
 
@@ -309,11 +345,15 @@ class TaggedFile:
         else:
             kept = [(feature, row["logits"]) for feature, row in zip(self.features, rows) if row is not None]
             logits = gather_words([feature for feature, _ in kept], [row for _, row in kept], lengths)
-        by_sentence = [part for whole, sizes in zip(logits, self.sizes) for part in np.split(whole, np.cumsum(sizes)[:-1])]
+        by_sentence = [
+            part for whole, sizes in zip(logits, self.sizes) for part in np.split(whole,
+                                                                                  np.cumsum(sizes)[:-1])
+        ]
         tags = self.task.decode_tags(by_sentence, next(row for row in rows if row is not None))
         owners = [text for text, sizes in enumerate(self.sizes) for _ in sizes]
         nothing = {*chunk_tags.meaningless(options.labels)} if self.task.scheme != "plain" else ()
-        tag_names = [[OUTSIDE if label in nothing else label for label in (options.labels[tag] for tag in numbers)] for numbers in tags]
+        tag_names = [[OUTSIDE if label in nothing else label for label in (options.labels[tag] for tag in numbers)]
+                     for numbers in tags]
         if any(map(chunk_tags.has_prefix, options.labels)) and self.task.scheme != "plain":
             tag_names = [[tag or OUTSIDE for tag in chunk_tags.with_types(numbers)] for numbers in tag_names]
         return [None if text in missing else tags for text, tags in zip(owners, tag_names)]

@@ -35,27 +35,32 @@ class CRFTagger(Tagger):
 class FeatureTagger(EncoderWithHeads):
     """A frozen encoder's layers, mixed, through a BiLSTM to tags (paper 5.3: two layers, 768 wide).
 
-    Inputs: the encoder's and `first_pieces` [B,S], 1 at pieces that begin a word (default: at every real piece); `logits`
-    [B,S,T] are valid at these pieces. Or `word_features` [B,N,D,W], made earlier by `features`, and `input_mask` [B,W]: `logits`
-    [B,W,T], and the encoder does not run. With `crf` the outputs have `CHAIN` too. Only the layers after the encoder are trained.
+    Inputs: the encoder's and `first_pieces` [B,S], 1 at pieces that begin a word (default: at every real piece);
+    `logits` [B,S,T] are valid at these pieces. Or `word_features` [B,N,D,W], made earlier by `features`, and
+    `input_mask` [B,W]: `logits` [B,W,T], and the encoder does not run. With `crf` the outputs have `CHAIN` too. Only
+    the layers after the encoder are trained.
     """
 
     encoder_options = {"return_layers": True}
 
-    def __init__(self, encoder: BertEncoder, num_tags=9, features="concat", feature_layers=4, lstm_size=768, lstm_layers=2,
-                 dropout=0.1, crf=False, boundary_scores=True, crf_rate=100.0, **kwargs):
+    def __init__(self, encoder: BertEncoder, num_tags=9, features="concat", feature_layers=4, lstm_size=768,
+                 lstm_layers=2, dropout=0.1, crf=False, boundary_scores=True, crf_rate=100.0, **kwargs):
         super().__init__(encoder, **kwargs)
-        self.settings = {"num_tags": num_tags, "features": features, "feature_layers": feature_layers, "lstm_size": lstm_size,
-                         "lstm_layers": lstm_layers, "dropout": dropout, "crf": crf, "boundary_scores": boundary_scores,
-                         "crf_rate": crf_rate}
+        self.settings = {
+            "num_tags": num_tags, "features": features, "feature_layers": feature_layers, "lstm_size": lstm_size,
+            "lstm_layers": lstm_layers, "dropout": dropout, "crf": crf, "boundary_scores": boundary_scores,
+            "crf_rate": crf_rate
+        }
         if lstm_size % 2 or lstm_size < 2:
-            raise ValueError(f"config.options.lstm_size: expected an even number, half of it for each direction, got {lstm_size}")
+            raise ValueError(
+                f"config.options.lstm_size: expected an even number, half of it for each direction, got {lstm_size}")
         encoder.trainable = False
         self.layers_used = chosen_layers(features, feature_layers, encoder.settings["num_hidden_layers"])
         self.mixing = LayerMixing(features, name="mixing", dtype=self.dtype_policy)
         self.dropouts = [keras.layers.Dropout(dropout, dtype=self.dtype_policy) for _ in range(lstm_layers + 1)]
         self.lstms = [make_bilstm(lstm_size, f"lstm_{index}", self.dtype_policy) for index in range(lstm_layers)]
-        self.tagger = OutputLayer(num_tags, encoder.settings["initializer_range"], name="tagger", dtype=self.dtype_policy)
+        self.tagger = OutputLayer(num_tags, encoder.settings["initializer_range"], name="tagger",
+                                  dtype=self.dtype_policy)
         self.crf = CRF(num_tags, boundary_scores, crf_rate, name="crf") if crf else None
 
     def build(self, *_):
@@ -72,7 +77,8 @@ class FeatureTagger(EncoderWithHeads):
 
     def features(self, inputs):
         """The encoder's inputs -> its chosen layers for every piece [B,S,N,D], without dropout."""
-        encoded = self.encoder({name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")}, training=False)
+        encoded = self.encoder({name: inputs[name]
+                                for name in ("input_ids", "input_mask", "segment_ids")}, training=False)
         outputs = [encoded["embedding_output"], *encoded["layer_outputs"]]
         return ops.stack([outputs[layer] for layer in self.layers_used], axis=2)
 
@@ -105,4 +111,3 @@ def chain_scores(outputs) -> Scores:
     if CHAIN[0] in outputs:
         return Scores(*(outputs[name] for name in CHAIN))
     return no_scores(outputs["logits"].shape[-1])
-

@@ -52,7 +52,10 @@ class TextOptions(SplitOptions):
     def __post_init__(self):
         super().__post_init__()
         if self.truncate == "windows" and self.pairs:
-            raise ValueError("config.options.truncate: windows are those of a single text, got pairs; expected head, tail or head_tail")
+            raise ValueError(
+                "config.options.truncate: windows are those of a single text, got pairs; expected head, tail or "
+                "head_tail"
+            )
 
     @property
     def pairs(self) -> bool:
@@ -123,10 +126,13 @@ class TextClassification(FileTask):
 
     def batch_spec(self, batch_size):
         """Rows at their full length."""
-        target = {"classifier": tf.TensorSpec((batch_size,), tf.int32), "regression": tf.TensorSpec((batch_size,), tf.float32),
-                  "multi_label": tf.TensorSpec((batch_size, self.num_outputs), tf.float32)}[self.head]
+        target = {
+            "classifier": tf.TensorSpec((batch_size,), tf.int32), "regression": tf.TensorSpec(
+                (batch_size,), tf.float32), "multi_label": tf.TensorSpec((batch_size, self.num_outputs), tf.float32)
+        }[self.head]
         rows = self._row_spec(batch_size)
-        weighted = {"loss_weights": target if self.head == "multi_label" else rows["example_weights"]} if self._weights_given else {}
+        weighted = {"loss_weights": target if self.head == "multi_label" else rows["example_weights"]
+                    } if self._weights_given else {}
         return rows | weighted | {self._target_key: target}
 
     @property
@@ -150,7 +156,8 @@ class TextClassification(FileTask):
 
     def divide(self, train, hold_out):
         """Divides the rows of a training file, stratified by label, set of labels, or tenths of the scores."""
-        strata = splits.bins(train.targets) if self.head == "regression" else [target.tobytes() for target in train.targets]
+        strata = splits.bins(
+            train.targets) if self.head == "regression" else [target.tobytes() for target in train.targets]
         return splits.divide(self.options, list(train.pairs()), strata, hold_out, train.path)
 
     def hold_out_rows(self, train, numbers, files):
@@ -175,7 +182,8 @@ class TextClassification(FileTask):
         return TextSets(self, held_out, self.make_batches(self._features_of(labelled_texts.joined(held_out), files)))
 
     def _features_of(self, data: LabelledTexts, files: DataFiles) -> TextFeatures | ChoiceFeatures:
-        return self.make_features(data, {} if data.targets is None else {self._target_key: data.targets}, files.cache_dir)
+        return self.make_features(data, {} if data.targets is None else {self._target_key: data.targets},
+                                  files.cache_dir)
 
     @property
     def _weights_given(self) -> bool:
@@ -183,10 +191,13 @@ class TextClassification(FileTask):
         return bool(self.option("class_weights", "") or self.option("positive_weights", ""))
 
     def _weights(self, targets: np.ndarray) -> np.ndarray:
-        """The weight of each label, or of its positive rows, float32 [K]; `targets` [N] or [N,K] has all rows, each window of a text."""
+        """The weight of each label, or of its positive rows, float32 [K]; `targets` [N] or [N,K] has all rows, each
+        window of a text.
+        """
         labels = self.options.labels
         if self.head == "multi_label":
-            return label_weights.positive_weights(self.options.positive_weights, labels, targets, "config.options.positive_weights")
+            return label_weights.positive_weights(self.options.positive_weights, labels, targets,
+                                                  "config.options.positive_weights")
         counts = np.bincount(targets, minlength=len(labels))
         return label_weights.class_weights(self.options.class_weights, labels, counts, "config.options.class_weights")
 
@@ -196,11 +207,13 @@ class TextClassification(FileTask):
             return np.where(targets == 1.0, weights, 1.0).astype(np.float32)
         return weights[targets]
 
-    def make_features(self, data: LabelledTexts, targets: Mapping[str, np.ndarray], cache_dir: str = "") -> TextFeatures | ChoiceFeatures:
+    def make_features(self, data: LabelledTexts, targets: Mapping[str, np.ndarray],
+                      cache_dir: str = "") -> TextFeatures | ChoiceFeatures:
         """Makes unpadded features of each row, with its target."""
         options = self.options
-        return TextFeatures(make_features(data.text, data.text_pair, self.tokenizer, options.max_seq_length, cache_dir, options.truncate,
-                                          options.doc_stride), targets)
+        return TextFeatures(
+            make_features(data.text, data.text_pair, self.tokenizer, options.max_seq_length, cache_dir,
+                          options.truncate, options.doc_stride), targets)
 
     def best_metric(self):
         """The first metric; for errors, less is better."""
@@ -208,9 +221,11 @@ class TextClassification(FileTask):
 
     def served(self, model, options):
         kind = {"multi_label": ServedMultiLabel, "regression": ServedRegression}.get(self.head, ServedClassifier)
-        threshold = {"threshold": self.thresholds.tolist()} if self.head == "multi_label" and options.threshold is None else {}
+        threshold = {"threshold": self.thresholds.tolist()
+                     } if self.head == "multi_label" and options.threshold is None else {}
         return kind.make(self, model, options, labels=self.options.labels, pairs=self.options.pairs,
-                         truncate=self.options.truncate, doc_stride=min(self.options.doc_stride, self.options.max_seq_length), **threshold)
+                         truncate=self.options.truncate, doc_stride=min(self.options.doc_stride,
+                                                                        self.options.max_seq_length), **threshold)
 
     @property
     def thresholds(self) -> np.ndarray:
@@ -257,7 +272,9 @@ class TextSets:
         return measured
 
     def examine(self, predictions: Predictions) -> list[Section]:
-        """Scores of the classes, calibration and the worst mistakes on each set, with the thresholds that the evaluation tunes."""
+        """Scores of the classes, calibration and the worst mistakes on each set, with the thresholds that the
+        evaluation tunes.
+        """
         task = self._tuned(predictions)
         return [section for text_set, rows, logits in self._by_set(predictions) if len(rows)
                 for section in examine(task.head, task.classes.labels, task.answer, text_set, rows, logits)]
@@ -274,10 +291,14 @@ class TextSets:
 
     def write(self, predictions: Predictions, output_dir: str) -> list[str]:
         """Writes a file for each set."""
-        return [self.task.write_set(text_set.name, logits, output_dir) for text_set, _, logits in self._by_set(predictions)]
+        return [
+            self.task.write_set(text_set.name, logits, output_dir) for text_set, _, logits in self._by_set(predictions)
+        ]
 
     def write_probabilities(self, predictions: Predictions, output_dir: str) -> list[str]:
-        """Writes 2018's `test_results.tsv`: probabilities, or a score, for each row; further sets get files with their names."""
+        """Writes 2018's `test_results.tsv`: probabilities, or a score, for each row; further sets get files with their
+        names.
+        """
         paths = []
         for number, (text_set, _, logits) in enumerate(self._by_set(predictions)):
             path = os.path.join(output_dir, f"test_results{f'_{text_set.name}' if number else ''}.tsv")
@@ -290,7 +311,8 @@ class TextSets:
     def _by_set(self, predictions: Predictions) -> list[tuple[TextSet, np.ndarray, np.ndarray]]:
         """Each set with the numbers of its predicted rows, in order, and their logits [N,K]."""
         examples = self.source.examples
-        rows = _by_text(self.source.in_order(predictions), examples.texts if isinstance(examples, TextFeatures) else None)
+        rows = _by_text(self.source.in_order(predictions),
+                        examples.texts if isinstance(examples, TextFeatures) else None)
         numbers = np.array([number for number, row in enumerate(rows) if row is not None])
         logits = np.stack([row["logits"] for row in rows if row is not None])
         ends = np.cumsum([0, *(len(text_set.data) for text_set in self.sets)])
@@ -299,7 +321,8 @@ class TextSets:
                 for text_set, low, high, start in zip(self.sets, bounds, bounds[1:], ends)]
 
 
-def _by_text(rows: Sequence[Mapping[str, np.ndarray] | None], texts: np.ndarray | None) -> list[Mapping[str, np.ndarray] | None]:
+def _by_text(rows: Sequence[Mapping[str, np.ndarray] | None],
+             texts: np.ndarray | None) -> list[Mapping[str, np.ndarray] | None]:
     """Averages the logits of each text's rows, whose texts have the numbers `texts` (None: a row is a text).
 
     None for texts of which a row was not evaluated.
@@ -309,4 +332,6 @@ def _by_text(rows: Sequence[Mapping[str, np.ndarray] | None], texts: np.ndarray 
     missing = incomplete(rows, texts)
     groups = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(texts)) + 1)
     parts = ([row["logits"] for number in group if (row := rows[number]) is not None] for group in groups)
-    return [None if texts[group[0]] in missing else {"logits": np.mean(part, axis=0)} for group, part in zip(groups, parts)]
+    return [
+        None if texts[group[0]] in missing else {"logits": np.mean(part, axis=0)} for group, part in zip(groups, parts)
+    ]

@@ -1,4 +1,6 @@
-"""Your own data: any TSV, CSV, JSON-lines or Parquet file with named columns; one text or two; one label, several labels or a score."""
+"""Your own data: any TSV, CSV, JSON-lines or Parquet file with named columns; one text or two; one label, several
+labels or a score.
+"""
 
 import dataclasses
 import math
@@ -20,8 +22,10 @@ from official_bert.tasks.texts.base import LabelOptions, TextClassification
 from official_bert.training.data_files import write_answers
 from official_bert.training.file_task import Use
 
-DEFAULT_METRICS = {"classifier": ("accuracy", "macro_f1"), "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
-           "regression": ("spearman", "pearson", "mean_squared_error")}
+DEFAULT_METRICS = {
+    "classifier": ("accuracy", "macro_f1"), "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
+    "regression": ("spearman", "pearson", "mean_squared_error")
+}
 Threshold = Annotated[float | Literal["tuned", "tuned_per_label"] | tuple[float, ...], Constraint(
     "probabilities from 0 to 1",
     lambda threshold: isinstance(threshold, str) or all(0.0 <= value <= 1.0 for value in np.atleast_1d(threshold)))]
@@ -73,16 +77,24 @@ class Options(LabelOptions, TableOptions):
         check_used(self, ["label_smoothing"], f"options.kind: classifier or multi_label (not {self.kind})",
                    self.kind != "regression")
         if isinstance(self.threshold, tuple) and self.labels and len(self.threshold) != len(self.labels):
-            raise ValueError(f"config.options.threshold: expected a number for each of the {len(self.labels)} labels, got "
-                             f"{len(self.threshold)}")
+            raise ValueError(
+                f"config.options.threshold: expected a number for each of the {len(self.labels)} labels, got "
+                f"{len(self.threshold)}")
         if not self.text_column or not (self.label_column or self.label_columns) or not self.label_separator:
-            raise ValueError("config.options.text_column, label_column and label_separator: expected a name or a text, got nothing")
+            raise ValueError(
+                "config.options.text_column, label_column and label_separator: expected a name or a text, got nothing")
         if unknown := sorted(set(self.metrics) - set(metrics.METRICS)):
             raise ValueError(f"config.options.metrics: unknown {unknown}; known: {sorted(metrics.METRICS)}")
         if wrong := sorted(set(self.metrics) - set(metrics.FITTING[self.kind])):
-            raise ValueError(f"config.options.metrics: {wrong} do not fit kind {self.kind}; expected {list(metrics.FITTING[self.kind])}")
+            raise ValueError(
+                f"config.options.metrics: {wrong} do not fit kind {self.kind}; expected "
+                f"{list(metrics.FITTING[self.kind])}"
+            )
         if "f1" in self.metrics and self.labels and len(self.labels) != 2:
-            raise ValueError(f"config.options.metrics: f1 is that of the second of two labels, got {len(self.labels)}; expected macro_f1")
+            raise ValueError(
+                f"config.options.metrics: f1 is that of the second of two labels, got {len(self.labels)}; expected "
+                f"macro_f1"
+            )
         for key, names in (("labels", self.labels), ("label_columns", self.label_columns)):
             if len(set(names)) < len(names):
                 raise ValueError(f"config.options.{key}: expected every name once, got {list(names)}")
@@ -130,7 +142,8 @@ class Task(TextClassification):
         """Also raises ValueError for a threshold to tune without evaluation data."""
         task, rows = super().read_rows(files, steps)
         if steps.train and isinstance(self.options.threshold, str) and not rows.held_out:
-            raise ValueError(f"config.options.threshold: {self.options.threshold}: expected evaluation data to tune it on")
+            raise ValueError(
+                f"config.options.threshold: {self.options.threshold}: expected evaluation data to tune it on")
         return task, rows
 
     def _table(self, path: Source, use: Use) -> Table:
@@ -139,7 +152,10 @@ class Task(TextClassification):
         labels = list(options.label_columns or [options.label_column]) if labelled else []
         several = options.kind == "multi_label" and not options.label_columns
         if both := sorted({*texts} & {*labels}):
-            raise ValueError(f"config.options.text_column, label_column: expected different columns, got {both[0]!r} for text and label")
+            raise ValueError(
+                f"config.options.text_column, label_column: expected different columns, got {both[0]!r} for text and "
+                f"label"
+            )
         table = options.read_table(path, [*texts, *labels])
         if labelled and options.label_column == labelled_texts.GOLD:
             table = labelled_texts.without_agreement(table, options.labels, logging.warning)
@@ -157,7 +173,8 @@ class Task(TextClassification):
         if options.label_columns:
             labels = options.label_columns
         elif options.kind == "multi_label":
-            rows = (labelled_texts.split_labels(value, spelled(options.label_separator)) for value in table.columns[options.label_column])
+            rows = (labelled_texts.split_labels(value, spelled(options.label_separator))
+                    for value in table.columns[options.label_column])
             labels = labelled_texts.find_labels([label for row in rows for label in row])
         else:
             labels = labelled_texts.find_labels(table.columns[options.label_column])
@@ -167,8 +184,9 @@ class Task(TextClassification):
         if len(labels) < 2 and options.kind == "classifier":
             raise ValueError(f"{where}: expected at least two different labels, got {list(labels)}")
         if len(labels) > len(table) / 2 and len(labels) > 20:
-            raise ValueError(f"{where}: expected labels, got {len(labels)} different values in {len(table)} rows; for scores give "
-                             "options.kind: regression")
+            raise ValueError(
+                f"{where}: expected labels, got {len(labels)} different values in {len(table)} rows; for scores give "
+                "options.kind: regression")
         return self.with_options(labels=tuple(labels))
 
     def _labelled(self, table: Table, labelled: bool) -> LabelledTexts:
@@ -187,7 +205,8 @@ class Task(TextClassification):
             assert order is not None  # the options were refused
             return labelled_texts.label_columns(table, [options.label_columns[place] for place in order])
         if options.kind == "multi_label":
-            return labelled_texts.label_matrix(table, options.label_column, options.labels, spelled(options.label_separator))
+            return labelled_texts.label_matrix(table, options.label_column, options.labels,
+                                               spelled(options.label_separator))
         return labelled_texts.label_ids(table, options.label_column, options.labels)
 
     def check(self, steps):
@@ -205,8 +224,10 @@ class Task(TextClassification):
         return np.broadcast_to(np.float32(threshold), self.num_outputs)
 
     def _untuned(self) -> ValueError:
-        return ValueError(f"options.threshold: {self.options.threshold}, but no evaluation has tuned it yet; expected one (--do_eval), or "
-                          "a number")
+        return ValueError(
+            f"options.threshold: {self.options.threshold}, but no evaluation has tuned it yet; expected one "
+            f"(--do_eval), or "
+            "a number")
 
     def measure(self, targets, logits, end=""):
         """Also tunes the thresholds, if that is asked for, and measures with them; they are among the metrics."""

@@ -34,10 +34,13 @@ class Options(LabelOptions):
         if self.majority_class and self.folds:
             raise ValueError("config.options.majority_class: expected no folds beside it")
         if self.dataset != "xnli" and (self.language, self.train_language) != ("en", ""):
-            raise ValueError(f"config.options.language, train_language: expected xnli beside them, {self.dataset} has one language")
-        if not glue_files.DATASETS[self.dataset].labels and (self.class_weights or self.label_smoothing or self.majority_class):
-            raise ValueError("config.options.class_weights, label_smoothing, majority_class: expected a data set with labels, "
-                             f"{self.dataset} has scores")
+            raise ValueError(
+                f"config.options.language, train_language: expected xnli beside them, {self.dataset} has one language")
+        if not glue_files.DATASETS[self.dataset].labels and (self.class_weights or self.label_smoothing
+                                                             or self.majority_class):
+            raise ValueError(
+                "config.options.class_weights, label_smoothing, majority_class: expected a data set with labels, "
+                f"{self.dataset} has scores")
 
     @property
     def pairs(self) -> bool:
@@ -55,7 +58,8 @@ class Task(TextClassification):
     def __init__(self, config, student=None):
         options = self.read_options(config.options)
         labels = glue_files.DATASETS[options.dataset].labels
-        super().__init__(dataclasses.replace(config, options=to_dict(dataclasses.replace(options, labels=labels))), student)
+        super().__init__(dataclasses.replace(config, options=to_dict(dataclasses.replace(options, labels=labels))),
+                         student)
 
     @property
     def dataset(self) -> glue_files.Dataset:
@@ -71,7 +75,8 @@ class Task(TextClassification):
         return self.dataset.metrics
 
     def _reader(self, files: DataFiles) -> glue_files.Reader:
-        return glue_files.Reader(self.options.dataset, files.data_dir, self.options.language, self.options.train_language, logging.warning)
+        return glue_files.Reader(self.options.dataset, files.data_dir, self.options.language,
+                                 self.options.train_language, logging.warning)
 
     def data(self, files):
         return self._reader(files).data(files.train_file, files.eval_file)
@@ -95,7 +100,8 @@ class Task(TextClassification):
         """Writes `<name>.tsv` in GLUE's format."""
         path = os.path.join(output_dir, f"{name}.tsv")
         labels = glue_files.DATASETS["mnli"].labels if name == "AX" else self.dataset.labels
-        return write_answers(path, enumerate(glue_files.answers(dataclasses.replace(self.dataset, labels=labels), logits)))
+        return write_answers(path,
+                             enumerate(glue_files.answers(dataclasses.replace(self.dataset, labels=labels), logits)))
 
     def constant_answers(self, files, steps):
         """With `majority_class`: the most frequent label of the training data for each row.
@@ -106,7 +112,10 @@ class Task(TextClassification):
             return None
         _, rows = self.read_rows(files, dataclasses.replace(steps, train=True))
         if not (rows.held_out or rows.tests):
-            raise ValueError("config.options.majority_class: expected rows to evaluate on or to answer, got none (no model is trained)")
+            raise ValueError(
+                "config.options.majority_class: expected rows to evaluate on or to answer, got none (no model is "
+                "trained)"
+            )
         counts = np.bincount(rows.train.targets, minlength=self.num_outputs)
         most_frequent = np.eye(self.num_outputs, dtype=np.float32)[np.argmax(counts)]
         measured: dict[str, float] = {}
@@ -115,5 +124,8 @@ class Task(TextClassification):
             measured |= metrics.measure(self.metrics, text_set.data.targets, logits, text_set.name)
 
         def write(folder: str) -> list[str]:
-            return [self.write_set(text_set.name, np.tile(most_frequent, (len(text_set.data), 1)), folder) for text_set in rows.tests]
+            return [
+                self.write_set(text_set.name, np.tile(most_frequent, (len(text_set.data), 1)), folder)
+                for text_set in rows.tests
+            ]
         return ConstantAnswers(measured, write if rows.tests else None)

@@ -1,6 +1,7 @@
 """The files of the published sentence tasks (GLUE and XNLI): names, columns and submissions.
 
-File names and columns are those of GLUE's own archives; a data folder is that of one task, or its parent with all tasks.
+File names and columns are those of GLUE's own archives; a data folder is that of one task, or its parent with all
+tasks.
 """
 
 import dataclasses
@@ -34,7 +35,8 @@ class Dataset:
     low: float = -math.inf
     high: float = math.inf
     train: str = "train.tsv"
-    held_out: Mapping[str, str] = dataclasses.field(default_factory=lambda: {"": "dev.tsv"})  # by suffix of the metrics' names
+    # by suffix of the metrics' names
+    held_out: Mapping[str, str] = dataclasses.field(default_factory=lambda: {"": "dev.tsv"})
     tests: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by name of the submission's file, without .tsv
     columns: tuple[str, ...] = ()  # of training and held-out files that have no header
     train_texts: tuple[str, ...] = ()  # columns of the training file, if they have other names there
@@ -49,10 +51,11 @@ DATASETS: Mapping[str, Dataset] = types.MappingProxyType({
     "cola": Dataset("CoLA", ("sentence",), "label", ("matthews", "accuracy"), BINARY, tests={"CoLA": "test.tsv"},
                     columns=("source", "label", "star", "sentence")),
     "sst2": Dataset("SST-2", ("sentence",), "label", ("accuracy",), BINARY, tests={"SST-2": "test.tsv"}),
-    "mrpc": Dataset("MRPC", ("#1 String", "#2 String"), "Quality", ("f1", "accuracy"), BINARY, tests={"MRPC": "test.tsv"}),
+    "mrpc": Dataset("MRPC", ("#1 String", "#2 String"), "Quality", ("f1", "accuracy"), BINARY,
+                    tests={"MRPC": "test.tsv"}),
     "stsb": Dataset("STS-B", PAIR, "score", ("spearman", "pearson"), low=0.0, high=5.0, tests={"STS-B": "test.tsv"}),
-    "qqp": Dataset("QQP", ("question1", "question2"), "is_duplicate", ("f1", "accuracy"), BINARY, tests={"QQP": "test.tsv"},
-                   broken_rows=True),
+    "qqp": Dataset("QQP", ("question1", "question2"), "is_duplicate", ("f1", "accuracy"), BINARY,
+                   tests={"QQP": "test.tsv"}, broken_rows=True),
     "mnli": Dataset("MNLI", PAIR, "gold_label", ("accuracy",), NLI,
                     held_out={"": "dev_matched.tsv", "_mismatched": "dev_mismatched.tsv"},
                     tests={"MNLI-m": "test_matched.tsv", "MNLI-mm": "test_mismatched.tsv"}, unlabelled="-"),
@@ -61,7 +64,8 @@ DATASETS: Mapping[str, Dataset] = types.MappingProxyType({
     "wnli": Dataset("WNLI", PAIR, "label", ("accuracy",), BINARY, tests={"WNLI": "test.tsv"}),
     "xnli": Dataset("XNLI", PAIR, "gold_label", ("accuracy",), NLI, train="multinli/multinli.train.{language}.tsv",
                     held_out={"": "xnli.dev.tsv"}, tests={"XNLI": "xnli.test.tsv"}, train_texts=("premise", "hypo"),
-                    train_label="label", renamed={"contradictory": "contradiction"}, language="language", unlabelled="-"),
+                    train_label="label", renamed={"contradictory": "contradiction"}, language="language",
+                    unlabelled="-"),
 })
 # A model of MNLI answers the diagnostic set AX; its place differs between GLUE's archives of different years.
 DIAGNOSTIC = ("AX.tsv", "AX/AX.tsv", "diagnostic.tsv", "diagnostic/diagnostic.tsv")
@@ -89,8 +93,8 @@ class Reader:
     def train(self, path: Source = "") -> LabelledTexts:
         """Reads the training data: the published file, or another with its columns."""
         path = path or self._find(self.dataset.train.format(language=self.train_language))
-        return self._read(path, self.dataset.train_texts or self.dataset.texts, self.dataset.train_label or self.dataset.label,
-                          language="", labelled=True, names=self.dataset.columns)
+        return self._read(path, self.dataset.train_texts or self.dataset.texts, self.dataset.train_label
+                          or self.dataset.label, language="", labelled=True, names=self.dataset.columns)
 
     def data(self, train: Source, held_out: Source) -> dict[str, list[Source]]:
         """The files that `train` and `held_out` read, as far as they exist."""
@@ -103,7 +107,8 @@ class Reader:
 
     def held_out(self, path: Source = "") -> list[TextSet]:
         """Reads the labelled sets to evaluate on."""
-        files: dict[str, Source] = {next(iter(self.dataset.held_out)): path} if path else self._find_all(self.dataset.held_out)
+        files: dict[str, Source] = {next(iter(self.dataset.held_out)): path} if path else self._find_all(
+                                        self.dataset.held_out)
         return [TextSet(end, self._read(file, self.dataset.texts, self.dataset.label, self.language, labelled=True,
                                      names=self.dataset.columns)) for end, file in files.items()]
 
@@ -156,15 +161,18 @@ class Reader:
               names: Sequence[str] = ()) -> LabelledTexts:
         language = language if self.dataset.language else ""
         filtered = [self.dataset.language] if language else []
-        table = TableOptions(file_format="tsv").read_table(path, [*texts, *([label] if labelled else []), *filtered], names,
-                                                           self.dataset.broken_rows)
+        table = TableOptions(file_format="tsv").read_table(path, [*texts, *([label] if labelled else []), *filtered],
+                                                           names, self.dataset.broken_rows)
         if table.broken and not labelled:
-            raise ValueError(f"{'; '.join(table.broken[:5])}: a row to answer cannot be left out, the index of the others would shift "
-                             f"({len(table.broken)} broken rows)")
+            raise ValueError(
+                f"{'; '.join(table.broken[:5])}: a row to answer cannot be left out, the index of the others would "
+                f"shift "
+                f"({len(table.broken)} broken rows)")
         if table.broken:
             self.warn(f"{table.broken[0]}; left out, as are {len(table.broken) - 1} more broken rows")
         if language:
-            table = _only(table, self.dataset.language, lambda value: value == language, f"in the language {language!r}")
+            table = _only(table, self.dataset.language, lambda value: value == language,
+                          f"in the language {language!r}")
         if labelled and self.dataset.unlabelled is not None:
             table = _only(table, label, lambda value: value != self.dataset.unlabelled, "with a label")
         table = labelled_texts.without_empty(table, texts, "keep", self.warn)
@@ -176,7 +184,9 @@ class Reader:
         """Returns numbers of labels, or scores."""
         if not self.dataset.labels:
             return labelled_texts.scores(table, label, self.dataset.low, self.dataset.high)
-        table.columns[label] = [self.dataset.renamed.get(labelled_texts.label_text(value), value) for value in table.columns[label]]
+        table.columns[label] = [
+            self.dataset.renamed.get(labelled_texts.label_text(value), value) for value in table.columns[label]
+        ]
         return labelled_texts.label_ids(table, label, self.dataset.labels, headless)
 
 
@@ -194,7 +204,9 @@ def _first(files: Sequence[str], folders: Sequence[str]) -> str | None:
 
 
 def answers(dataset: Dataset, logits: np.ndarray) -> list[str]:
-    """Returns the answers of a submission for logits [N,K]: the likeliest label, or the clipped score with three decimals."""
+    """Returns the answers of a submission for logits [N,K]: the likeliest label, or the clipped score with three
+    decimals.
+    """
     if not dataset.labels:
         return [f"{score:.3f}" for score in np.clip(logits[:, 0], dataset.low, dataset.high)]
     return [dataset.labels[number] for number in np.argmax(logits, axis=-1)]

@@ -23,8 +23,9 @@ def _f1(labels: np.ndarray, logits: np.ndarray) -> float:
 
 
 def _macro_f1(labels: np.ndarray, logits: np.ndarray) -> float:
-    return float(sklearn.metrics.f1_score(labels, np.argmax(logits, axis=-1), labels=range(logits.shape[-1]), average="macro",
-                                          zero_division=0.0))
+    return float(
+        sklearn.metrics.f1_score(labels, np.argmax(logits, axis=-1), labels=range(logits.shape[-1]), average="macro",
+                                 zero_division=0.0))
 
 
 def _matthews(labels: np.ndarray, logits: np.ndarray) -> float:
@@ -59,12 +60,15 @@ METRICS: Mapping[str, Metric] = types.MappingProxyType({
     "macro_f1_of_labels": partial(_f1_of_labels, "macro")})
 
 FITTING: Mapping[str, tuple[str, ...]] = types.MappingProxyType({  # by the kind of answer
-    "classifier": ("accuracy", "f1", "macro_f1", "matthews"), "regression": ("pearson", "spearman", "mean_squared_error"),
-    "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match")})
+    "classifier": ("accuracy", "f1", "macro_f1", "matthews"),
+    "regression": ("pearson", "spearman", "mean_squared_error"),
+    "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match")
+})
 
 
 def measure(names: Iterable[str], targets: np.ndarray, logits: np.ndarray, end: str = "") -> dict[str, float]:
-    """Computes metrics of logits [N,K]: `targets` are label numbers [N], 0 and 1 for several labels [N,K], or scores [N].
+    """Computes metrics of logits [N,K]: `targets` are label numbers [N], 0 and 1 for several labels [N,K], or scores
+    [N].
 
     The names of the results have the suffix `end`.
     """
@@ -74,8 +78,8 @@ def measure(names: Iterable[str], targets: np.ndarray, logits: np.ndarray, end: 
 def best_threshold(targets: np.ndarray, probabilities: np.ndarray) -> float:
     """Returns the probability from which on 1 is predicted with the best F1: both [N], targets 0 and 1.
 
-    It lies half-way between two of the probabilities, or below the lowest; of several, it is the one nearest 0.5. It is 0.5 if no target
-    is 1.
+    It lies half-way between two of the probabilities, or below the lowest; of several, it is the one nearest 0.5. It is
+    0.5 if no target is 1.
     """
     order = np.argsort(-probabilities, kind="stable")
     falling = probabilities[order].astype(np.float64)

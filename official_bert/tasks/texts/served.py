@@ -20,15 +20,15 @@ from official_bert.text.packing import check_segments
 class ServedClassifier(ServedWindows):
     """Gives one label of several, for one text or two.
 
-    `truncate` says what the model sees of a text that is too long: a part of it, or all of it in windows, whose logits are averaged.
-    Rows of ids are answered one by one.
+    `truncate` says what the model sees of a text that is too long: a part of it, or all of it in windows, whose logits
+    are averaged. Rows of ids are answered one by one.
     """
 
     outputs: ClassVar[tuple[str, ...]] = ("label", "probabilities", "logits", "truncated")
     reads: ClassVar[tuple[str, ...]] = ("pairs",)
 
-    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, *, labels: Sequence[str] = (),
-                 pairs: bool = False, truncate: Truncate = "head", **windows: int):
+    def __init__(self, model: keras.Model, tokenizer: AnyGraphTokenizer, max_seq_length: int, *,
+                 labels: Sequence[str] = (), pairs: bool = False, truncate: Truncate = "head", **windows: int):
         super().__init__(model, tokenizer, max_seq_length, **windows)
         self.labels, self.truncate = tuple(labels), truncate
         if pairs:
@@ -80,7 +80,9 @@ class ServedClassifier(ServedWindows):
 
 
 class ServedMultiLabel(ServedClassifier):
-    """Gives those of several labels whose probability is at least `threshold`, one or one for each label, for one text or two."""
+    """Gives those of several labels whose probability is at least `threshold`, one or one for each label, for one text
+    or two.
+    """
 
     outputs = ("labels", "num_labels", "probabilities", "logits", "truncated")
     padded_text: ClassVar = {"labels": "num_labels"}
@@ -90,11 +92,14 @@ class ServedMultiLabel(ServedClassifier):
     def __init__(self, *arguments, threshold: float | Sequence[float] = 0.5, **settings):
         super().__init__(*arguments, **settings)
         if "" in self.labels:
-            raise ValueError("config.options.labels: expected a name for each label, got '', which stands for no label in answers")
+            raise ValueError(
+                "config.options.labels: expected a name for each label, got '', which stands for no label in answers")
         self.threshold = threshold
 
     def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `labels` [B,most] likeliest first, padded with "" beyond `num_labels` [B], `probabilities` and `logits` [B,C]."""
+        """Returns `labels` [B,most] likeliest first, padded with "" beyond `num_labels` [B], `probabilities` and
+        `logits` [B,C].
+        """
         logits = outputs["logits"]
         probabilities = tf.sigmoid(logits)
         is_likely = probabilities >= tf.constant(self.threshold, probabilities.dtype)
@@ -160,7 +165,9 @@ class ServedChoice(ServedModel):
         return {"choice": tf.argmax(logits, axis=-1, output_type=tf.int32), "probabilities": tf.nn.softmax(logits)}
 
     def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the same for `text` [B] before each of `choices` [B,C]; `truncated` [B] tells whether any row of a text was cut."""
+        """Returns the same for `text` [B] before each of `choices` [B,C]; `truncated` [B] tells whether any row of a
+        text was cut.
+        """
         choices = require([self._few_choices("choices", inputs["choices"])], inputs["choices"])
         batch, count = tf.unstack(tf.shape(choices))
         first = tf.gather(self.tokenizer.tokenize(inputs["text"]), tf.repeat(tf.range(batch), count))

@@ -1,4 +1,5 @@
-"""Multiple choice: the right one of four endings of a sentence (SWAG, paper 4.4), or of any number of answers to a question (RACE).
+"""Multiple choice: the right one of four endings of a sentence (SWAG, paper 4.4), or of any number of answers to a
+question (RACE).
 
 The score of a choice is a vector's product with [CLS].
 """
@@ -28,7 +29,8 @@ ENDINGS = tuple(f"ending{number}" for number in range(4))
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(TextOptions, TableOptions):
-    """The columns of the files: by default SWAG's, a sentence, the beginning of the next one, and its possible endings."""
+    """The columns of the files: by default SWAG's, a sentence, the beginning of the next one, and its possible endings.
+    """
 
     text_column: str = "sent1"
     """Column of the first text."""
@@ -53,22 +55,31 @@ class Options(TextOptions, TableOptions):
         if self.truncate != "head":
             raise ValueError(f"config.options.truncate: a task of choices expects head, got {self.truncate}")
         if self.choices_column and self.choice_columns != ENDINGS:
-            raise ValueError("config.options.choice_columns: expected none beside choices_column, whose lists hold the choices")
+            raise ValueError(
+                "config.options.choice_columns: expected none beside choices_column, whose lists hold the choices")
         if self.answer_as == "key" and not self.keys_column:
-            raise ValueError("config.options.keys_column: expected the column of the choices' keys beside answer_as: key")
-        if not (self.choices_column or (len(self.choice_columns) > 1 and (self.begin_column or self.choice_columns != ENDINGS))):
-            raise ValueError("config.options.choices_column: expected a column of lists, or begin_column and two or more choice_columns")
+            raise ValueError(
+                "config.options.keys_column: expected the column of the choices' keys beside answer_as: key")
+        if not (self.choices_column or (len(self.choice_columns) > 1 and
+                                        (self.begin_column or self.choice_columns != ENDINGS))):
+            raise ValueError(
+                "config.options.choices_column: expected a column of lists, or begin_column and two or more "
+                "choice_columns"
+            )
 
     @property
     def choice_parts(self) -> tuple[str, ...]:
-        """The columns of the choices: that of their beginning first; without one, "" stands before columns of single choices."""
+        """The columns of the choices: that of their beginning first; without one, "" stands before columns of single
+        choices.
+        """
         if self.choices_column:
             return (self.begin_column, self.choices_column) if self.begin_column else (self.choices_column,)
         return (self.begin_column, *self.choice_columns)
 
 
 class Task(TextClassification):
-    """Rows [B,C,S]: `[CLS] sent1 [SEP] sent2 ending [SEP]` for each ending; C is the most choices of a row of the file."""
+    """Rows [B,C,S]: `[CLS] sent1 [SEP] sent2 ending [SEP]` for each ending; C is the most choices of a row of the file.
+    """
 
     Options = Options
     head = "choice"
@@ -83,7 +94,8 @@ class Task(TextClassification):
 
     def build_model(self):
         """Builds encoder, pooler and one vector."""
-        return ChoiceClassifier.make(self.config.model, {"dropout": self.options.dropout}, recompute=self.config.training.recompute)
+        return ChoiceClassifier.make(self.config.model, {"dropout": self.options.dropout},
+                                     recompute=self.config.training.recompute)
 
     def path(self, files, use):
         """A file that the data folder lacks is an error: no other one stands in for it."""
@@ -96,8 +108,9 @@ class Task(TextClassification):
     def read_file(self, path, use):
         options, labelled = self.options, use != "test"
         if labelled and options.label_column in (options.text_column, *options.choice_parts):
-            raise ValueError("config.options.label_column: expected another column than those of the texts and choices, got "
-                             f"{options.label_column!r}")
+            raise ValueError(
+                "config.options.label_column: expected another column than those of the texts and choices, got "
+                f"{options.label_column!r}")
         labels = [name for name in (options.label_column, options.keys_column) if name] if labelled else []
         table = options.read_table(path, [options.text_column, *filter(None, options.choice_parts), *labels])
         columns = (options.text_column, *(() if options.choices_column else options.choice_columns))
@@ -107,18 +120,22 @@ class Task(TextClassification):
         choices = [tuple(f"{begin} {ending}".strip() for ending in of_row) for begin, of_row in zip(begins, endings)]
         targets = None
         if labelled:
-            targets = right_ones(table, options.label_column, endings, options.keys_column, options.answer_as, options.first_choice)
+            targets = right_ones(table, options.label_column, endings, options.keys_column, options.answer_as,
+                                 options.first_choice)
         return LabelledTexts(str(path), labelled_texts.texts(table, options.text_column), None, targets, choices)
 
     def _endings(self, table: Table) -> list[tuple[str, ...]]:
-        """The texts of each row's choices, without their beginning. Raises ValueError, naming the line, for fewer than two or no texts."""
+        """The texts of each row's choices, without their beginning. Raises ValueError, naming the line, for fewer than
+        two or no texts.
+        """
         options = self.options
         if not options.choices_column:
             return list(zip(*(labelled_texts.texts(table, name) for name in options.choice_columns)))
         for row, value in enumerate(table.columns[options.choices_column]):
             if not isinstance(value, list) or len(value) < 2 or not all(isinstance(ending, str) for ending in value):
-                raise ValueError(f"{table.place(row)}: column {options.choices_column!r}: expected a list of two or more texts, "
-                                 f"got {str(value)[:60]!r}")
+                raise ValueError(
+                    f"{table.place(row)}: column {options.choices_column!r}: expected a list of two or more texts, "
+                    f"got {str(value)[:60]!r}")
         return list(map(tuple, table.columns[options.choices_column]))
 
     def make_features(self, data, targets, cache_dir=""):
@@ -142,4 +159,5 @@ class Task(TextClassification):
         choices = range(logits.shape[-1]) if self.options.choices_column else self.options.choice_columns
         rows = ([index, answer["choice"], *(f"{value:.6f}" for value in answer["probabilities"])]
                 for index, answer in enumerate(map(self.answer, logits)))
-        return write_answers(os.path.join(output_dir, f"{name}.csv"), rows, [f"probability:{choice}" for choice in choices], ",")
+        return write_answers(os.path.join(output_dir, f"{name}.csv"), rows,
+                             [f"probability:{choice}" for choice in choices], ",")

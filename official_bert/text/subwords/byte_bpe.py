@@ -1,12 +1,15 @@
-"""Tables of byte-level BPE, for TensorFlow ops: classes of characters, and which pairs of symbols may be joined at once.
+"""Tables of byte-level BPE, for TensorFlow ops: classes of characters, and which pairs of symbols may be joined at
+once.
 
-BPE joins the pair of symbols of lowest rank, again and again: as many rounds as joins. The graph joins in each round every pair that
-BPE would certainly join later, wherever it stands, so that a few rounds do for any length. A pair (B, C) of rank r between A and D is
-certain if no join of a lower rank can ever take B away to the left or C to the right. On the left only symbols X that end with A can
-be joined with B; `left` is the lowest rank of such a join (X, B), over all X that A can grow into. `right` is the same of (C, Y). This
-needs that a symbol's own join comes before those which use it, as in every learned list of merges; others are refused.
+BPE joins the pair of symbols of lowest rank, again and again: as many rounds as joins. The graph joins in each round
+every pair that BPE would certainly join later, wherever it stands, so that a few rounds do for any length. A pair (B,
+C) of rank r between A and D is certain if no join of a lower rank can ever take B away to the left or C to the right.
+On the left only symbols X that end with A can be joined with B; `left` is the lowest rank of such a join (X, B), over
+all X that A can grow into. `right` is the same of (C, Y). This needs that a symbol's own join comes before those which
+use it, as in every learned list of merges; others are refused.
 
-Pairs whose symbols cannot even grow into a pair that is joined are a wall: what stands on both sides of it is independent from then on.
+Pairs whose symbols cannot even grow into a pair that is joined are a wall: what stands on both sides of it is
+independent from then on.
 
 Also Unicode's NFC, which composes letters with the accents behind them before byte-level BPE sees a text.
 """
@@ -22,9 +25,11 @@ import tokenizers
 
 NEVER = (1 << 20) - 1  # a rank above all others
 LETTER, NUMBER, OTHER, SPACE = range(4)  # classes of characters
-CHARACTERS = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xF0000))  # Unicode assigns no others; the rest is OTHER
+# Unicode assigns no others; the rest is OTHER
+CHARACTERS = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xF0000))
 # \s of Unicode
-WHITE_SPACE = (*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
+WHITE_SPACE = (*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F,
+               0x3000)
 HANGUL = (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))  # vowels and finals, which are composed by arithmetic
 
 
@@ -38,7 +43,9 @@ class Merges(NamedTuple):
 
 
 def byte_letters() -> list[str]:
-    """Returns the letter of each byte (GPT-2): printable ones stand for themselves, the others for U+0100 and on, in order."""
+    """Returns the letter of each byte (GPT-2): printable ones stand for themselves, the others for U+0100 and on, in
+    order.
+    """
     plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))
     return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
@@ -47,7 +54,8 @@ def byte_letters() -> list[str]:
 def merges(vocab: Mapping[str, int], pairs: Sequence[Sequence[str] | str], where: str) -> Merges:
     """Makes the tables of merges, each "a b" or (a, b), in the order of their ranks.
 
-    Raises ValueError for symbols without an id, too many merges, and a list in which a symbol is used before it is made.
+    Raises ValueError for symbols without an id, too many merges, and a list in which a symbol is used before it is
+    made.
     """
     if len(pairs) >= NEVER:
         raise ValueError(f"{where}: expected fewer than {NEVER} merges, got {len(pairs)}")
@@ -61,12 +69,14 @@ def merges(vocab: Mapping[str, int], pairs: Sequence[Sequence[str] | str], where
     last_merges |= {product: rank for rank, (_, _, product) in enumerate(joins)}
     for rank, (first, second, _) in enumerate(joins):
         if max(last_merges.get(first, NEVER), last_merges.get(second, NEVER)) >= rank:
-            raise ValueError(f"{where}: merge {rank + 1}, {' '.join(merged[rank])}: one of its symbols is made by a later "
-                             "merge or by none; such a list has no form in TensorFlow here")
+            raise ValueError(
+                f"{where}: merge {rank + 1}, {' '.join(merged[rank])}: one of its symbols is made by a later "
+                "merge or by none; such a list has no form in TensorFlow here")
     values = _lowest_ranks(joins, last_merges)
     return Merges(np.array([first << 32 | second for first, second in values], np.int64),
                   np.array([rank << 40 | left << 20 | right for rank, left, right in values.values()], np.int64),
-                  np.array([product for _, _, product in joins], np.int32), np.array([vocab[letter] for letter in letters], np.int32))
+                  np.array([product for _, _, product in joins], np.int32),
+                  np.array([vocab[letter] for letter in letters], np.int32))
 
 
 def _lowest_ranks(joins: Sequence[tuple[int, int, int]], symbols: Iterable[int]) -> dict[tuple[int, int], list[int]]:
@@ -89,7 +99,9 @@ def _lowest_ranks(joins: Sequence[tuple[int, int, int]], symbols: Iterable[int])
 
 @functools.cache
 def character_classes() -> np.ndarray:
-    """Returns the class of each code point, uint8 [0x110000], as the library's pattern for words sees it: its version of Unicode counts."""
+    """Returns the class of each code point, uint8 [0x110000], as the library's pattern for words sees it: its version
+    of Unicode counts.
+    """
     split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True).pre_tokenize_str
     skipped = {*WHITE_SPACE, ord("'")}
     codes = np.array([code for part in CHARACTERS for code in part if code not in skipped])
@@ -109,7 +121,8 @@ def character_classes() -> np.ndarray:
 def _joining() -> frozenset[str]:
     """The characters that may be composed with one before them."""
     pairs = (unicodedata.decomposition(chr(code)).split() for code in range(0x30000))
-    return frozenset({chr(int(pair[1], 16)) for pair in pairs if len(pair) == 2 and not pair[0].startswith("<")} | set(map(chr, HANGUL)))
+    return frozenset({chr(int(pair[1], 16))
+                      for pair in pairs if len(pair) == 2 and not pair[0].startswith("<")} | set(map(chr, HANGUL)))
 
 
 def may_compose(char: str) -> bool:
@@ -120,7 +133,8 @@ def may_compose(char: str) -> bool:
 def composed(text: str) -> tuple[str, Sequence[int]]:
     """Returns a text in NFC, and for each place in it, its end included, the place in `text`.
 
-    Both texts have as many parts, each a letter and what may be composed with it; within a part, places are counted from its start.
+    Both texts have as many parts, each a letter and what may be composed with it; within a part, places are counted
+    from its start.
     """
     if unicodedata.is_normalized("NFC", text):
         return text, range(len(text) + 1)

@@ -1,9 +1,9 @@
 """The character map of a SentencePiece model, joined with the steps that ALBERT takes before it.
 
-ALBERT's tokenizer makes quotes of `` and '', decomposes (NFKD), deletes accents and lower-cases; then the model maps characters by its
-own table. Both together are one map, which replaces the model's: so the library and TensorFlow's op give ALBERT's pieces, with places
-in the original text, without knowing of these steps. This is exact because each step but the composition of Hangul treats every
-character by itself, once accents are gone.
+ALBERT's tokenizer makes quotes of `` and '', decomposes (NFKD), deletes accents and lower-cases; then the model maps
+characters by its own table. Both together are one map, which replaces the model's: so the library and TensorFlow's op
+give ALBERT's pieces, with places in the original text, without knowing of these steps. This is exact because each step
+but the composition of Hangul treats every character by itself, once accents are gone.
 """
 
 import functools
@@ -17,7 +17,8 @@ import tokenizers
 
 from official_bert.text.subwords import model_proto
 
-CHARACTERS = (range(1, 0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))  # Unicode assigns no others, private use apart
+# Unicode assigns no others, private use apart
+CHARACTERS = (range(1, 0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))
 LEADS, VOWELS, TAILS = range(0x1100, 0x1113), range(0x1161, 0x1176), range(0x11A8, 0x11C3)  # parts of Hangul syllables
 QUOTES = {"``": '"', "''": '"'}
 
@@ -32,7 +33,9 @@ class Steps(NamedTuple):
 
 @functools.lru_cache(4)
 def joined(charsmap: bytes, steps: Steps, where: str) -> bytes:
-    """Returns a character map that does `steps` and then what `charsmap` does. Raises ValueError, naming `where`, for a damaged map."""
+    """Returns a character map that does `steps` and then what `charsmap` does. Raises ValueError, naming `where`, for a
+    damaged map.
+    """
     if not any(steps):
         return charsmap
     chars = [chr(code) for code in itertools.chain(*CHARACTERS) if code != 0x0A]
@@ -40,7 +43,8 @@ def joined(charsmap: bytes, steps: Steps, where: str) -> bytes:
     before = _before(steps).normalize_str("\n".join(keys)).split("\n")
     model = model_proto.ModelProto(normalizer_spec={"precompiled_charsmap": charsmap}).SerializeToString()
     try:
-        mapped = sentencepiece.SentencePieceNormalizer(model_proto=model, add_dummy_prefix=False, escape_whitespaces=False,
+        mapped = sentencepiece.SentencePieceNormalizer(model_proto=model, add_dummy_prefix=False,
+                                                       escape_whitespaces=False,
                                                        remove_extra_whitespaces=False).normalize
         rules = {key: value for key, text in zip([*keys, "\n"], [*before, "\n"]) if (value := mapped(text)) != key}
     except (RuntimeError, UnicodeDecodeError) as error:  # a damaged table, or texts in it that are no UTF-8

@@ -1,4 +1,6 @@
-"""What the files of a tokenizer say about it: its kind, special and added tokens, ids, the form of rows, steps before the model."""
+"""What the files of a tokenizer say about it: its kind, special and added tokens, ids, the form of rows, steps before
+the model.
+"""
 
 import dataclasses
 import re
@@ -40,10 +42,13 @@ class Family:
 
 
 FAMILIES: Mapping[str, Family] = {
-    "RobertaTokenizer": Family("byte_bpe", ROBERTA, 2, 0), "XLMRobertaTokenizer": Family("unigram", ROBERTA, 2, 0, "xlm_roberta"),
-    "CamembertTokenizer": Family("unigram", ROBERTA, 2, 0, "camembert"), "AlbertTokenizer": Family("unigram", ALBERT, 1, 1),
-    "MPNetTokenizer": Family("wordpiece", {**ROBERTA, "[UNK]": "[UNK]"}, 2, 0),
-    "BertJapaneseTokenizer": Family("japanese", dict(zip(ROLES, ROLES)), 1, 1)}
+    "RobertaTokenizer": Family("byte_bpe", ROBERTA, 2,
+                               0), "XLMRobertaTokenizer": Family("unigram", ROBERTA, 2, 0, "xlm_roberta"),
+    "CamembertTokenizer": Family("unigram", ROBERTA, 2, 0,
+                                 "camembert"), "AlbertTokenizer": Family("unigram", ALBERT, 1, 1),
+    "MPNetTokenizer": Family("wordpiece", {**ROBERTA, "[UNK]": "[UNK]"}, 2,
+                             0), "BertJapaneseTokenizer": Family("japanese", dict(zip(ROLES, ROLES)), 1, 1)
+}
 # Classes that only say that tokenizer.json has everything.
 GENERIC = ("", "PreTrainedTokenizer", "TokenizersBackend")
 
@@ -82,13 +87,17 @@ class Definition:
 
 
 def read_definition(files: Mapping[str, bytes], where: str) -> Definition:
-    """Reads what files say. Raises ValueError, naming `where`, for another tokenizer than those of `FAMILIES`, or damaged files."""
+    """Reads what files say. Raises ValueError, naming `where`, for another tokenizer than those of `FAMILIES`, or
+    damaged files.
+    """
     config = mapping_in(files, names.CONFIG_FILE, where)
     class_name = class_of(files, where)
     if class_name not in FAMILIES and class_name not in GENERIC:
         file = names.CONFIG_FILE if config.get("tokenizer_class") else "config.json"
-        raise ValueError(f"{where}/{file}: tokenizer_class: expected BertTokenizer, got {class_name!r}; {', '.join(sorted(FAMILIES))} are "
-                         "computed, too")
+        raise ValueError(
+            f"{where}/{file}: tokenizer_class: expected BertTokenizer, got {class_name!r}; "
+            f"{', '.join(sorted(FAMILIES))} are "
+            "computed, too")
     library = mapping_in(files, names.JSON_FILE, where)
     try:
         family = FAMILIES[class_name] if class_name in FAMILIES else _generic(files, library, where)
@@ -138,8 +147,9 @@ def _generic(files: Mapping[str, bytes], library: Mapping[str, Any], where: str)
             return Family("unigram", ALBERT, 1, 1)  # ids are the model's own
         if names.VOCAB_JSON in files:
             return FAMILIES["RobertaTokenizer"]
-        raise ValueError(f"{where}: expected {names.CONFIG_FILE} with tokenizer_class beside {', '.join(sorted(files))}: "
-                         "it decides the ids")
+        raise ValueError(
+            f"{where}: expected {names.CONFIG_FILE} with tokenizer_class beside {', '.join(sorted(files))}: "
+            "it decides the ids")
     model = library.get("model") or {}
     models: dict[str, Kind] = {"BPE": "byte_bpe", "Unigram": "unigram", "WordPiece": "wordpiece"}
     if (kind := model.get("type", "BPE" if "merges" in model else "")) not in models:
@@ -161,8 +171,10 @@ def _form_of_pairs(processor: Mapping[str, Any], special: Mapping[str, str], whe
         ids = [str(step.get("id")) for step in pair]
         forms = [[special["[CLS]"], "A", *[special["[SEP]"]] * count, "B", special["[SEP]"]] for count in (1, 2)]
         if ids not in forms:
-            raise ValueError(f"{where}: {names.JSON_FILE}: post_processor: expected rows {' '.join(forms[0])} or {' '.join(forms[1])}, "
-                             f"got {' '.join(ids)}")
+            raise ValueError(
+                f"{where}: {names.JSON_FILE}: post_processor: expected rows {' '.join(forms[0])} or "
+                f"{' '.join(forms[1])}, "
+                f"got {' '.join(ids)}")
         return forms.index(ids) + 1, int(pair[ids.index("B")].get("type_id", 0))
     usual = {"RobertaProcessing": (2, 0), "BertProcessing": (1, 1)}
     return usual.get(str(kind), (2, 0) if special is ROBERTA else (1, 1))
@@ -198,7 +210,8 @@ class Part(NamedTuple):
 
 
 class AddedTokens:
-    """The tokens to look for: at each place the longest, from the left. White space that a token takes belongs to it."""
+    """The tokens to look for: at each place the longest, from the left. White space that a token takes belongs to it.
+    """
 
     def __init__(self, tokens: Sequence[AddedToken]):
         self.tokens = {token.content: token for token in tokens if token.content}

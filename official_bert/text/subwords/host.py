@@ -1,4 +1,6 @@
-"""Byte-level BPE and SentencePiece unigram on the host, by the libraries that define them: `sentencepiece` and `tokenizers`."""
+"""Byte-level BPE and SentencePiece unigram on the host, by the libraries that define them: `sentencepiece` and
+`tokenizers`.
+"""
 
 import functools
 import json
@@ -15,9 +17,11 @@ from official_bert.text.subwords.character_map import joined
 from official_bert.text.subwords.definition import AddedToken, AddedTokens, Definition, check_values, mapping_in
 from official_bert.text.tokenizer import Span, Tokenizer
 
-# What counts as a space at the ends of a piece: white space and what SentencePiece's usual character map makes a space or nothing.
-SPACES = "".join(chr(code) for code in range(0x3001) if chr(code).isspace()) + "".join(map(chr, (
-    *range(0x01, 0x09), 0x0B, *range(0x0E, 0x20), 0x7F, 0x8F, 0x9F, 0x61C, *range(0x200B, 0x2010), 0x2581, 0xFEFF, 0xFFFD)))
+# What counts as a space at the ends of a piece: white space and what SentencePiece's usual character map makes a space
+# or nothing.
+SPACES = "".join(chr(code) for code in range(0x3001) if chr(code).isspace()) + "".join(
+    map(chr, (*range(0x01, 0x09), 0x0B, *range(0x0E, 0x20), 0x7F, 0x8F, 0x9F, 0x61C, *range(0x200B, 0x2010), 0x2581,
+              0xFEFF, 0xFFFD)))
 WORD_START, BYTE_SPACE = "\u2581", "\u0120"  # the letters for a space, of a unigram model and of byte-level BPE
 SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -86,14 +90,17 @@ class SplitTokenizer(SubwordTokenizer):
 
 
 class SentencePieceTokenizer(SplitTokenizer):
-    """A SentencePiece unigram model (`.model`) by its own library, with the ids of XLM-R, CamemBERT, ALBERT, or of the model itself."""
+    """A SentencePiece unigram model (`.model`) by its own library, with the ids of XLM-R, CamemBERT, ALBERT, or of the
+    model itself.
+    """
 
     kind, space = "unigram", WORD_START
 
     def __init__(self, vocab_file: str, definition: Definition):
         assert definition.model is not None
         model = model_proto.read(definition.model, vocab_file)
-        model.normalizer_spec.precompiled_charsmap = joined(model.normalizer_spec.precompiled_charsmap, definition.steps, vocab_file)
+        model.normalizer_spec.precompiled_charsmap = joined(model.normalizer_spec.precompiled_charsmap,
+                                                            definition.steps, vocab_file)
         self.model = model.SerializeToString()
         self._library = model_proto.processor(self.model, vocab_file)
         pieces = [piece.piece for piece in model.pieces]
@@ -129,16 +136,24 @@ class LibraryTokenizer(SubwordTokenizer):
         self._library.no_truncation()
         self._library.no_padding()
         self.composes = bool(self.settings.get("normalizer")) and self.kind == "byte_bpe"  # NFC: no other is read
-        added = [AddedToken(token["content"], token["id"], *(bool(token.get(key)) for key in (
-            "single_word", "lstrip", "rstrip", *(["normalized"] if self.composes else [])))) for token in self.settings["added_tokens"]]
+        added = [
+            AddedToken(
+                token["content"], token["id"],
+                *(bool(token.get(key))
+                  for key in ("single_word", "lstrip", "rstrip", *(["normalized"] if self.composes else []))))
+            for token in self.settings["added_tokens"]
+        ]
         for token in added:
             if (index := self._library.token_to_id(token.content)) != token.id:
-                raise ValueError(f"{vocab_file}: added token {token.content!r}: expected id {index}, the next of the vocabulary, "
-                                 f"got {token.id}")
+                raise ValueError(
+                    f"{vocab_file}: added token {token.content!r}: expected id {index}, the next of the vocabulary, "
+                    f"got {token.id}")
         super().__init__(vocab_file, definition, self._library.get_vocab(with_added_tokens=True), added)
 
     def tokenize_with_offsets(self, text: str) -> list[Span]:
-        """Returns (token, start, end) for each token, see `Tokenizer`. In byte-level BPE, only the space itself is a space."""
+        """Returns (token, start, end) for each token, see `Tokenizer`. In byte-level BPE, only the space itself is a
+        space.
+        """
         text = _readable(text)
         if self.composes and not text.isascii() and (composed_text := composed(text))[0] != text:
             return self._tokenize_composed(text, *composed_text)
@@ -147,7 +162,8 @@ class LibraryTokenizer(SubwordTokenizer):
         tokens = []
         for index, place in zip(encoded.ids, encoded.offsets):
             token, (start, end) = self.inv_vocab[index], _trimmed(text, *place, spaces)
-            tokens.append((token, start, end if token.strip(self.space) else start))  # a space put before the text has no place in it
+            # a space put before the text has no place in it
+            tokens.append((token, start, end if token.strip(self.space) else start))
         return tokens
 
     def _tokenize_composed(self, text: str, composed_text: str, places: Sequence[int]) -> list[Span]:
@@ -164,7 +180,9 @@ class LibraryTokenizer(SubwordTokenizer):
 
     def encode_all(self, texts):
         """Returns the ids of each text."""
-        return [encoded.ids for encoded in self._library.encode_batch(list(map(_readable, texts)), add_special_tokens=False)]
+        return [
+            encoded.ids for encoded in self._library.encode_batch(list(map(_readable, texts)), add_special_tokens=False)
+        ]
 
 
 def _readable(text: str) -> str:
@@ -200,17 +218,22 @@ def _ids(pieces: Sequence[str], unknown: int, definition: Definition) -> tuple[d
             raise ValueError(f"{definition.where}: expected a SentencePiece model that begins with <unk> <s> </s>, "
                              f"got {' '.join(pieces[:3])}")
         ids[unknown] = 3
-    vocab = before | {piece: int(ids[index]) for index, piece in enumerate(pieces) if index != unknown or scheme == "own"}
+    vocab = before | {
+        piece: int(ids[index])
+        for index, piece in enumerate(pieces) if index != unknown or scheme == "own"
+    }
     if scheme != "own":
         vocab.setdefault(definition.special["[MASK]"], len(pieces) + (1 if scheme == "xlm_roberta" else 4))
     return vocab, ids
 
 
 def added_tokens(definition: Definition, vocab: Mapping[str, int]) -> list[AddedToken]:
-    """Returns the tokens to look for: the special ones and those that were added. The mask takes the space before it."""
+    """Returns the tokens to look for: the special ones and those that were added. The mask takes the space before it.
+    """
     listed = {token.content: token for token in definition.added}
     special = [token for token in definition.special.values() if token in vocab and token not in listed]
-    return [AddedToken(token, vocab[token], lstrip=token == definition.special["[MASK]"]) for token in special] + list(listed.values())
+    return [AddedToken(token, vocab[token], lstrip=token == definition.special["[MASK]"])
+            for token in special] + list(listed.values())
 
 
 def library_settings(definition: Definition) -> dict[str, Any]:
@@ -224,21 +247,29 @@ def library_settings(definition: Definition) -> dict[str, Any]:
         try:
             _check_settings(settings, definition)
         except (TypeError, AttributeError, LookupError) as error:  # a number for a section, and the like
-            raise ValueError(f"{where}: {tokenizer_files.JSON_FILE}: expected the settings of a tokenizer: {error}") from None
+            raise ValueError(
+                f"{where}: {tokenizer_files.JSON_FILE}: expected the settings of a tokenizer: {error}") from None
         return settings | {"added_tokens": settings.get("added_tokens") or []}
     if not {tokenizer_files.VOCAB_JSON, tokenizer_files.MERGES_FILE} <= set(files):
         raise ValueError(f"{where}: expected {tokenizer_files.JSON_FILE}, or {tokenizer_files.VOCAB_JSON} with "
                          f"{tokenizer_files.MERGES_FILE}; got {', '.join(sorted(files))}")
     vocab = mapping_in(files, tokenizer_files.VOCAB_JSON, where)
-    added = [{"id": token.id, "content": token.content, "single_word": token.single_word, "lstrip": token.lstrip, "rstrip": token.rstrip,
-              "normalized": False, "special": True} for token in added_tokens(definition, vocab)]
-    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": sorted(added, key=lambda token: token["id"]),
-            "normalizer": None, "post_processor": None, "decoder": None,
-            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": bool(definition.config.get("add_prefix_space", False)),
-                              "trim_offsets": True, "use_regex": True},
-            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
-                      "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": vocab,
-                      "merges": read_merges(files)}}
+    added = [{
+        "id": token.id, "content": token.content, "single_word": token.single_word, "lstrip": token.lstrip,
+        "rstrip": token.rstrip, "normalized": False, "special": True
+    } for token in added_tokens(definition, vocab)]
+    return {
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": sorted(added, key=lambda token: token["id"]), "normalizer": None, "post_processor": None,
+        "decoder": None, "pre_tokenizer": {
+            "type": "ByteLevel", "add_prefix_space": bool(definition.config.get("add_prefix_space", False)),
+            "trim_offsets": True, "use_regex": True
+        }, "model": {
+            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+            "vocab": vocab, "merges": read_merges(files)
+        }
+    }
 
 
 def read_merges(files: Mapping[str, bytes]) -> list[str]:
@@ -257,12 +288,18 @@ def _check_settings(settings: Mapping[str, Any], definition: Definition) -> None
         usual = {"dropout": (None, 0, 0.0), "continuing_subword_prefix": (None, ""), "end_of_word_suffix": (None, ""),
                  "byte_fallback": (False, None), "ignore_merges": (False, None)}
         if (settings.get("normalizer") or {"type": "NFC"}).get("type") != "NFC":
-            raise ValueError(f"{where}: normalizer: expected none or NFC, got {settings['normalizer'].get('type')}: not computed here")
+            raise ValueError(
+                f"{where}: normalizer: expected none or NFC, got {settings['normalizer'].get('type')}: not computed "
+                f"here"
+            )
     else:
         steps = before.get("pretokenizers") or [before]
         before = steps[-1]
         if [step.get("type") for step in steps[:-1]] not in ([], ["WhitespaceSplit"]):
-            raise ValueError(f"{where}: pre_tokenizer: expected WhitespaceSplit and Metaspace, got {[step.get('type') for step in steps]}")
+            raise ValueError(
+                f"{where}: pre_tokenizer: expected WhitespaceSplit and Metaspace, got "
+                f"{[step.get('type') for step in steps]}"
+            )
         steps_allowed = {"type": ("Metaspace",), "replacement": (WORD_START,), "prepend_scheme": ("always", None),
                          "add_prefix_space": (True, None)}
         usual = {"byte_fallback": (False, None)}

@@ -1,4 +1,5 @@
-"""The message of a SentencePiece `.model` file, as far as it is read and written here; other fields are kept as they are.
+"""The message of a SentencePiece `.model` file, as far as it is read and written here; other fields are kept as they
+are.
 
 The library's own module for it demands a newer protobuf than TensorFlow and Apache Beam take.
 """
@@ -14,15 +15,20 @@ UNIGRAM = 1  # kind of model
 _KINDS = descriptor_pb2.FieldDescriptorProto
 # (name, number, type, default) by message; sentencepiece_model.proto
 _FIELDS = {
-    "Piece": (("piece", 1, _KINDS.TYPE_STRING, ""), ("score", 2, _KINDS.TYPE_FLOAT, ""), ("type", 3, _KINDS.TYPE_INT32, "1")),
+    "Piece": (("piece", 1, _KINDS.TYPE_STRING, ""), ("score", 2, _KINDS.TYPE_FLOAT, ""), ("type", 3, _KINDS.TYPE_INT32,
+                                                                                          "1")),
     "Trainer": (("model_type", 3, _KINDS.TYPE_INT32, "1"), ("byte_fallback", 35, _KINDS.TYPE_BOOL, "false")),
-    "Normalizer": (("precompiled_charsmap", 2, _KINDS.TYPE_BYTES, ""), ("add_dummy_prefix", 3, _KINDS.TYPE_BOOL, "true"),
-                   ("remove_extra_whitespaces", 4, _KINDS.TYPE_BOOL, "true"), ("escape_whitespaces", 5, _KINDS.TYPE_BOOL, "true")),
-    "Model": (("pieces", 1, "Piece", ""), ("trainer_spec", 2, "Trainer", ""), ("normalizer_spec", 3, "Normalizer", ""))}
+    "Normalizer": (("precompiled_charsmap", 2, _KINDS.TYPE_BYTES, ""),
+                   ("add_dummy_prefix", 3, _KINDS.TYPE_BOOL, "true"), ("remove_extra_whitespaces", 4, _KINDS.TYPE_BOOL,
+                                                                       "true"), ("escape_whitespaces", 5,
+                                                                                 _KINDS.TYPE_BOOL, "true")),
+    "Model": (("pieces", 1, "Piece", ""), ("trainer_spec", 2, "Trainer", ""), ("normalizer_spec", 3, "Normalizer", ""))
+}
 
 
 def _message() -> Any:
-    file = descriptor_pb2.FileDescriptorProto(name="official_bert/sentencepiece_model.proto", package="official_bert.sentencepiece")
+    file = descriptor_pb2.FileDescriptorProto(name="official_bert/sentencepiece_model.proto",
+                                              package="official_bert.sentencepiece")
     for name, fields in _FIELDS.items():
         message = file.message_type.add(name=name)
         for field, number, kind, default in fields:
@@ -43,27 +49,33 @@ ModelProto = _message()
 
 
 def read(content: bytes, where: str) -> Any:
-    """Reads the content of a `.model` file. Raises ValueError, naming `where`, for another file or another kind of model."""
+    """Reads the content of a `.model` file. Raises ValueError, naming `where`, for another file or another kind of
+    model.
+    """
     model = ModelProto()
     try:
         model.ParseFromString(content)
     except Exception as error:  # google.protobuf.message.DecodeError, which differs between its implementations
         raise ValueError(f"{where}: expected a SentencePiece model, got another file ({error})") from None
     try:
-        is_text = all(isinstance(piece.piece, str) for piece in model.pieces)  # by version and place, protobuf gives bytes or raises
+        # by version and place, protobuf gives bytes or raises
+        is_text = all(isinstance(piece.piece, str) for piece in model.pieces)
     except UnicodeDecodeError:
         is_text = False
     if not model.pieces:
         raise ValueError(f"{where}: expected a SentencePiece model, got a file without pieces")
     unknown = sum(piece.type == UNKNOWN for piece in model.pieces)
     if not is_text or unknown != 1 or not all(math.isfinite(piece.score) for piece in model.pieces):
-        raise ValueError(f"{where}: damaged SentencePiece model: expected pieces in UTF-8 with finite scores, one of them unknown, "
-                         f"got {unknown} unknown, or others")
+        raise ValueError(
+            f"{where}: damaged SentencePiece model: expected pieces in UTF-8 with finite scores, one of them unknown, "
+            f"got {unknown} unknown, or others")
     if model.trainer_spec.model_type != UNIGRAM or model.trainer_spec.byte_fallback:
-        raise ValueError(f"{where}: expected a unigram model without byte fallback, got another kind of SentencePiece model")
+        raise ValueError(
+            f"{where}: expected a unigram model without byte fallback, got another kind of SentencePiece model")
     if not (model.normalizer_spec.add_dummy_prefix and model.normalizer_spec.remove_extra_whitespaces
             and model.normalizer_spec.escape_whitespaces):
-        raise ValueError(f"{where}: expected a SentencePiece model that puts a space before a text and removes superfluous ones")
+        raise ValueError(
+            f"{where}: expected a SentencePiece model that puts a space before a text and removes superfluous ones")
     return model
 
 
@@ -76,5 +88,7 @@ def processor(content: bytes, where: str) -> sentencepiece.SentencePieceProcesso
 
 
 def damage(error: Exception, where: str) -> ValueError:
-    """Returns the error for a model of which the library says that it is damaged, such as one with control pieces alone."""
+    """Returns the error for a model of which the library says that it is damaged, such as one with control pieces
+    alone.
+    """
     return ValueError(f"{where}: the sentencepiece library cannot use this model: {' '.join(str(error).split())[:200]}")

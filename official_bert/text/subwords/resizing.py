@@ -1,8 +1,8 @@
 """Files of a tokenizer with fewer tokens, or with more: the same files as before, with other ids.
 
-A tokenizer with fewer tokens gives the same tokens as before for every text whose tokens were kept. WordPiece takes the longest piece at
-each place, a unigram model the best path: what is gone was not chosen. For byte-level BPE, every symbol that may arise on the way to a
-kept token, and so every part of it, keeps its merge.
+A tokenizer with fewer tokens gives the same tokens as before for every text whose tokens were kept. WordPiece takes the
+longest piece at each place, a unigram model the best path: what is gone was not chosen. For byte-level BPE, every
+symbol that may arise on the way to a kept token, and so every part of it, keeps its merge.
 """
 
 import json
@@ -21,7 +21,8 @@ DECODER = "added_tokens_decoder"  # of tokenizer_config.json: added tokens by id
 
 
 def tokens_to_keep(tokenizer: Tokenizer, used_tokens: Collection[str], characters: bool) -> set[str]:
-    """Returns the tokens that must stay for `used_tokens`: those, special and added tokens, and symbols of byte-level BPE.
+    """Returns the tokens that must stay for `used_tokens`: those, special and added tokens, and symbols of byte-level
+    BPE.
 
     With `characters`, those of a single character stay too, by which other words can be spelled.
     """
@@ -48,15 +49,20 @@ def pruned(tokenizer: SubwordTokenizer, tokens: Collection[str]) -> dict[str, by
         files.pop(tokenizer_files.JSON_FILE, None)  # would be another vocabulary
         name = next(name for name in tokenizer_files.MODEL_FILES if name in files)
         model = model_proto.read(files[name], where)
-        pieces = [piece for piece, index in zip(model.pieces, tokenizer.ids.tolist())
-                  if piece.type not in (model_proto.NORMAL, model_proto.UNUSED) or tokenizer.inv_vocab.get(index) in tokens]
+        pieces = [
+            piece for piece, index in zip(model.pieces, tokenizer.ids.tolist())
+            if piece.type not in (model_proto.NORMAL, model_proto.UNUSED) or tokenizer.inv_vocab.get(index) in tokens
+        ]
         del model.pieces[:]
         model.pieces.extend(pieces)
         files[name] = model.SerializeToString()
     elif tokenizer_files.JSON_FILE in files:
         settings = json.loads(files[tokenizer_files.JSON_FILE])
         settings["model"] = _pruned_model(settings["model"], tokens)
-        files = {name: content for name, content in files.items() if name not in (tokenizer_files.VOCAB_JSON, tokenizer_files.MERGES_FILE)}
+        files = {
+            name: content
+            for name, content in files.items() if name not in (tokenizer_files.VOCAB_JSON, tokenizer_files.MERGES_FILE)
+        }
         files[tokenizer_files.JSON_FILE] = _as_json(settings)
     else:
         vocab = json.loads(files[tokenizer_files.VOCAB_JSON])
@@ -69,8 +75,9 @@ def pruned(tokenizer: SubwordTokenizer, tokens: Collection[str]) -> dict[str, by
 def extended(tokenizer: SubwordTokenizer, words: Sequence[str]) -> dict[str, bytes]:
     """Returns the files with `words` as added tokens, which are found where no letter stands beside them."""
     files = dict(tokenizer.definition.files)
-    added = [{"content": word, "single_word": True, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
-             for word in words]
+    added = [{
+        "content": word, "single_word": True, "lstrip": False, "rstrip": False, "normalized": False, "special": False
+    } for word in words]
     if tokenizer_files.JSON_FILE in files and not isinstance(tokenizer, SentencePieceTokenizer):
         settings = json.loads(files[tokenizer_files.JSON_FILE])
         settings["added_tokens"] = [*(settings.get("added_tokens") or ()), *({"id": -1, **token} for token in added)]
@@ -78,7 +85,10 @@ def extended(tokenizer: SubwordTokenizer, words: Sequence[str]) -> dict[str, byt
     else:
         files.pop(tokenizer_files.JSON_FILE, None)
         config = json.loads(files.get(tokenizer_files.CONFIG_FILE, b"{}"))
-        config[DECODER] = {**(config.get(DECODER) or {}), **{f"new {number}": token for number, token in enumerate(added)}}
+        config[DECODER] = {
+            **(config.get(DECODER) or {}), **{f"new {number}": token
+                                              for number, token in enumerate(added)}
+        }
         files[tokenizer_files.CONFIG_FILE] = _as_json(config)
     return _renumbered(files, tokenizer.vocab_file)
 
@@ -93,16 +103,23 @@ def _pruned_model(model: Mapping[str, Any], tokens: Collection[str]) -> dict[str
     numbered = {"vocab": {token: index for index, token in enumerate(vocab)}}
     if "merges" not in model:
         return {**model, **numbered}
-    merges = [merge for merge in model["merges"] if "".join(merge.split(" ") if isinstance(merge, str) else merge) in tokens]
+    merges = [
+        merge for merge in model["merges"] if "".join(merge.split(" ") if isinstance(merge, str) else merge) in tokens
+    ]
     return {**model, **numbered, "merges": merges}
 
 
 def _renumbered(files: dict[str, bytes], where: str) -> dict[str, bytes]:
-    """Gives added tokens the ids behind the vocabulary, or those that they have there, in every file that tells them."""
+    """Gives added tokens the ids behind the vocabulary, or those that they have there, in every file that tells them.
+    """
     config = json.loads(files.get(tokenizer_files.CONFIG_FILE, b"{}"))
     decoder = dict(config.get(DECODER) or {})
-    decoder |= {str(index): {"content": token} for token, index in json.loads(files.pop(tokenizer_files.ADDED_FILE, b"{}")).items()
-             if token not in {entry["content"] for entry in decoder.values()}}
+    decoder |= {
+        str(index): {"content": token}
+        for token, index in json.loads(files.pop(tokenizer_files.ADDED_FILE, b"{}")).items()
+        if token not in {entry["content"]
+                         for entry in decoder.values()}
+    }
     files[tokenizer_files.CONFIG_FILE] = _as_json({**config, DECODER: {}})
     if tokenizer_files.JSON_FILE in files:
         settings = json.loads(files[tokenizer_files.JSON_FILE])

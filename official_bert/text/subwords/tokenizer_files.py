@@ -1,7 +1,8 @@
-"""The files of a tokenizer that is no list of WordPieces: those of Hugging Face's folders, as they are, together in one file.
+"""The files of a tokenizer that is no list of WordPieces: those of Hugging Face's folders, as they are, together in one
+file.
 
-A run, and the assets of an exported model, keep them as `tokenizer.zip` in place of `vocab.txt`. The user may name that file, a folder,
-or one of the files in it.
+A run, and the assets of an exported model, keep them as `tokenizer.zip` in place of `vocab.txt`. The user may name that
+file, a folder, or one of the files in it.
 """
 
 import io
@@ -13,15 +14,22 @@ from official_bert.archives import opened_zip
 from official_bert.files import exists, is_folder, read_bytes, read_json
 
 BUNDLE = "tokenizer.zip"
-JSON_FILE, CONFIG_FILE, SPECIAL_FILE, ADDED_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+JSON_FILE, CONFIG_FILE, SPECIAL_FILE, ADDED_FILE = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
 VOCAB_JSON, MERGES_FILE, WORDPIECE_FILE = "vocab.json", "merges.txt", "vocab.txt"
 MODEL_FILES = ("sentencepiece.bpe.model", "spiece.model", "sentencepiece.model")
 NAMES = (JSON_FILE, *MODEL_FILES, VOCAB_JSON, MERGES_FILE, WORDPIECE_FILE, CONFIG_FILE, SPECIAL_FILE, ADDED_FILE)
 CLASS_FILE = "tokenizer_class.txt"  # in a bundle: the class, if only the model's config.json says it
 ENDINGS = (".json", ".model", ".spm", ".zip")
 # Classes of tokenizers by `model_type`, for folders in which no file names one.
-CLASSES_OF_MODELS = {"roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer",
-                     "albert": "AlbertTokenizer", "mpnet": "MPNetTokenizer"}
+CLASSES_OF_MODELS = {
+    "roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer",
+    "albert": "AlbertTokenizer", "mpnet": "MPNetTokenizer"
+}
 EPOCH = (1980, 1, 1, 0, 0, 0)  # of the members of a bundle, so that equal files give equal bytes
 
 
@@ -52,10 +60,12 @@ def _read_folder(folder: str) -> dict[str, bytes]:
     paths = {name: os.path.join(folder, name) for name in NAMES}
     files = {name: read_bytes(path) for name, path in paths.items() if exists(path)}
     if not set(files) & {JSON_FILE, *MODEL_FILES, VOCAB_JSON, WORDPIECE_FILE}:
-        raise ValueError(f"{folder}: no tokenizer found there: expected {JSON_FILE}, {MODEL_FILES[0]}, {MODEL_FILES[1]}, "
-                         f"{VOCAB_JSON} with {MERGES_FILE}, or {WORDPIECE_FILE}")
+        raise ValueError(
+            f"{folder}: no tokenizer found there: expected {JSON_FILE}, {MODEL_FILES[0]}, {MODEL_FILES[1]}, "
+            f"{VOCAB_JSON} with {MERGES_FILE}, or {WORDPIECE_FILE}")
     values = read_json(os.path.join(folder, "config.json"), missing={})
-    named = isinstance(values, dict) and (values.get("tokenizer_class") or CLASSES_OF_MODELS.get(str(values.get("model_type"))))
+    named = isinstance(values, dict) and (values.get("tokenizer_class")
+                                          or CLASSES_OF_MODELS.get(str(values.get("model_type"))))
     return files | ({CLASS_FILE: str(named).encode()} if named else {})
 
 

@@ -24,12 +24,17 @@ class WordPieceTokenizer(SplitTokenizer):
         added = added_tokens(definition, pieces)
         for token in added:
             if token.id != pieces.get(token.content, token.id):
-                raise ValueError(f"{vocab_file}: added token {token.content!r}: expected id {pieces[token.content]}, its place in the "
-                                 f"vocabulary, got {token.id}")
+                raise ValueError(
+                    f"{vocab_file}: added token {token.content!r}: expected id {pieces[token.content]}, its place in "
+                    f"the "
+                    f"vocabulary, got {token.id}")
         super().__init__(vocab_file, definition, {**pieces, **{token.content: token.id for token in added}}, added)
         self.do_lower_case = definition.lower_cases
         if self.special["[UNK]"] != UNKNOWN:
-            raise ValueError(f"{vocab_file}: unk_token: expected {UNKNOWN}, got {self.special['[UNK]']!r}, which is not computed here")
+            raise ValueError(
+                f"{vocab_file}: unk_token: expected {UNKNOWN}, got {self.special['[UNK]']!r}, which is not computed "
+                f"here"
+            )
         self.plain = FullTokenizer(vocab_file, self.do_lower_case, pieces)
 
     def _continues(self, token: str) -> bool:
@@ -43,7 +48,9 @@ class WordPieceTokenizer(SplitTokenizer):
 
 
 def read_pieces(definition: Definition) -> dict[str, int]:
-    """Returns {token: id} of a list of WordPieces, or of `tokenizer.json`. Raises ValueError for steps that are not computed here."""
+    """Returns {token: id} of a list of WordPieces, or of `tokenizer.json`. Raises ValueError for steps that are not
+    computed here.
+    """
     files, where = definition.files, definition.where
     special = tuple(definition.special.values())
     settings = mapping_in(files, tokenizer_files.JSON_FILE, where)
@@ -60,7 +67,10 @@ def read_pieces(definition: Definition) -> dict[str, int]:
                              f"{error}") from None
         pieces = number_entries(entries, f"{where}/{tokenizer_files.JSON_FILE}", special)
         if pieces != ids:
-            raise ValueError(f"{where}: {tokenizer_files.JSON_FILE}: expected a WordPiece vocabulary with ids 0, 1, 2, ..., got others")
+            raise ValueError(
+                f"{where}: {tokenizer_files.JSON_FILE}: expected a WordPiece vocabulary with ids 0, 1, 2, ..., got "
+                f"others"
+            )
     check_steps(definition.config, definition.lower_cases, f"{where}: {tokenizer_files.CONFIG_FILE}")
     check_steps(settings.get("normalizer") or {}, definition.lower_cases, f"{where}: {tokenizer_files.JSON_FILE}")
     return pieces
@@ -70,5 +80,7 @@ def check_steps(values: Mapping[str, Any], lower_cases: bool, where: str) -> Non
     """Raises ValueError for switches that change the words of a text otherwise than in 2018."""
     check_values(values, STEPS, f"{where}: ")
     if (accents := values.get("strip_accents")) not in (None, lower_cases):
-        raise ValueError(f"{where}: strip_accents: {accents!r} with do_lower_case {lower_cases} is not computed here: accents go if, and "
-                         "only if, text is lower-cased")
+        raise ValueError(
+            f"{where}: strip_accents: {accents!r} with do_lower_case {lower_cases} is not computed here: accents go "
+            f"if, and "
+            "only if, text is lower-cased")

@@ -1,4 +1,5 @@
-"""Offline distillation: the answers of a teacher to the rows of a task, computed once, before the first step, and kept."""
+"""Offline distillation: the answers of a teacher to the rows of a task, computed once, before the first step, and kept.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,7 +22,8 @@ NamedArrays = Sequence[Mapping[str, np.ndarray]]  # of rows
 class KeptAnswers(Sequence):
     """`answers[i]` are the columns of row i, computed with those of all rows at the first access.
 
-    `lengths` are the tokens of each row if columns have a value for each token, else None: their arrays hold all rows one after another.
+    `lengths` are the tokens of each row if columns have a value for each token, else None: their arrays hold all rows
+    one after another.
     """
 
     def __init__(self, compute: Callable[[], Mapping[str, np.ndarray]], rows: int, lengths: np.ndarray | None):
@@ -43,14 +45,18 @@ class KeptAnswers(Sequence):
 def keep_answers(teacher: Teacher, soft: SoftAnswers, source: ExampleSource, cache_dir: str) -> KeptAnswers:
     """Returns the teacher's answers to the rows of a source; `cache_dir` keeps them between runs."""
     def compute() -> Mapping[str, np.ndarray]:
-        depends_on = {"layout": LAYOUT, "teacher": teacher.digest, "rows": source.content, "outputs": list(soft.outputs),
-                      "head": soft.task.head, "policy": teacher.model.dtype_policy.name}
+        depends_on = {
+            "layout": LAYOUT, "teacher": teacher.digest, "rows": source.content, "outputs": list(soft.outputs),
+            "head": soft.task.head, "policy": teacher.model.dtype_policy.name
+        }
         return cached(cache_dir, depends_on if cache_dir else {}, lambda: answer_all(teacher, soft, source))
     return KeptAnswers(compute, len(source.examples), source.lengths if soft.by_token else None)
 
 
 def answer_all(teacher: Teacher, soft: SoftAnswers, source: ExampleSource) -> dict[str, np.ndarray]:
-    """Returns the columns of all rows, in their order: [N,...], or [...,tokens of all rows] of columns with a value for each token."""
+    """Returns the columns of all rows, in their order: [N,...], or [...,tokens of all rows] of columns with a value for
+    each token.
+    """
     once = source.in_turn(soft.task.config.training.eval_batch_size)
     answers: list[Mapping[str, Any]] = []
     with Reporter() as reporter:
@@ -60,21 +66,27 @@ def answer_all(teacher: Teacher, soft: SoftAnswers, source: ExampleSource) -> di
     rows = once.in_order(answers)
     if not soft.by_token:
         return {name: np.stack([row[name] for row in rows]) for name in answers[0]}  # type: ignore[index]
-    return {name: np.concatenate([row[name][..., :length] for row, length in zip(rows, source.lengths)], axis=-1)  # type: ignore[index]
-            for name in answers[0]}
+    return {
+        name: np.concatenate([row[name][..., :length] for row, length in zip(rows, source.lengths)],  # type: ignore[index]
+                             axis=-1)
+        for name in answers[0]
+    }
 
 
 def size_of_answers(teacher: Teacher, soft: SoftAnswers, source: ExampleSource) -> int:
     """Returns the bytes that the answers to all rows take, from the shapes of those to the first."""
     first = source.examples[0]
-    outputs = teacher.model({name: tf.constant(np.asarray(value)[None]) for name, value in first.items()}, training=False)
+    outputs = teacher.model({name: tf.constant(np.asarray(value)[None])
+                             for name, value in first.items()}, training=False)
     numbers = sum(int(tf.size(value)) for value in soft.columns(outputs).values())
     per_token = numbers / source.lengths[0]
     return 4 * int(per_token * source.lengths.sum() if soft.by_token else numbers * len(source.examples))
 
 
 class AtWords(Sequence):
-    """The columns of a teacher with another vocabulary, moved to the student's first pieces of the same words; 0 elsewhere."""
+    """The columns of a teacher with another vocabulary, moved to the student's first pieces of the same words; 0
+    elsewhere.
+    """
 
     def __init__(self, answers: NamedArrays, rows: NamedArrays, own_rows: NamedArrays):
         self.answers, self.rows, self.own_rows = answers, rows, own_rows
@@ -88,7 +100,10 @@ class AtWords(Sequence):
     def __getitem__(self, index):
         words = self.words[self.starts[index]:self.starts[index + 1]]
         mask = self.own_rows[index]["tag_mask"]
-        columns = {name: np.zeros((*column.shape[:-1], len(mask)), np.float32) for name, column in self.answers[0].items()}
+        columns = {
+            name: np.zeros((*column.shape[:-1], len(mask)), np.float32)
+            for name, column in self.answers[0].items()
+        }
         for own_place, (number, place) in zip(np.flatnonzero(mask), words):
             for name, column in self.answers[number].items():
                 columns[name][..., own_place] = column[..., place]
@@ -102,6 +117,8 @@ def at_words(answers: NamedArrays, rows: ExampleSource, own_rows: ExampleSource)
     """
     moved = AtWords(answers, rows.made_of, own_rows.made_of)
     if len(moved.words) != moved.starts[-1]:
-        raise ValueError(f"config.training.teacher: its vocabulary has pieces of {len(moved.words)} words of the training file, and that "
-                         f"of the student of {moved.starts[-1]}; expected the same words")
+        raise ValueError(
+            f"config.training.teacher: its vocabulary has pieces of {len(moved.words)} words of the training file, "
+            f"and that "
+            f"of the student of {moved.starts[-1]}; expected the same words")
     return moved

@@ -9,11 +9,13 @@ from official_bert.training.losses import ABSENT, weighted_sum
 from official_bert.training.task import Fraction
 
 
-def divergence(logits: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, temperature: float, present: tf.Tensor | None = None) -> Fraction:
-    """Weighted sum of temperature² * KL(teacher || student) of the softmax of logits / temperature: logits [...,K], weights [...].
+def divergence(logits: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, temperature: float,
+               present: tf.Tensor | None = None) -> Fraction:
+    """Weighted sum of temperature² * KL(teacher || student) of the softmax of logits / temperature: logits [...,K],
+    weights [...].
 
-    The square keeps the size of the gradients when the temperature changes (Hinton et al. 2015, 2). Choices that are not `present`
-    [...,K] have no part in it.
+    The square keeps the size of the gradients when the temperature changes (Hinton et al. 2015, 2). Choices that are
+    not `present` [...,K] have no part in it.
     """
     ours, theirs = (tf.cast(values, tf.float32) / temperature for values in (logits, teacher))
     if present is not None:
@@ -25,7 +27,9 @@ def divergence(logits: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, temper
 
 
 def binary_divergence(logits: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, temperature: float) -> Fraction:
-    """`divergence` of independent labels, the mean over them: logits [B,K], each a choice between yes and no, weights [B]."""
+    """`divergence` of independent labels, the mean over them: logits [B,K], each a choice between yes and no, weights
+    [B].
+    """
     ours, theirs = (tf.cast(values, tf.float32) / temperature for values in (logits, teacher))
     each = tf.math.sigmoid(theirs) * (tf.math.log_sigmoid(theirs) - tf.math.log_sigmoid(ours))
     each += tf.math.sigmoid(-theirs) * (tf.math.log_sigmoid(-theirs) - tf.math.log_sigmoid(-ours))
@@ -38,11 +42,14 @@ def cosine_distance(states: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor) -
     return weighted_sum(1.0 - tf.reduce_sum(ours * theirs, axis=-1), weights)
 
 
-def relation_divergence(states: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, visible: tf.Tensor, heads: int) -> Fraction:
-    """Weighted sum over tokens of KL(teacher || student) of their relations to all others, the mean over heads (Wang et al. 2021, 3.1).
+def relation_divergence(states: tf.Tensor, teacher: tf.Tensor, weights: tf.Tensor, visible: tf.Tensor,
+                        heads: int) -> Fraction:
+    """Weighted sum over tokens of KL(teacher || student) of their relations to all others, the mean over heads (Wang et
+    al. 2021, 3.1).
 
-    The rows [B,S,D], of which both models may have any width, are divided into `heads`; a relation is the softmax of the products of
-    rows / sqrt(width of a head). A token is related to those that it may see: `visible` bool [B,1,1 or S,S]. weights [B,S].
+    The rows [B,S,D], of which both models may have any width, are divided into `heads`; a relation is the softmax of
+    the products of rows / sqrt(width of a head). A token is related to those that it may see: `visible` bool [B,1,1 or
+    S,S]. weights [B,S].
     """
     ours, theirs = (tf.nn.log_softmax(tf.where(visible, _relations(tf.cast(values, tf.float32), heads), ABSENT))
                     for values in (states, teacher))

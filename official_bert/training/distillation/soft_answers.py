@@ -1,7 +1,7 @@
 """Soft labels: for each kind of task, the teacher's outputs that a student is compared with, and the loss.
 
-In a batch the teacher's outputs stand beside the labels, under the output's name with `teacher_` before it, whether they were kept or
-are computed in the step.
+In a batch the teacher's outputs stand beside the labels, under the output's name with `teacher_` before it, whether
+they were kept or are computed in the step.
 """
 
 from collections.abc import Mapping
@@ -91,15 +91,18 @@ class Spans(SoftAnswers):
 
     def loss(self, outputs, batch):
         real = tf.cast(batch["input_mask"], tf.bool)
-        both = [divergence(outputs[name], batch[COLUMN + name], batch["example_weights"], self.temperature, real) for name in self.outputs]
+        both = [
+            divergence(outputs[name], batch[COLUMN + name], batch["example_weights"], self.temperature, real)
+            for name in self.outputs
+        ]
         return 0.5 * (both[0][0] + both[1][0]), both[0][1]
 
 
 class Vectors(SoftAnswers):
     """How near texts are to each other: the vectors themselves may have other widths.
 
-    Of rows that are compared with their group, the probabilities of all its texts to answer the first one; of rows with negatives, those
-    of their own texts; of pairs with scores, the cosines, by squared error.
+    Of rows that are compared with their group, the probabilities of all its texts to answer the first one; of rows with
+    negatives, those of their own texts; of pairs with scores, the cosines, by squared error.
     """
 
     outputs = ("embedding",)
@@ -108,8 +111,8 @@ class Vectors(SoftAnswers):
         vectors = outputs["embedding"], batch["teacher_embedding"]
         options, weights = self.task.options, batch["example_weights"]
         if options.loss_name in ("contrastive", "contrastive_both"):
-            ours, theirs = (ranking_losses.group_logits(each, batch["text_numbers"], weights, options.group_size, options.temperature)[0]
-                            for each in vectors)
+            ours, theirs = (ranking_losses.group_logits(each, batch["text_numbers"], weights, options.group_size,
+                                                        options.temperature)[0] for each in vectors)
             return divergence(ours, theirs, weights, self.temperature, theirs > task_losses.ABSENT / 2)
         ours, theirs = (tf.einsum("btd,bd->bt", each[:, 1:], each[:, 0]) for each in vectors)
         if "scores" in batch:
@@ -118,12 +121,16 @@ class Vectors(SoftAnswers):
                           _texts(batch["input_mask"][:, 1:]))
 
 
-KINDS: Mapping[str, type[SoftAnswers]] = {"classifier": OneLabel, "multi_label": SeveralLabels, "regression": Scores, "choice": Scores,
-                                          "tagger": Tags, "span": Spans, "embeddings": Vectors}  # by `head` of the task
+KINDS: Mapping[str, type[SoftAnswers]] = {
+    "classifier": OneLabel, "multi_label": SeveralLabels, "regression": Scores, "choice": Scores, "tagger": Tags,
+    "span": Spans, "embeddings": Vectors
+}  # by `head` of the task
 # Options of tasks whose models give no such outputs, or have a teacher already, and why.
-REFUSED = {"crf": "a CRF answers with whole chains of tags, and its teacher's single tags say little about them",
-           "features": "frozen features have no teacher's words", "teacher_columns": "the file has a teacher's scores already",
-           "matryoshka": "a teacher's vectors are compared as a whole"}
+REFUSED = {
+    "crf": "a CRF answers with whole chains of tags, and its teacher's single tags say little about them",
+    "features": "frozen features have no teacher's words", "teacher_columns": "the file has a teacher's scores already",
+    "matryoshka": "a teacher's vectors are compared as a whole"
+}
 
 
 def soft_answers(task: TaskBase) -> SoftAnswers:

@@ -1,7 +1,7 @@
 """Distillation: students, whose models learn from a teacher beside their labels. Each task has one kind of student.
 
-The teacher's answers stand in a batch beside the labels, and have a loss of their own. They are columns of the rows in memory, computed
-once, or are added to a batch within the step: the loss is the same for both.
+The teacher's answers stand in a batch beside the labels, and have a loss of their own. They are columns of the rows in
+memory, computed once, or are added to a batch within the step: the loss is the same for both.
 """
 
 import abc
@@ -81,11 +81,15 @@ class Student(abc.ABC):
         return dataclasses.replace(self.task, student=self)
 
     def with_teacher(self) -> Self:
-        """Returns the student with its teacher, loaded unless it has it. Raises ValueError for one from which it cannot learn."""
+        """Returns the student with its teacher, loaded unless it has it. Raises ValueError for one from which it cannot
+        learn.
+        """
         return self if self.teacher else dataclasses.replace(self, teacher=self.load())
 
     def reader(self) -> TaskBase:
-        """Returns the task as the teacher would read for it: with its model, vocabulary and casing. Raises ValueError if it cannot."""
+        """Returns the task as the teacher would read for it: with its model, vocabulary and casing. Raises ValueError
+        if it cannot.
+        """
         config, own = config_of_teacher(self.task), self.task.config.model.attention
         check_length(self.task.options.max_seq_length, config.model, f"{self.where}: max_seq_length")
         if (attention := config.model.attention) != own:
@@ -129,8 +133,10 @@ class StudentOfAnswers(Student):
         """Refuses what pre-training alone compares, and tasks without soft answers."""
         for part in ("states", "relations"):
             if getattr(self.settings, part):
-                raise ValueError(f"{SETTINGS}.{part}: expected 0 for task {self.task.config.task}: pre-training alone compares layers, got "
-                                 f"{getattr(self.settings, part)}")
+                raise ValueError(
+                    f"{SETTINGS}.{part}: expected 0 for task {self.task.config.task}: pre-training alone compares "
+                    f"layers, got "
+                    f"{getattr(self.settings, part)}")
         soft_answers(self.task)
 
     def teacher_losses(self, outputs, batch):
@@ -147,7 +153,8 @@ class StudentOfAnswers(Student):
     def distilled(self, resolved, files, steps):
         """Also puts the teacher's answers beside the rows to train on, if they are kept.
 
-        Raises ValueError for a teacher of other labels, and for one that reads other rows of which no answer can be taken over.
+        Raises ValueError for a teacher of other labels, and for one that reads other rows of which no answer can be
+        taken over.
         """
         student, source = self.with_teacher(), resolved.train
         teacher = student.teacher
@@ -159,60 +166,87 @@ class StudentOfAnswers(Student):
             answers: Sequence = kept_answers.keep_answers(teacher, student.soft, rows, files.cache_dir)
             if rows is not source and student.soft.by_token:
                 answers = kept_answers.at_words(answers, rows, source)
-            source = source.with_columns(answers, [COLUMN + name for name in student.soft.outputs] if student.soft.by_token else ())
+            source = source.with_columns(answers, [COLUMN + name
+                                                   for name in student.soft.outputs] if student.soft.by_token else ())
         return dataclasses.replace(resolved, task=student.task_of(), train=source, notes=(*resolved.notes, note))
 
     def load(self):
         return load_teacher(self.reader(), self.task)
 
-    def _rows_of_teacher(self, teacher: Teacher, source: ExampleSource, files: DataFiles, steps: Steps) -> ExampleSource:
-        """Reads the training rows with the teacher's vocabulary. Raises ValueError if its answers do not belong to the student's rows."""
+    def _rows_of_teacher(self, teacher: Teacher, source: ExampleSource, files: DataFiles,
+                         steps: Steps) -> ExampleSource:
+        """Reads the training rows with the teacher's vocabulary. Raises ValueError if its answers do not belong to the
+        student's rows.
+        """
         if self.task.head == "span":
-            raise ValueError(f"{self.where}: expected the vocabulary and casing of the student, because answers are places among its "
-                             "tokens, got others")
+            raise ValueError(
+                f"{self.where}: expected the vocabulary and casing of the student, because answers are places among "
+                f"its "
+                "tokens, got others")
         rows = teacher.task.read(files, dataclasses.replace(steps, predict=False), teacher.model).train
         assert isinstance(rows, ExampleSource)
         if len(rows.examples) != len(source.examples):
-            raise ValueError(f"{self.where}: its vocabulary divides the texts into {len(rows.examples)} rows, that of the student into "
-                             f"{len(source.examples)}; longer rows (options.max_seq_length), or another truncate, have one for each text")
+            raise ValueError(
+                f"{self.where}: its vocabulary divides the texts into {len(rows.examples)} rows, that of the student "
+                f"into "
+                f"{len(source.examples)}; longer rows (options.max_seq_length), or another truncate, have one for "
+                f"each text"
+            )
         return rows
 
     def _keeps(self, teacher: Teacher, size: int, rows: int) -> tuple[bool, str]:
-        """Whether answers of `size` bytes are kept, and a line about it. Raises ValueError if that cannot be as it is asked for."""
+        """Whether answers of `size` bytes are kept, and a line about it. Raises ValueError if that cannot be as it is
+        asked for.
+        """
         choice, most = self.settings.keep, self.settings.kept_gigabytes
         fits = size <= most * GIGABYTE
         account = f"teacher {self.task.config.training.teacher}: its answers to {rows:,} rows"
         if choice == "kept" and not fits:
-            raise ValueError(f"{SETTINGS}.kept_gigabytes: expected room for {size / GIGABYTE:.2f} GB of answers to {rows:,} rows, got "
-                             f"{most:g}; keep: computed computes them at each step instead")
+            raise ValueError(
+                f"{SETTINGS}.kept_gigabytes: expected room for {size / GIGABYTE:.2f} GB of answers to {rows:,} rows, "
+                f"got "
+                f"{most:g}; keep: computed computes them at each step instead")
         if choice == "kept" or (choice == "auto" and fits):
             return True, f"{account} are computed once and kept: {_shown(size)}"
         if not teacher.reads_rows:
-            raise ValueError(f"{SETTINGS}.keep: expected kept answers ({_shown(size)}, kept_gigabytes {most:g}), because the teacher has "
-                             f"another vocabulary than the student and reads rows of its own, got {choice}")
-        return False, f"{account} are computed at each step" + ("" if fits else f" ({_shown(size)}: more than kept_gigabytes {most:g})")
+            raise ValueError(
+                f"{SETTINGS}.keep: expected kept answers ({_shown(size)}, kept_gigabytes {most:g}), because the "
+                f"teacher has "
+                f"another vocabulary than the student and reads rows of its own, got {choice}")
+        return False, f"{account} are computed at each step" + ("" if fits else
+                                                                f" ({_shown(size)}: more than kept_gigabytes {most:g})")
 
 
 class StudentOfWords(Student):
-    """A student in pre-training: it learns a teacher's probabilities of masked words, its last states, or the relations in its last
-    layer.
+    """A student in pre-training: it learns a teacher's probabilities of masked words, its last states, or the relations
+    in its last layer.
     """
 
     def check(self):
         settings, task = self.settings, self.task
         if (objective := task.option("objective", "")) not in ("masked_lm", "next_token"):
-            raise ValueError(f"config.options.objective: expected masked_lm or next_token beside training.teacher, got {objective}")
+            raise ValueError(
+                f"config.options.objective: expected masked_lm or next_token beside training.teacher, got {objective}")
         if settings.keep == "kept":
-            raise ValueError(f"{SETTINGS}.keep: expected auto or computed for pre-training: masks change from epoch to epoch, and the "
-                             "answers to a place are as many as there are words, got kept")
+            raise ValueError(
+                f"{SETTINGS}.keep: expected auto or computed for pre-training: masks change from epoch to epoch, and "
+                f"the "
+                "answers to a place are as many as there are words, got kept")
         if settings.relations and task.config.model.attention != "bidirectional":
-            raise ValueError(f"{SETTINGS}.relations: expected model.attention bidirectional, because every token is related to every other "
-                             f"one, got {task.config.model.attention}")
+            raise ValueError(
+                f"{SETTINGS}.relations: expected model.attention bidirectional, because every token is related to "
+                f"every other "
+                f"one, got {task.config.model.attention}")
         if settings.layers and task.option("first_weights", "random") != "random":
-            raise ValueError(f"config.options.first_weights: expected random beside {SETTINGS}.student_layers, which gives the weights, "
-                             f"got {task.options.first_weights}")
+            raise ValueError(
+                f"config.options.first_weights: expected random beside {SETTINGS}.student_layers, which gives the "
+                f"weights, "
+                f"got {task.options.first_weights}")
         if settings.observes and (others := set(task.loss_names) - {"mlm", "next_token", *OF_SENTENCES}):
-            raise ValueError(f"{SETTINGS}.states and relations: expected 0 beside the loss {min(others)}, whose head reads the last layer")
+            raise ValueError(
+                f"{SETTINGS}.states and relations: expected 0 beside the loss {min(others)}, whose head reads the "
+                f"last layer"
+            )
         self._check_heads("student", task.config.model)
 
     @property
@@ -221,11 +255,13 @@ class StudentOfWords(Student):
 
     def _check_heads(self, whose: str, model: ModelConfig) -> None:
         if self.settings.relations and model.hidden_size % self._relation_heads:
-            raise ValueError(f"{SETTINGS}.relation_heads: expected a divisor of the {whose}'s hidden_size {model.hidden_size}, got "
-                             f"{self._relation_heads}")
+            raise ValueError(
+                f"{SETTINGS}.relation_heads: expected a divisor of the {whose}'s hidden_size {model.hidden_size}, got "
+                f"{self._relation_heads}")
 
     def distilled(self, resolved, files, steps):
-        note = f"teacher {self.task.config.training.teacher}: what it says is computed at each step ({', '.join(self.settings.of_teacher)})"
+        note = (f"teacher {self.task.config.training.teacher}: what it says is computed at each step "
+                f"({', '.join(self.settings.of_teacher)})")
         return dataclasses.replace(resolved, task=self.with_teacher().task_of(), notes=(*resolved.notes, note))
 
     def load(self):
@@ -233,24 +269,31 @@ class StudentOfWords(Student):
         reader, own = self.reader(), self.task.config.model
         theirs = reader.config.model
         if theirs.vocab_size != own.vocab_size:
-            raise ValueError(f"{self.where}: expected the vocabulary of the student, of {own.vocab_size} entries, because both read the "
-                             f"same records, got one of {theirs.vocab_size}")
+            raise ValueError(
+                f"{self.where}: expected the vocabulary of the student, of {own.vocab_size} entries, because both "
+                f"read the "
+                f"same records, got one of {theirs.vocab_size}")
         if self.settings.states and theirs.hidden_size != own.hidden_size:
-            raise ValueError(f"{SETTINGS}.states: expected a teacher as wide as the student ({own.hidden_size}), got {theirs.hidden_size}; "
-                             "relations compare models of any width")
+            raise ValueError(
+                f"{SETTINGS}.states: expected a teacher as wide as the student ({own.hidden_size}), got "
+                f"{theirs.hidden_size}; "
+                "relations compare models of any width")
         self._check_heads("teacher", theirs)
         model = ObservedPretrainer.make(theirs, {"next_sentence": False})
         teacher = load_observed(reader, self.task, model, bool(self.settings.answers))
         if not teacher.reads_rows:
-            raise ValueError(f"{self.where}: expected the vocabulary and casing of the student, because both read the same records, got "
-                             f"others: {reader.config.tokenizer.vocab_file}")
+            raise ValueError(
+                f"{self.where}: expected the vocabulary and casing of the student, because both read the same "
+                f"records, got "
+                f"others: {reader.config.tokenizer.vocab_file}")
         return teacher
 
     def with_answers(self, batch):
         if self.teacher is None:
             return batch
         model = self.teacher.model
-        outputs = model.observe(dict(batch), training=False) if self.settings.observes else model(dict(batch), training=False)
+        outputs = model.observe(dict(batch), training=False) if self.settings.observes else model(
+            dict(batch), training=False)
         outputs_of = {"answers": ("mlm_logits",), "states": ("states",), "relations": OF_RELATIONS}
         names = [name for part in self.settings.of_teacher for name in outputs_of[part]]
         return dict(batch) | {COLUMN + name: tf.stop_gradient(outputs[name]) for name in names}
@@ -263,13 +306,15 @@ class StudentOfWords(Student):
     def teacher_losses(self, outputs, batch):
         losses = {}
         if self.settings.answers:
-            losses["answers"] = divergence(outputs["mlm_logits"], batch["teacher_mlm_logits"], prediction_weights(batch),
-                                           self.settings.temperature)
+            losses["answers"] = divergence(outputs["mlm_logits"], batch["teacher_mlm_logits"],
+                                           prediction_weights(batch), self.settings.temperature)
         if self.settings.states:
             losses["states"] = cosine_distance(outputs["states"], batch["teacher_states"], token_weights(batch))
         if self.settings.relations:
-            each = [relation_divergence(outputs[name], batch[COLUMN + name], token_weights(batch), _visible(batch), self._relation_heads)
-                    for name in OF_RELATIONS]
+            each = [
+                relation_divergence(outputs[name], batch[COLUMN + name], token_weights(batch), _visible(batch),
+                                    self._relation_heads) for name in OF_RELATIONS
+            ]
             losses["relations"] = (tf.add_n([total for total, _ in each]), each[0][1])
         return losses
 
@@ -284,9 +329,16 @@ def _times(factor: float, loss: Fraction) -> Fraction:
 
 
 def _visible(batch) -> tf.Tensor:
-    """Which tokens each one is related to: those of its row or, of packed rows, of its instance; bool [B,1,1 or S,S]."""
+    """Which tokens each one is related to: those of its row or, of packed rows, of its instance; bool [B,1,1 or S,S].
+    """
     return make_attention_mask(batch["input_mask"], batch.get("instance_ids"))
 
 
 def _shown(size: int) -> str:
-    return f"{size / GIGABYTE:.2f} GB" if size >= GIGABYTE / 10 else f"{size / 2 ** 20:.1f} MB" if size >= 2 ** 20 else f"{size:,} bytes"
+    return (
+        f"{size / GIGABYTE:.2f} GB"
+        if size >= GIGABYTE / 10
+        else f"{size / 2**20:.1f} MB"
+        if size >= 2**20
+        else f"{size:,} bytes"
+    )

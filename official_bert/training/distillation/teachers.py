@@ -47,7 +47,9 @@ def config_of_teacher(task: TaskBase) -> Config:
     with named_as_teacher():
         values = checkpoint_values(path).values
     if "model" not in values:
-        raise ValueError(f"{TEACHER}: {path}: expected a checkpoint with the configuration of its model beside it, got weights alone")
+        raise ValueError(
+            f"{TEACHER}: {path}: expected a checkpoint with the configuration of its model beside it, got weights alone"
+        )
     names = [key for key in OWN_OPTIONS if hasattr(task.options, key)]
     theirs = ours.class_options(formats.read(path)) if names else {}  # which reads all weights
     own_options = {key: theirs[key] for key in names if key in theirs}
@@ -72,18 +74,24 @@ def load_teacher(reader: TaskBase, student: TaskBase) -> Teacher:
 
 
 def load_observed(reader: TaskBase, student: TaskBase, model: keras.Model, needs_words: bool) -> Teacher:
-    """Loads a teacher of words into a model of pre-training; without `needs_words` an encoder alone is enough. Raises ValueError."""
+    """Loads a teacher of words into a model of pre-training; without `needs_words` an encoder alone is enough. Raises
+    ValueError.
+    """
     with named_as_teacher():
         result = initialize_from(model, student.config.training.teacher)
     if missing := [name for name in result.new if needs_words and name.startswith("masked_lm/")]:
-        raise ValueError(f"{TEACHER}: {result.origin}: expected a head for words, got none ({missing[0]}); training.distillation.answers 0 "
-                         "learns from states or relations alone")
+        raise ValueError(
+            f"{TEACHER}: {result.origin}: expected a head for words, got none ({missing[0]}); "
+            f"training.distillation.answers 0 "
+            "learns from states or relations alone")
     model.trainable = False
     return Teacher(reader, model, reads_alike(reader, student))
 
 
 def reads_alike(first_task: TaskBase, second_task: TaskBase) -> bool:
-    """Whether two tasks make the same rows of a text. Without a vocabulary, as with records, the size of the tables decides."""
+    """Whether two tasks make the same rows of a text. Without a vocabulary, as with records, the size of the tables
+    decides.
+    """
     if not (first_task.config.tokenizer.vocab_file and second_task.config.tokenizer.vocab_file):
         return first_task.config.model.vocab_size == second_task.config.model.vocab_size
     first, second = first_task.tokenizer, second_task.tokenizer

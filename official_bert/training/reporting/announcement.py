@@ -23,7 +23,9 @@ MOST_UNKNOWN = 0.05  # a larger share of the tokens is told
 
 
 def announce(trainer: Trainer, config: Config) -> list[str]:
-    """Returns the lines: what runs where, the memory that it (its largest phase) takes on each device, what is wrong with the machine."""
+    """Returns the lines: what runs where, the memory that it (its largest phase) takes on each device, what is wrong
+    with the machine.
+    """
     replicas = trainer.strategy.num_replicas_in_sync
     parameters = sum(weight.shape.num_elements() for weight in trainer.weights)
     sizes = []
@@ -43,8 +45,11 @@ def unreached_rate(config: Config, steps: int) -> list[str]:
     """Says that a run ends within its warm-up."""
     if config.optimizer.warmup_steps <= steps:
         return []
-    return [f"the warm-up of {config.optimizer.warmup_steps:,} steps (optimizer.warmup_steps) is longer than the training of {steps:,}: "
-            f"the learning rate does not reach {config.optimizer.learning_rate:g}"]
+    return [
+        f"the warm-up of {config.optimizer.warmup_steps:,} steps (optimizer.warmup_steps) is longer than the training "
+        f"of {steps:,}: "
+        f"the learning rate does not reach {config.optimizer.learning_rate:g}"
+    ]
 
 
 def unmeasured(first: Resolved) -> list[str]:
@@ -68,15 +73,18 @@ def best_checkpoint(phases: Sequence[Phase]) -> str:
     first = phases[0].resolved
     training, metric = first.task.config.training, first.task.best_metric()
     if first.held_out is None:
-        return "none, there is no evaluation data: the last one answers, unless best/ has one" if training.answer_with == "best" else ""
+        return ("none, there is no evaluation data: the last one answers, unless best/ has "
+                "one" if training.answer_with == "best" else "")
     count = 0 if training.hours else sum(len(evaluation_steps(phase)) for phase in phases)
     patience = f"; {training.patience} without a better value end the training" if training.patience else ""
-    return (f"by {metric.removeprefix('-')}, {'less' if metric.startswith('-') else 'more'} is better, of {count or 'all'} "
-            f"evaluation{'s' * (count != 1)}{patience}; the {training.answer_with} one answers")
+    return (
+        f"by {metric.removeprefix('-')}, {'less' if metric.startswith('-') else 'more'} is better, of {count or 'all'} "
+        f"evaluation{'s' * (count != 1)}{patience}; the {training.answer_with} one answers")
 
 
 def cut_rows(resolved: Resolved) -> dict[str, tuple[int, int]]:
-    """Counts the rows that were longer than the model takes, and all rows, by kind of data; {} for tasks that do not cut.
+    """Counts the rows that were longer than the model takes, and all rows, by kind of data; {} for tasks that do not
+    cut.
 
     In rows of several choices or texts each of them counts: `training choices`. Of texts in windows, the texts count.
     """
@@ -96,22 +104,33 @@ def cut_rows(resolved: Resolved) -> dict[str, tuple[int, int]]:
 
 def cut_lines(resolved: Resolved, config: Config) -> list[str]:
     """Says how many rows were cut, or are read in several windows; [] if none are."""
-    lines = [f"{cut:,} of {rows:,} {kind if ' ' in kind else f'{kind} rows'}" for kind, (cut, rows) in cut_rows(resolved).items() if cut]
+    lines = [
+        f"{cut:,} of {rows:,} {kind if ' ' in kind else f'{kind} rows'}"
+        for kind, (cut, rows) in cut_rows(resolved).items() if cut
+    ]
     if config.options.get("truncate") == "windows":
-        return [f"read in several windows of {config.options.get('max_seq_length')} tokens: {', '.join(lines)}"] * bool(lines)
-    return [f"cut to {config.options.get('max_seq_length')} tokens: {', '.join(lines)}; the model does not see the rest"] * bool(lines)
+        return [f"read in several windows of {config.options.get('max_seq_length')} tokens: {', '.join(lines)}"
+                ] * bool(lines)
+    return [
+        f"cut to {config.options.get('max_seq_length')} tokens: {', '.join(lines)}; the model does not see the rest"
+    ] * bool(lines)
 
 
 def unknown_lines(resolved: Resolved) -> list[str]:
-    """Says that many tokens of the training rows are [UNK]: texts of another language or casing than the vocabulary; [] if few are."""
+    """Says that many tokens of the training rows are [UNK]: texts of another language or casing than the vocabulary; []
+    if few are.
+    """
     rows = resolved.train.made_of if resolved.train else ()
     chosen = [rows[number] for number in np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(int)]
     ids = [np.ravel(row["input_ids"])[np.ravel(row["input_mask"]) > 0] for row in chosen if "input_ids" in row]
     unknown = np.mean(np.concatenate(ids) == resolved.task.tokenizer.special_id("[UNK]")) if ids else 0.0
     if unknown <= MOST_UNKNOWN:
         return []
-    return [f"warning: {unknown:.0%} of the tokens of the training rows are [UNK], words that {resolved.task.config.tokenizer.vocab_file} "
-            "cannot spell: is it a vocabulary of this language, and of its casing?"]
+    return [
+        f"warning: {unknown:.0%} of the tokens of the training rows are [UNK], words that "
+        f"{resolved.task.config.tokenizer.vocab_file} "
+        "cannot spell: is it a vocabulary of this language, and of its casing?"
+    ]
 
 
 def devices(strategy: tf.distribute.Strategy) -> str:
@@ -139,15 +158,18 @@ def precision(config: Config) -> str:
     name = config.training.precision
     if name != "float32" or not tf.config.list_physical_devices("GPU"):
         return name
-    return f"float32, TF32 {'on' if tf.config.experimental.tensor_float_32_execution_enabled() else 'off'} (training.tf32)"
+    return (f"float32, TF32 {'on' if tf.config.experimental.tensor_float_32_execution_enabled() else 'off'} "
+            f"(training.tf32)")
 
 
 def memory_of(config: Config, parameters: int, rows: int, length: int) -> Mapping[str, int]:
     """Estimates the bytes of a step on one device by kind; moments are two numbers a parameter.
 
-    The backward pass holds gradients of some activations, and the gradient of the word table twice, once from each of its uses.
+    The backward pass holds gradients of some activations, and the gradient of the word table twice, once from each of
+    its uses.
     """
-    activations, table = activation_bytes(config, rows, length), config.model.vocab_size * config.model.table_width * FLOAT32
+    activations, table = activation_bytes(config, rows,
+                                          length), config.model.vocab_size * config.model.table_width * FLOAT32
     return {"weights": parameters * FLOAT32, "moments": 2 * parameters * FLOAT32, "gradients": parameters * FLOAT32,
             "activations": activations, "backward pass": int(BACKWARD * activations) + table}
 
@@ -155,11 +177,11 @@ def memory_of(config: Config, parameters: int, rows: int, length: int) -> Mappin
 def activation_bytes(config: Config, rows: int, length: int) -> int:
     """Estimates the bytes of the numbers that the forward pass keeps for the backward pass.
 
-    Of each token and layer: queries, keys, values, what attention and feed-forward network read and give before and after
-    dropout and LayerNorm (11 times the hidden size), the inner values before and after the activation, and for each head a row of
-    attention weights before and after dropout. With `recompute=True` a layer keeps its input only, and one layer is there as a whole; with
-    "attention" it keeps everything but the attention weights. With a window, a row of weights is of three windows; those of long rows that
-    are computed by blocks are not kept.
+    Of each token and layer: queries, keys, values, what attention and feed-forward network read and give before and
+    after dropout and LayerNorm (11 times the hidden size), the inner values before and after the activation, and for
+    each head a row of attention weights before and after dropout. With `recompute=True` a layer keeps its input only,
+    and one layer is there as a whole; with "attention" it keeps everything but the attention weights. With a window, a
+    row of weights is of three windows; those of long rows that are computed by blocks are not kept.
     """
     model, training = config.model, config.training
     width = FLOAT32 if training.precision == "float32" else 2
@@ -170,10 +192,12 @@ def activation_bytes(config: Config, rows: int, length: int) -> int:
     weights = [tokens * 2 * model.num_attention_heads * count * width for count in keys]
     inner = (3 if model.feed_forward == "gated" else 2) * model.intermediate_size
     layer = tokens * (11 * model.hidden_size + inner) * width
-    again = {False: 0, True: layer + max(weights), "attention": max(weights)}[training.recompute]  # of a layer, in the backward pass
-    of_layers = sum(tokens * model.hidden_size * width if training.recompute is True else layer + (0 if training.recompute else count)
-               for count in weights)
-    predictions = length if config.options.get("objective") == "next_token" else int(config.options.get("max_predictions_per_seq", 0))
+    # of a layer, in the backward pass
+    again = {False: 0, True: layer + max(weights), "attention": max(weights)}[training.recompute]
+    of_layers = sum(tokens * model.hidden_size * width if training.recompute is True else layer
+                    + (0 if training.recompute else count) for count in weights)
+    predictions = length if config.options.get("objective") == "next_token" else int(
+        config.options.get("max_predictions_per_seq", 0))
     heads = rows * predictions * model.vocab_size * 2 * FLOAT32
     return int(of_layers + again + heads)
 
@@ -185,9 +209,13 @@ def missing_libraries() -> list[str]:
     if not tf.test.is_built_with_cuda():
         return ["warning: this machine has an NVIDIA GPU, but this TensorFlow is built without CUDA: the CPU computes"]
     build = tf.sysconfig.get_build_info()
-    return ["warning: this machine has an NVIDIA GPU, but TensorFlow does not see it, so the CPU computes: a library of CUDA "
-            f"{build.get('cuda_version', '')} or cuDNN {build.get('cudnn_version', '')} is missing, or CUDA_VISIBLE_DEVICES hides the "
-            "GPU; TF_CPP_MIN_LOG_LEVEL=0 names the library, pip install 'tensorflow[and-cuda]' brings them"]
+    return [
+        "warning: this machine has an NVIDIA GPU, but TensorFlow does not see it, so the CPU computes: a library of "
+        "CUDA "
+        f"{build.get('cuda_version', '')} or cuDNN {build.get('cudnn_version', '')} is missing, or "
+        f"CUDA_VISIBLE_DEVICES hides the "
+        "GPU; TF_CPP_MIN_LOG_LEVEL=0 names the library, pip install 'tensorflow[and-cuda]' brings them"
+    ]
 
 
 def nvidia_devices() -> list[str]:
@@ -196,4 +224,5 @@ def nvidia_devices() -> list[str]:
 
 
 def _size(count: int) -> str:
-    return next(f"{count / unit:,.1f} {name}" for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")) if count >= unit or name == "KB")
+    return next(f"{count / unit:,.1f} {name}" for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB"))
+                if count >= unit or name == "KB")

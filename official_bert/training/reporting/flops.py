@@ -10,9 +10,9 @@ from official_bert.config import ModelConfig
 def training_flops(model: ModelConfig, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
     """Counts the floating-point operations of all matrix products, forward and backward, over a batch with its padding.
 
-    The usual convention of model FLOP/s: a multiply-add counts two, backward twice the forward pass, recomputation nothing;
-    the last layer counts for every row, although ours computes only the rows that are read. 0 for precomputed features of a
-    frozen encoder.
+    The usual convention of model FLOP/s: a multiply-add counts two, backward twice the forward pass, recomputation
+    nothing; the last layer counts for every row, although ours computes only the rows that are read. 0 for precomputed
+    features of a frozen encoder.
     """
     if "input_ids" not in batch:
         return tf.constant(0.0)
@@ -21,7 +21,8 @@ def training_flops(model: ModelConfig, batch: Mapping[str, tf.Tensor]) -> tf.Ten
     width, inner = model.hidden_size, model.intermediate_size
     a_token = 2.0 * (4 * width * width + (3 if model.feed_forward == "gated" else 2) * width * inner)
     windows = [model.windows.of_layer(index) for index in range(model.num_hidden_layers)]
-    seen = sum(tf.minimum(length, 3.0 * window) if window else length for window in windows)  # keys of a query, in all layers
+    # keys of a query, in all layers
+    seen = sum(tf.minimum(length, 3.0 * window) if window else length for window in windows)
     forward = (model.num_hidden_layers * a_token + 4.0 * width * seen) * length
     forward += 2.0 * width * width + 2.0 * model.embedding_size * width * length
     if "masked_lm_positions" in batch:

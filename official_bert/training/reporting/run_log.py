@@ -36,7 +36,8 @@ class Profile:
     def check(self, steps: int) -> None:
         """Raises ValueError for a profile that begins behind the last of a training's `steps`: there would be none."""
         if self.edges and self.edges[0] >= steps:
-            raise ValueError(f"--profile_steps: expected steps of a training of {steps}, got {self.edges[0]}:{self.edges[1]}")
+            raise ValueError(
+                f"--profile_steps: expected steps of a training of {steps}, got {self.edges[0]}:{self.edges[1]}")
 
     def at(self, step: int) -> None:
         """Starts or stops if that is due after `step` steps."""
@@ -56,8 +57,10 @@ class Profile:
 class Watcher:
     """Writes metrics of training and evaluation; silent (`enabled=False`) on workers other than the chief."""
 
-    def __init__(self, run: RunFolder, total_steps: int, enabled: bool = True, log_file: str = LOG_FILE, board_folder: str = BOARD_FOLDER):
-        self.run, self.total_steps, self.enabled, self.share = run, total_steps, enabled, 0.0  # no total: the end is a time
+    def __init__(self, run: RunFolder, total_steps: int, enabled: bool = True, log_file: str = LOG_FILE,
+                 board_folder: str = BOARD_FOLDER):
+        # no total: the end is a time
+        self.run, self.total_steps, self.enabled, self.share = run, total_steps, enabled, 0.0
         if enabled:
             path = run.file(log_file)
             _remove_unfinished_line(path)
@@ -68,17 +71,24 @@ class Watcher:
     def training(self, step: int, metrics: Mapping[str, float], steps_per_second: float) -> None:
         """Logs the means of the metrics since the last call, after `step` steps."""
         left = (self.total_steps - step) / steps_per_second if steps_per_second else 0
-        of, end = (f"/{self.total_steps}", f"ETA {_duration(left)}") if self.total_steps else ("", f"{self.share:.1%} of the time")
-        shown_metrics = [f"{name} {shown(name, value)}" for name, value in metrics.items() if name == "loss" or name.endswith("accuracy")]
+        of, end = (f"/{self.total_steps}",
+                   f"ETA {_duration(left)}") if self.total_steps else ("", f"{self.share:.1%} of the time")
+        shown_metrics = [
+            f"{name} {shown(name, value)}" for name, value in metrics.items()
+            if name == "loss" or name.endswith("accuracy")
+        ]
         shown_metrics += [f"{metrics['skipped']:.0f} skipped"] if metrics["skipped"] else []
-        self.say(f"step {step}{of}  {'  '.join(shown_metrics)}  lr {metrics['learning_rate']:.3g}  "
-                 f"|g| {metrics['gradient_norm']:.3g}  {metrics['sequences_per_second']:.1f} seq/s  "
-                 f"{metrics['tokens_per_second']:.0f} tokens/s  {metrics['model_flops_per_second'] / 1e9:.4g} GFLOP/s  {end}")
+        self.say(
+            f"step {step}{of}  {'  '.join(shown_metrics)}  lr {metrics['learning_rate']:.3g}  "
+            f"|g| {metrics['gradient_norm']:.3g}  {metrics['sequences_per_second']:.1f} seq/s  "
+            f"{metrics['tokens_per_second']:.0f} tokens/s  {metrics['model_flops_per_second'] / 1e9:.4g} GFLOP/s  {end}"
+        )
         self._write("train", step, metrics)
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Logs the metrics of an evaluation of the weights after `step` steps."""
-        self.say(f"evaluation at step {step}:  " + "  ".join(f"{name} {shown(name, value)}" for name, value in metrics.items()))
+        self.say(f"evaluation at step {step}:  " + "  ".join(f"{name} {shown(name, value)}"
+                                                             for name, value in metrics.items()))
         self._write("eval", step, metrics)
 
     def write_share(self, step: int, share: float) -> None:

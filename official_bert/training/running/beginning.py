@@ -1,4 +1,6 @@
-"""The beginning of a training: its data opened, the run in the folder resumed, or weights initialised from a checkpoint or at random."""
+"""The beginning of a training: its data opened, the run in the folder resumed, or weights initialised from a checkpoint
+or at random.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -14,7 +16,14 @@ from official_bert.models import checkpoints, parts
 from official_bert.models.run_folder import RunFolder
 from official_bert.training import distribution, guards, origins
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
-from official_bert.training.reporting.announcement import about_padding, announce, best_checkpoint, cut_lines, unknown_lines, unmeasured
+from official_bert.training.reporting.announcement import (
+    about_padding,
+    announce,
+    best_checkpoint,
+    cut_lines,
+    unknown_lines,
+    unmeasured,
+)
 from official_bert.training.run_config import named_as_teacher
 from official_bert.training.schedules.learning_rate import check_lengths, check_shares
 from official_bert.training.schedules.phases import Phase, plan, resolved_config
@@ -39,7 +48,9 @@ class Plan:
 
 def open_data(task: TaskBase, files: DataFiles, run: RunFolder, strategy: tf.distribute.Strategy, init_checkpoint: str,
               steps: Steps) -> Plan:
-    """Opens the data of all `steps` and builds the model. Raises ValueError if configuration, data or the run in the folder do not fit."""
+    """Opens the data of all `steps` and builds the model. Raises ValueError if configuration, data or the run in the
+    folder do not fit.
+    """
     distribution.check_same(strategy, "configuration", origins.same_everywhere(task.config, init_checkpoint))
     digests = task.data_digests(files, steps)
     if not files.allow_changed_data:
@@ -65,10 +76,11 @@ def open_data(task: TaskBase, files: DataFiles, run: RunFolder, strategy: tf.dis
 
 def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init_checkpoint: str,
           report: Callable[[str], None]) -> tuple[Trainer, CheckpointFolder, Mapping[str, str]]:
-    """Restores the newest checkpoint, or else gives first weights, reports that, and records configuration and origin in the folder.
+    """Restores the newest checkpoint, or else gives first weights, reports that, and records configuration and origin
+    in the folder.
 
-    Returns the trainer, the folder of its checkpoints, and notes for the log by their names. Raises ValueError if the run in the folder
-    is another one, or longer, or if the disk has no room for a checkpoint.
+    Returns the trainer, the folder of its checkpoints, and notes for the log by their names. Raises ValueError if the
+    run in the folder is another one, or longer, or if the disk has no room for a checkpoint.
     """
     config, first, origin = training.config, training.phases[0].resolved, training.origin
     changed_data = origins.changes(origin, run)
@@ -77,8 +89,9 @@ def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init
     folder = CheckpointFolder(trainer.checkpoint, run, config.training.keep_checkpoints, config.training.keep_every)
     restored = trainer.restore_newest(folder)
     if trainer.steps_done > training.last:
-        raise ValueError(f"--output_dir={run.path}: expected at least the {trainer.steps_done} steps that the run has done, "
-                         f"got a training of {training.last}")
+        raise ValueError(
+            f"--output_dir={run.path}: expected at least the {trainer.steps_done} steps that the run has done, "
+            f"got a training of {training.last}")
     if restored:
         of = f" of {training.last}" if not config.training.hours else (
             f", after {float(trainer.seconds.numpy()) / 3600:.3g} of {config.training.hours:g} hours")
@@ -91,8 +104,8 @@ def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init
         guards.check_reinitialized(config, init_checkpoint)
         report(f"fresh: weights are random (seed {config.seed})")
     about_data = (*filter(None, [first.training_rows]), *first.notes)
-    for line in (*about_data, *announce(trainer, config), *about_padding(trainer, first), *unmeasured(first), *cut_lines(first, config),
-                 *unknown_lines(first)):
+    for line in (*about_data, *announce(trainer, config), *about_padding(trainer, first), *unmeasured(first),
+                 *cut_lines(first, config), *unknown_lines(first)):
         report(line)
     if distribution.is_chief(strategy):
         if trainer.steps_done < training.last:
@@ -101,11 +114,15 @@ def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init
             BestCheckpoint(run, first.task.best_metric()).forget()
         run.write_config(config)
         origins.write(origin, run, bool(restored))
-    return trainer, folder, {"changed_data": "; ".join(changed_data), "best_checkpoint": best_checkpoint(training.phases)}
+    return trainer, folder, {
+        "changed_data": "; ".join(changed_data), "best_checkpoint": best_checkpoint(training.phases)
+    }
 
 
-def _initialize(model: keras.Model, config: Config, init_checkpoint: str, task: TaskBase, report: Callable[[str], None]) -> str:
-    """Gives the model the weights of a checkpoint, but for layers that are made anew; returns what the checkpoint is."""
+def _initialize(model: keras.Model, config: Config, init_checkpoint: str, task: TaskBase,
+                report: Callable[[str], None]) -> str:
+    """Gives the model the weights of a checkpoint, but for layers that are made anew; returns what the checkpoint is.
+    """
     new_values = parts.first_values(model, config.training.reinitialize_layers)
     layers = config.training.distillation.layers
     with named_as_teacher(bool(layers)):

@@ -1,7 +1,8 @@
 """Training for a number of hours: the share of the time that has passed is the place in the schedule.
 
-The share is looked at before each loop of steps, and holds for all of them. It is written to the log before they are taken. So a training
-can be repeated exactly from its log, which it cannot from its clock: the next time, other steps fall into each minute.
+The share is looked at before each loop of steps, and holds for all of them. It is written to the log before they are
+taken. So a training can be repeated exactly from its log, which it cannot from its clock: the next time, other steps
+fall into each minute.
 """
 
 import time
@@ -58,7 +59,8 @@ class TimedClock(NoClock):
 
 
 class Clock(TimedClock):
-    """The clock of a training of some hours. Those of all its processes count, from when each began, but not the time between them.
+    """The clock of a training of some hours. Those of all its processes count, from when each began, but not the time
+    between them.
 
     The clock of the first worker is that of all: the others ask it for the share and for the number of steps.
     """
@@ -109,42 +111,55 @@ class Replay(TimedClock):
         return step >= self.steps[-1]
 
     def begin_loop(self, step: int, count: int) -> int:
-        """Gives the share of the loop of the log in which `step` lies; the loop ends at the latest where that one did."""
+        """Gives the share of the loop of the log in which `step` lies; the loop ends at the latest where that one did.
+        """
         begun = max(start for start in self.steps if start <= step)
         self.show(step, self.shares[begun])
         return min(count, next(start for start in self.steps if start > step) - step)
 
 
 def read_shares(path: str) -> Mapping[int, float]:
-    """Returns the shares of a run's log by the steps after which they were looked at; the last step is that after which it ended.
+    """Returns the shares of a run's log by the steps after which they were looked at; the last step is that after which
+    it ended.
 
-    What a run went on from after a kill replaces what came after that step. Raises ValueError for a log without shares, or of a run that
-    went back because of its loss.
+    What a run went on from after a kill replaces what came after that step. Raises ValueError for a log without shares,
+    or of a run that went back because of its loss.
     """
     if not exists(path):
         raise ValueError(f"config.training.replay: expected the log of a run, got no file {path}")
     shares: dict[int, float] = {}
     for row in read_log(path):
         if "rewind/loss" in row:
-            raise ValueError(f"config.training.replay: {path}: expected a run that never went back because of its loss, which this one did "
-                             f"at step {row['step']}")
+            raise ValueError(
+                f"config.training.replay: {path}: expected a run that never went back because of its loss, which this "
+                f"one did "
+                f"at step {row['step']}")
         if SHARE in row or OVER in row:
-            shares = {step: share for step, share in shares.items() if step < row["step"]} | {row["step"]: row.get(SHARE, 1.0)}
+            shares = {step: share
+                      for step, share in shares.items() if step < row["step"]} | {row["step"]: row.get(SHARE, 1.0)}
     if len(shares) < 2:
-        raise ValueError(f"config.training.replay: {path}: expected the log of a run with training.hours, got one without shares of time")
+        raise ValueError(
+            f"config.training.replay: {path}: expected the log of a run with training.hours, got one without shares "
+            f"of time"
+        )
     return shares
 
 
 def check(training: TrainingConfig, strategy: tf.distribute.Strategy) -> None:
-    """Raises ValueError for a log that cannot be replayed, and for devices that must know the number of steps before the first."""
+    """Raises ValueError for a log that cannot be replayed, and for devices that must know the number of steps before
+    the first.
+    """
     if training.replay and not training.hours:
-        raise ValueError("config.training.replay: expected training.hours beside it, those of the run that is repeated, got "
-                         f"{training.replay} without")
+        raise ValueError(
+            "config.training.replay: expected training.hours beside it, those of the run that is repeated, got "
+            f"{training.replay} without")
     if training.replay:
         read_shares(training.replay)
     if training.hours and isinstance(strategy, tf.distribute.TPUStrategy) and distribution.other_hosts(strategy):
-        raise ValueError("config.training.hours: expected training.steps for TPUs of other machines, for which the order of the records is "
-                         f"written before the first step, got {training.hours:g} hours")
+        raise ValueError(
+            "config.training.hours: expected training.steps for TPUs of other machines, for which the order of the "
+            "records is "
+            f"written before the first step, got {training.hours:g} hours")
 
 
 def make_clock(trainer: Trainer, watcher: Watcher, began: float) -> NoClock:

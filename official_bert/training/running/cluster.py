@@ -1,8 +1,9 @@
-"""Multi-worker set-up: the flags of a run's devices, and the workers of a cluster, which meet before TensorFlow is imported.
+"""Multi-worker set-up: the flags of a run's devices, and the workers of a cluster, which meet before TensorFlow is
+imported.
 
-TensorFlow waits an hour for a worker that is missing, without a word, and takes seconds to import. So the workers meet first: the first
-one of the cluster listens on its port, the others call it and keep the line. It says to all who is missing, and which worker cannot begin.
-The only reader of the environment: TF_CONFIG.
+TensorFlow waits an hour for a worker that is missing, without a word, and takes seconds to import. So the workers meet
+first: the first one of the cluster listens on its port, the others call it and keep the line. It says to all who is
+missing, and which worker cannot begin. The only reader of the environment: TF_CONFIG.
 """
 
 from official_bert.command_line import JOIN_SECONDS, error_in_one_line
@@ -43,14 +44,16 @@ class Placement:
 
 
 def workers_of(placement: Placement) -> tuple[list[str], int]:
-    """Returns the host:port of each worker of the cluster, the first one first, and the place of this worker among them.
+    """Returns the host:port of each worker of the cluster, the first one first, and the place of this worker among
+    them.
 
     Raises ValueError if the flags or TF_CONFIG do not describe them.
     """
     if placement.worker_hosts:
         hosts = placement.worker_hosts.split(",")
         if not 0 <= placement.task_index < len(hosts):
-            raise ValueError(f"--task_index: expected 0 to {len(hosts) - 1} for {len(hosts)} hosts, got {placement.task_index}")
+            raise ValueError(
+                f"--task_index: expected 0 to {len(hosts) - 1} for {len(hosts)} hosts, got {placement.task_index}")
         return hosts, placement.task_index
     text = os.environ.get("TF_CONFIG", "")
     try:
@@ -69,15 +72,18 @@ def workers_of(placement: Placement) -> tuple[list[str], int]:
 
 
 def is_first_worker(placement: Placement) -> bool:
-    """Whether this process writes results: the chief or, in a cluster without one, worker 0; every process that is no worker."""
+    """Whether this process writes results: the chief or, in a cluster without one, worker 0; every process that is no
+    worker.
+    """
     return placement.strategy != "multi_worker" or workers_of(placement)[1] == 0
 
 
 def meet(placement: Placement, check: Callable[[], Any] = lambda: None) -> None:
-    """Waits for the other workers of a cluster; then `check` says, by a ValueError or an OSError, whether this one can begin.
+    """Waits for the other workers of a cluster; then `check` says, by a ValueError or an OSError, whether this one can
+    begin.
 
-    Call it before TensorFlow is imported. Does nothing in a run that is no cluster's. Raises ValueError, naming the host, for a worker that
-    has not started within `join_seconds`, and what another worker's check has raised.
+    Call it before TensorFlow is imported. Does nothing in a run that is no cluster's. Raises ValueError, naming the
+    host, for a worker that has not started within `join_seconds`, and what another worker's check has raised.
     """
     if placement.strategy != "multi_worker":
         return
@@ -163,7 +169,8 @@ class Meeting:
         self._send_all({"error": f"{self.hosts[self.index]}: {error}"})
 
     def reason(self) -> str:
-        """Returns what a worker has said when it left, after the training has begun; "" if it was lost without a word."""
+        """Returns what a worker has said when it left, after the training has begun; "" if it was lost without a word.
+        """
         error = ""
         for line in select.select(list(self.lines.values()), [], [], REASON_SECONDS)[0]:
             error = error or line.receive().get("error", "")
@@ -181,7 +188,8 @@ class Meeting:
             line.send(message)
 
     def _gather(self, listening: socket.socket) -> None:
-        """Takes the calls of all the others; raises ValueError, after telling those who came, naming those who did not."""
+        """Takes the calls of all the others; raises ValueError, after telling those who came, naming those who did not.
+        """
         listening.settimeout(RETRY_SECONDS)
         while missing := [host for number, host in enumerate(self.hosts) if number and number not in self.lines]:
             with contextlib.suppress(OSError):
@@ -193,7 +201,8 @@ class Meeting:
         call = line.receive()
         if call.get("hosts") != self.hosts or call.get("index") not in range(1, len(self.hosts)):
             if call:
-                line.send({"error": f"expected the same hosts on every worker, {self.hosts[0]} has {','.join(self.hosts)}"})
+                line.send(
+                    {"error": f"expected the same hosts on every worker, {self.hosts[0]} has {','.join(self.hosts)}"})
             line.close()
             return
         line.send({"joined": True})
@@ -230,7 +239,9 @@ class Meeting:
             logging.warning("%swaiting for the other workers: %s", HERE, names)
 
     def _first_error(self) -> str:
-        """Waits for a message of each of the others, tells all of them the first error, "" if there is none, and returns it."""
+        """Waits for a message of each of the others, tells all of them the first error, "" if there is none, and
+        returns it.
+        """
         waiting, error = dict(self.lines), ""
         while waiting and not error:
             ready, _, _ = select.select(list(waiting.values()), [], [])

@@ -1,4 +1,6 @@
-"""Recovery from loss spikes and numbers that are not finite: a run goes back to a checkpoint behind their data, or ends."""
+"""Recovery from loss spikes and numbers that are not finite: a run goes back to a checkpoint behind their data, or
+ends.
+"""
 
 import numpy as np
 import tensorflow as tf
@@ -27,21 +29,25 @@ class Recovery:
         return phase.batch_number(step) + self.spikes.skipped(step, 0 if phase.first_batch else phase.first)
 
     def first_bad(self, phase: Phase, step: int, rows: np.ndarray) -> int | None:
-        """Returns the index of the first of the steps after `step`, metrics `rows`, for which the run goes back; None if there is none.
+        """Returns the index of the first of the steps after `step`, metrics `rows`, for which the run goes back; None
+        if there is none.
 
-        Raises DivergedError if the run must stop: a step has failed and there is nowhere to go back to, or too many were skipped.
+        Raises DivergedError if the run must stop: a step has failed and there is nowhere to go back to, or too many
+        were skipped.
         """
         names = self.trainer.step.names
         self._count_skipped(step, rows[:, names.index("skipped")] > 0)
         failed = rows[:, names.index("failed")] > 0
         bad = self.spikes.first(rows[:, 0].tolist(), failed.tolist())
-        if bad is not None and (last := step_of(self.trainer.newest(self.folder))) >= phase.first and self.spikes.may_go_back_to(last):
+        if bad is not None and (last := step_of(self.trainer.newest(
+                self.folder))) >= phase.first and self.spikes.may_go_back_to(last):
             return bad
         if failed.any():
             raise DivergedError(self._explain_infinite(phase, step + int(np.argmax(failed))))
         if bad is not None:
-            raise DivergedError(f"step {step + bad + 1}: the loss jumps to {rows[bad, 0]:.4g} (training.rewind_on_spike); the run "
-                                f"has gone back to the checkpoint before it {MOST_REWINDS} times")
+            raise DivergedError(
+                f"step {step + bad + 1}: the loss jumps to {rows[bad, 0]:.4g} (training.rewind_on_spike); the run "
+                f"has gone back to the checkpoint before it {MOST_REWINDS} times")
         return None
 
     def _count_skipped(self, step: int, skipped: np.ndarray) -> None:
@@ -52,7 +58,9 @@ class Recovery:
                                     "(training.max_skipped_in_a_row); the checkpoints before them are intact")
 
     def go_back(self, phase: Phase, bad: int, loss: float) -> int:
-        """Restores the last checkpoint because of the step numbered `bad` (from 0) and skips the data up to it; returns its step."""
+        """Restores the last checkpoint because of the step numbered `bad` (from 0) and skips the data up to it; returns
+        its step.
+        """
         prefix = self.trainer.restore_newest(self.folder)
         step = self.trainer.steps_done
         if step < phase.first:
@@ -66,6 +74,8 @@ class Recovery:
         """Says which tensor of the step numbered `step` (from 0) was the first one that is not finite."""
         batch = next(iter(phase.source.dataset(self.batch_number(phase, step))))
         weights = [tf.convert_to_tensor(weight) for weight in self.trainer.weights]
-        micro_batches = self.trainer.strategy.num_replicas_in_sync * phase.resolved.task.config.training.accumulation_steps
+        micro_batches = (
+            self.trainer.strategy.num_replicas_in_sync * phase.resolved.task.config.training.accumulation_steps
+        )
         name = guards.first_bad_tensor(self.trainer.step, weights, batch, step, micro_batches)
         return f"step {step + 1}: {name} is not finite; the checkpoints before it are intact"

@@ -10,7 +10,9 @@ FINISHING = "first finishes the steps or the evaluation under way and saves; a s
 
 
 class Signals:
-    """SIGUSR1 asks for a checkpoint, SIGTERM and SIGINT for a checkpoint and the end; a second SIGINT ends the run at once."""
+    """SIGUSR1 asks for a checkpoint, SIGTERM and SIGINT for a checkpoint and the end; a second SIGINT ends the run at
+    once.
+    """
 
     def __init__(self):
         self.terminated, self.stopped_by, self.save_wanted = False, "SIGTERM", False
@@ -18,7 +20,10 @@ class Signals:
     @contextlib.contextmanager
     def handled(self, say: Callable[[str], None]) -> Iterator[None]:
         """Notes signals instead of what they did before; says at once what is finished before the end."""
-        previous = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+        previous = {
+            number: signal.signal(number, self._note)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+        }
         try:
             with announcing_signals(lambda name: say(f"{name}: {FINISHING}")):
                 yield

@@ -6,18 +6,24 @@ from official_bert.config import OptimizerConfig
 
 
 def scheduled_rate(config: OptimizerConfig, step: tf.Tensor, total_steps: int) -> tf.Tensor:
-    """The learning rate of step number `step` (from 0), float32: warm-up from 0, then the schedule over all `total_steps`.
+    """The learning rate of step number `step` (from 0), float32: warm-up from 0, then the schedule over all
+    `total_steps`.
 
-    2018 counted the step before it computed the rate. So the first step has 1 / warm-up of the peak rate, and because the
-    decay counts from the first step, the rate drops a little at the end of the warm-up. `warmup_stable_decay` (Hu et al., 2024,
-    4; the root of Haegele et al., 2024) keeps the peak after the warm-up and lowers the rate in the last steps alone: so a run can
-    go on from its stable part to any number of steps, which one with `linear` cannot without other rates before.
+    2018 counted the step before it computed the rate. So the first step has 1 / warm-up of the peak rate, and because
+    the decay counts from the first step, the rate drops a little at the end of the warm-up. `warmup_stable_decay` (Hu
+    et al., 2024, 4; the root of Haegele et al., 2024) keeps the peak after the warm-up and lowers the rate in the last
+    steps alone: so a run can go on from its stable part to any number of steps, which one with `linear` cannot without
+    other rates before.
     """
-    return _rate(config, tf.cast(step, tf.float32) + 1.0, total_steps, warmup_steps(config, total_steps), decay_steps(config, total_steps))
+    return _rate(config,
+                 tf.cast(step, tf.float32) + 1.0, total_steps, warmup_steps(config, total_steps),
+                 decay_steps(config, total_steps))
 
 
 def rate_at_share(config: OptimizerConfig, share: tf.Tensor) -> tf.Tensor:
-    """The learning rate at a share, from 0 to 1, of the time of a training, float32; warm-up and decay are shares of it, too."""
+    """The learning rate at a share, from 0 to 1, of the time of a training, float32; warm-up and decay are shares of
+    it, too.
+    """
     return _rate(config, tf.cast(share, tf.float32), 1.0, config.warmup_proportion, config.decay_proportion)
 
 
@@ -42,19 +48,25 @@ def warmup_steps(config: OptimizerConfig, total_steps: int) -> int:
 
 
 def decay_steps(config: OptimizerConfig, total_steps: int) -> int:
-    """The last steps, in which `warmup_stable_decay` lowers the rate: a number, or a share of all steps (rounded down)."""
+    """The last steps, in which `warmup_stable_decay` lowers the rate: a number, or a share of all steps (rounded down).
+    """
     return config.decay_steps or int(total_steps * config.decay_proportion)
 
 
 def check_shares(config: OptimizerConfig) -> None:
-    """Raises ValueError for a schedule that counts steps, of which a training of some hours does not know how many it has."""
+    """Raises ValueError for a schedule that counts steps, of which a training of some hours does not know how many it
+    has.
+    """
     for key in ("warmup_steps", "decay_steps"):
         if steps := getattr(config, key):
-            raise ValueError(f"config.optimizer.{key}: expected 0 and a {key.replace('steps', 'proportion')} beside training.hours, whose "
-                             f"steps nobody knows, got {steps:,}")
+            raise ValueError(
+                f"config.optimizer.{key}: expected 0 and a {key.replace('steps', 'proportion')} beside "
+                f"training.hours, whose "
+                f"steps nobody knows, got {steps:,}")
     if config.warmup_proportion + config.decay_proportion > 1.0:
-        raise ValueError("config.optimizer: expected a warmup_proportion and a decay_proportion of at most 1 together, got "
-                         f"{config.warmup_proportion:g} and {config.decay_proportion:g}")
+        raise ValueError(
+            "config.optimizer: expected a warmup_proportion and a decay_proportion of at most 1 together, got "
+            f"{config.warmup_proportion:g} and {config.decay_proportion:g}")
 
 
 def check_lengths(config: OptimizerConfig, total_steps: int) -> None:
@@ -63,8 +75,10 @@ def check_lengths(config: OptimizerConfig, total_steps: int) -> None:
         return
     warmup, decay = warmup_steps(config, total_steps), decay_steps(config, total_steps)
     if not decay:
-        raise ValueError(f"config.optimizer.decay_proportion: expected at least one of the training's {total_steps:,} steps, "
-                         f"got {config.decay_proportion:g} of them; give decay_steps")
+        raise ValueError(
+            f"config.optimizer.decay_proportion: expected at least one of the training's {total_steps:,} steps, "
+            f"got {config.decay_proportion:g} of them; give decay_steps")
     if warmup + decay > total_steps:
-        raise ValueError(f"config.optimizer: expected a warm-up and a decay of at most the training's {total_steps:,} steps, "
-                         f"got {warmup:,} and {decay:,}; shorten one or train longer")
+        raise ValueError(
+            f"config.optimizer: expected a warm-up and a decay of at most the training's {total_steps:,} steps, "
+            f"got {warmup:,} and {decay:,}; shorten one or train longer")

@@ -1,4 +1,5 @@
-"""The phases of a run and its resume position: each phase has its own steps and batches; schedule and optimizer are the run's.
+"""The phases of a run and its resume position: each phase has its own steps and batches; schedule and optimizer are the
+run's.
 
 A phase continues in the data at the end of the last phase with the same data.
 """
@@ -35,7 +36,8 @@ class Phase:
         return self.first_batch + step - self.first
 
     def follows_in(self, source: BatchSource) -> int | None:
-        """Returns the batch number of `source` at which this phase ends, if the data are the same; None for other data."""
+        """Returns the batch number of `source` at which this phase ends, if the data are the same; None for other data.
+        """
         if self.source.content != source.content:
             return None
         epoch, batches = divmod(self.batch_number(self.last), self.source.batches_per_epoch)
@@ -50,16 +52,22 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
     """
     config = task.config
     if config.phases and config.training.hours:
-        raise ValueError(f"config.phases: expected none beside training.hours ({config.training.hours:g}): phases are measured in steps")
+        raise ValueError(
+            f"config.phases: expected none beside training.hours ({config.training.hours:g}): phases are measured in "
+            f"steps"
+        )
     if not config.phases:
         whole = Phase(0, 0, config.training.steps, task.resolve(files, steps))
-        total = MOST_STEPS if config.training.hours else config.training.steps or epoch_steps(config.training, whole.source)
+        total = MOST_STEPS if config.training.hours else config.training.steps or epoch_steps(
+            config.training, whole.source)
         if total < 1:
-            raise ValueError(f"config.training: expected steps or epochs above 0, got {config.training.epochs:g} epochs of "
-                             f"{whole.source.batches_per_epoch} batches (rounded {config.training.epoch_rounding})")
+            raise ValueError(
+                f"config.training: expected steps or epochs above 0, got {config.training.epochs:g} epochs of "
+                f"{whole.source.batches_per_epoch} batches (rounded {config.training.epoch_rounding})")
         return [dataclasses.replace(whole, last=total)]
     if config.training.steps or config.training.epochs:
-        raise ValueError("config.training.steps and epochs: expected neither, config.phases says how many steps a run has")
+        raise ValueError(
+            "config.training.steps and epochs: expected neither, config.phases says how many steps a run has")
     phases: list[Phase] = []
     for number, phase in enumerate(config.phases):
         if phase.steps < 1:
@@ -75,7 +83,9 @@ def plan(task: TaskBase, files: DataFiles, steps: Steps) -> list[Phase]:
 
 
 def resolved_config(task: TaskBase, phases: Sequence[Phase]) -> Config:
-    """Returns a run's own configuration, with the options (labels) that the task has found in the data of its first phase."""
+    """Returns a run's own configuration, with the options (labels) that the task has found in the data of its first
+    phase.
+    """
     first = phases[0].resolved.task
     if not task.config.phases:
         return first.config
@@ -85,7 +95,9 @@ def resolved_config(task: TaskBase, phases: Sequence[Phase]) -> Config:
 
 
 def epoch_steps(training: TrainingConfig, source: BatchSource, epochs: float | None = None) -> int:
-    """The steps of `epochs` (default: `training.epochs`); rounded down they count rows as 2018 did: for SQuAD questions, not windows."""
+    """The steps of `epochs` (default: `training.epochs`); rounded down they count rows as 2018 did: for SQuAD
+    questions, not windows.
+    """
     epochs = training.epochs if epochs is None else epochs
     if training.epoch_rounding == "up":
         return int(epochs * source.batches_per_epoch)
@@ -93,10 +105,13 @@ def epoch_steps(training: TrainingConfig, source: BatchSource, epochs: float | N
 
 
 def evaluation_steps(phase: Phase) -> Sequence[int]:
-    """The steps of a phase after which weights are measured, in order: by `eval_every`, or else by `eval_epochs`, and its last one."""
+    """The steps of a phase after which weights are measured, in order: by `eval_every`, or else by `eval_epochs`, and
+    its last one.
+    """
     training = phase.resolved.task.config.training
     if training.hours:
-        every_epochs = max(1, epoch_steps(training, phase.source, training.eval_epochs)) if training.eval_epochs else phase.last
+        every_epochs = max(1, epoch_steps(training, phase.source,
+                                          training.eval_epochs)) if training.eval_epochs else phase.last
         step = training.eval_every or every_epochs
         return range(step, phase.last + step, step)
     if training.eval_every:
@@ -120,7 +135,9 @@ def phase_config(config: Config, phase: PhaseConfig) -> Config:
 
 
 def task_at(task: TaskBase, step: int) -> TaskBase:
-    """Returns the task of the phase that ends with or after step `step`, as training measures it; after the end, that of the last phase."""
+    """Returns the task of the phase that ends with or after step `step`, as training measures it; after the end, that
+    of the last phase.
+    """
     last = 0
     for phase in task.config.phases:
         last += phase.steps

@@ -55,7 +55,8 @@ finally:
 @pytest.mark.parametrize("program", [DEAF, HANGING, ORDERLY, REPLACING, IN_A_DESTRUCTOR],
                          ids=["deaf", "hanging", "orderly", "replacing", "in a destructor"])
 def test_a_signal_ends_the_process_within_two_seconds(program, number):
-    process = subprocess.Popen([sys.executable, "-c", program], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", program], text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
     assert process.stdout.readline() == "ready\n"
     begin = time.monotonic()
     process.send_signal(number)

@@ -71,7 +71,8 @@ def test_an_entry_for_which_there_is_no_room_leaves_the_others(path):
 
 def test_entries_that_no_run_writes_are_dropped_and_never_run(path, tmp_path):
     """Each has the right checksum: a pickle that would make a file, a bomb, JSON of another shape, JSON too deep."""
-    program = f"cos\nmkdir\n(X{chr(len(str(tmp_path)) + 4)}\0\0\0{tmp_path}/runtR.".encode()  # Python's pickle would make a folder
+    # Python's pickle would make a folder
+    program = f"cos\nmkdir\n(X{chr(len(str(tmp_path)) + 4)}\0\0\0{tmp_path}/runtR.".encode()
     whole = path.read_bytes()
     for data in (program, b"\0" * (1 << 28), b"[1", b"[" * 100_000):
         packed = zlib.compress(data, 9)

@@ -34,10 +34,14 @@ def test_outputs_that_cannot_be_written_are_refused(outputs, message):
         preflight.check_outputs(outputs, ["text/a.txt"], "text/a.txt")
 
 
-@pytest.mark.parametrize("pattern, output, is_read", [
-    ("text", "text/deep/out", True), ("text/", "text/out", True), ("text/*", "text/out", True), ("text/*", "text/b/out", False),
-    ("text/**", "text/b/out", True), ("text/**/*.txt", "text/b/c/out.txt", True), ("text/*.txt", "text/out.tfrecord", False),
-    ("other,te?t/*", "./text/out", True), ("text/*", "text/.out", False), ("text/a.txt", "text/a.txt.out", False)])
+@pytest.mark.parametrize("pattern, output, is_read", [("text", "text/deep/out", True), ("text/", "text/out", True),
+                                                      ("text/*", "text/out", True), ("text/*", "text/b/out", False),
+                                                      ("text/**", "text/b/out", True),
+                                                      ("text/**/*.txt", "text/b/c/out.txt", True),
+                                                      ("text/*.txt", "text/out.tfrecord", False),
+                                                      ("other,te?t/*", "./text/out", True),
+                                                      ("text/*", "text/.out", False),
+                                                      ("text/a.txt", "text/a.txt.out", False)])
 def test_an_output_that_the_next_run_would_read_is_refused(pattern, output, is_read):
     if is_read:
         with pytest.raises(ValueError, match="would be an input the next time"):
@@ -78,7 +82,8 @@ def test_disk_is_announced_in_one_line_and_a_disk_that_may_become_full_is_a_warn
 
 
 def test_the_bytes_of_a_folder_are_those_of_all_files_below_it(folder):
-    assert preflight.bytes_in(".") == len("It rained.\n") == preflight.bytes_in(str(folder / "text")) and preflight.bytes_in("none") == 0
+    assert preflight.bytes_in(".") == len("It rained.\n") == preflight.bytes_in(str(
+        folder / "text")) and preflight.bytes_in("none") == 0
 
 
 def reserve(count, soft, hard):

@@ -36,7 +36,8 @@ def write_text(folder, golden):
 def test_beam_writes_the_same_files_with_another_tokenizer(tmp_path, golden, kind):
     config = InstanceConfig(max_seq_length=64, max_predictions_per_seq=10, dupe_factor=2, sentence_task="none",
                             masking=MaskingConfig(strategy="whole_word"))
-    assert_same_files(tmp_path, golden, config, 3, False, IN_PROCESS, made_tokenizers.write(tmp_path / "tokenizer", kind))
+    assert_same_files(tmp_path, golden, config, 3, False, IN_PROCESS,
+                      made_tokenizers.write(tmp_path / "tokenizer", kind))
 
 
 def write_local(paths, vocab, outputs, config, folder, compress=False):
@@ -65,14 +66,16 @@ def assert_same_files(tmp_path, golden, config, shards, compress, options, vocab
     names = [f"out-{shard}" for shard in range(shards)]
     for folder in ("local", "beam"):
         (tmp_path / folder).mkdir()
-    store, counted = write_local(paths, vocab, [str(tmp_path / "local" / name) for name in names], config, tmp_path, compress)
-    account, poor = beam_generation.generate(paths, [str(tmp_path / "beam" / name) for name in names], vocab, True, "error",
-                                      config, 7, compress, options)
+    store, counted = write_local(paths, vocab, [str(tmp_path / "local" / name) for name in names], config, tmp_path,
+                                 compress)
+    account, poor = beam_generation.generate(paths, [str(tmp_path / "beam" / name) for name in names], vocab, True,
+                                             "error", config, 7, compress, options)
     names += [f".{name}.made_with.json" for name in names]
     assert sorted(path.name for path in (tmp_path / "beam").iterdir()) == sorted(names)
     for name in names:
         assert (tmp_path / "beam" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
-    least = 2 if vocab.endswith("vocab_uncased.txt") else 1  # few pieces continue a word; a tokenizer learned from a page has more
+    # few pieces continue a word; a tokenizer learned from a page has more
+    least = 2 if vocab.endswith("vocab_uncased.txt") else 1
     continuing = store.count_within(VocabularyFacts.of(loading.load(vocab)).continues_word)
     assert account["continuing"] == continuing and account["tokens"] == len(store.tokens) > least * continuing > 0
     assert account["documents"] > 20 and account["counts"].instances > 300
@@ -134,8 +137,8 @@ def test_outputs_that_cannot_be_written_are_refused_before_the_work(tmp_path, go
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "notes").write_text("mine")
     (tmp_path / "text.txt").write_text("One went.\nTwo came.\n\nThree ran.\nFour sat.\n")
-    done = run_here("tools/create_pretraining_data.py", "--input_file=text.txt", f"--vocab_file={golden / 'vocab_uncased.txt'}",
-                    "--output_file=out", "--engine=beam", *arguments)
+    done = run_here("tools/create_pretraining_data.py", "--input_file=text.txt",
+                    f"--vocab_file={golden / 'vocab_uncased.txt'}", "--output_file=out", "--engine=beam", *arguments)
     assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["kept", "notes", "text.txt"]
 
@@ -144,7 +147,7 @@ def test_the_text_is_not_written_over(tmp_path, golden):
     text = tmp_path / "text.txt"
     text.write_bytes(b"One went.\nTwo came.\n\nThree ran.\nFour sat.\n")
     for path, more in ((text, []), (tmp_path / "out", [f"--report_file={text}"])):
-        done = run_here("tools/create_pretraining_data.py", f"--input_file={text}", f"--vocab_file={golden / 'vocab_uncased.txt'}",
-                        f"--output_file={path}", "--engine=beam", *more)
+        done = run_here("tools/create_pretraining_data.py", f"--input_file={text}",
+                        f"--vocab_file={golden / 'vocab_uncased.txt'}", f"--output_file={path}", "--engine=beam", *more)
         assert done.returncode == 1 and "text.txt: this output is an input too" in done.stderr
     assert text.read_bytes().startswith(b"One went.")

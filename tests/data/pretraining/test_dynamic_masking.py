@@ -171,7 +171,8 @@ def test_tokens_drawn_with_replacement_are_electras(unmasked):
     used, places = found["masked_lm_weights"] == 1, found["masked_lm_positions"]
     real = batch["input_mask"].sum(axis=1)
     np.testing.assert_array_equal(used.sum(axis=1), [min(P, max(1, round(length * 0.15))) for length in real])
-    np.testing.assert_array_equal(found["masked_lm_ids"], np.where(used, np.take_along_axis(batch["input_ids"], places, 1), 0))
+    np.testing.assert_array_equal(found["masked_lm_ids"],
+                                  np.where(used, np.take_along_axis(batch["input_ids"], places, 1), 0))
     assert not np.isin(found["masked_lm_ids"][used], [CLS, SEP, MASK]).any() and not places[~used].any()
     drawn = [np.unique(row[use], return_counts=True) for row, use in zip(places, used)]
     twice = sum((counts > 1).sum() for _, counts in drawn)

@@ -27,7 +27,8 @@ def make(tmp_path, tokenizer, golden):
             paths.append(str(tmp_path / f"text-{number}"))
             (tmp_path / f"text-{number}").write_bytes(text)
         description = token_store.describe(paths, str(golden / "vocab_uncased.txt"), True, "error", True)
-        store = token_store.build_store(str(tmp_path / f"store-{len(list(tmp_path.iterdir()))}"), description, tokenizer)
+        store = token_store.build_store(str(tmp_path / f"store-{len(list(tmp_path.iterdir()))}"), description,
+                                        tokenizer)
         config = config or InstanceConfig(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2)
         return Generator(store, config, VocabularyFacts.of(tokenizer.tokenizer), seed, Scratch(str(tmp_path)))
     return call
@@ -78,7 +79,8 @@ def test_counts_are_those_of_the_files(make, texts, tmp_path):
     for order in ("2018", "sharded"):
         counts = make(*texts).write([str(tmp_path / "a"), str(tmp_path / "b")], order)
         rows = read(tmp_path / "a") + read(tmp_path / "b")
-        assert (counts.instances, counts.second_labels) == (len(rows), sum(int(row["next_sentence_labels"][0]) for row in rows))
+        assert (counts.instances, counts.second_labels) == (len(rows),
+                                                            sum(int(row["next_sentence_labels"][0]) for row in rows))
 
 
 def test_unmasked_records_hold_words_and_the_schema(make, texts, tmp_path, tokenizer):

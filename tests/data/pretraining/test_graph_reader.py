@@ -35,7 +35,9 @@ def parse(serialized, indices):
 
 @pytest.fixture
 def paths(tmp_path, monkeypatch):
-    """Three files of 41, 17 and 30 records, in blocks of 4 and windows of 3 blocks; runs of neighbours have 6 records at most."""
+    """Three files of 41, 17 and 30 records, in blocks of 4 and windows of 3 blocks; runs of neighbours have 6 records
+    at most.
+    """
     monkeypatch.setattr(record_order, "BLOCK", 4)
     monkeypatch.setattr(record_order, "WINDOW", 3)
     monkeypatch.setattr(graph_reader, "LONGEST_RUN", 6)
@@ -78,24 +80,33 @@ def test_dynamic_masks_are_the_same(tmp_path, root):
     """A mask is a function of the seed, the epoch and the record's number."""
     facts = facts_of(load_vocab(str(root / "tests/golden/vocab_uncased.txt")))
     features, rng = records.unmasked_features(16), np.random.default_rng(0)
-    values = {"input_mask": [1] * 16, "segment_ids": [0] * 16, "word_starts": [0] + [1] * 14 + [0], "next_sentence_labels": [0],
-              "schema_version": [records.SCHEMA_VERSION]}
+    values = {
+        "input_mask": [1] * 16, "segment_ids": [0] * 16, "word_starts": [0] + [1] * 14 + [0],
+        "next_sentence_labels": [0], "schema_version": [records.SCHEMA_VERSION]
+    }
     write_tfrecords(str(tmp_path / "records"), [
-        encode_example(features, values | {"input_ids": [facts.cls_id, *rng.integers(200, 300, 14), facts.sep_id]}) for _ in range(20)])
+        encode_example(features, values | {"input_ids": [facts.cls_id, *rng.integers(200, 300, 14), facts.sep_id]})
+        for _ in range(20)
+    ])
     masking = DynamicMasking(MaskingConfig(), facts, 16, 3, seed=5)
-    source = RecordSource([str(tmp_path / "records")], 4, lambda *rows: masking(records.parse_examples(rows[0], features), rows[1]), seed=5)
+    source = RecordSource([str(tmp_path / "records")], 4,
+                          lambda *rows: masking(records.parse_examples(rows[0], features), rows[1]), seed=5)
     reader = GraphReader(source, str(tmp_path))
     reader.write_orders(0, 10)
     found = rows(reader.dataset(0, 10))
     assert found == rows(source.dataset().take(10))
-    by_ids = [sorted(map(tuple, np.concatenate([batch["masked_lm_positions"] for batch in epoch]))) for epoch in (found[:5], found[5:])]
+    by_ids = [
+        sorted(map(tuple, np.concatenate([batch["masked_lm_positions"] for batch in epoch])))
+        for epoch in (found[:5], found[5:])
+    ]
     assert by_ids[0] != by_ids[1]  # another epoch, other masks
 
 
 def test_orders_belong_to_files_and_seed(paths, tmp_path):
     folder = tmp_path / "orders"
     GraphReader(RecordSource(paths, 8, parse, seed=3), str(folder)).write_orders(0, 11)
-    GraphReader(RecordSource(paths, 4, parse, seed=3), str(folder)).write_orders(0, 22)  # another batch size, the same order
+    # another batch size, the same order
+    GraphReader(RecordSource(paths, 4, parse, seed=3), str(folder)).write_orders(0, 22)
     assert len(os.listdir(folder)) == 1
     GraphReader(RecordSource(paths, 8, parse, seed=4), str(folder)).write_orders(0, 11)
     os.utime(paths[0], (1, 1))
@@ -125,7 +136,8 @@ def test_a_file_that_a_host_does_not_see_is_found(paths, tmp_path):
 
 def test_gzip_is_refused_with_its_name(tmp_path):
     write_tfrecords(str(tmp_path / "a.gz"), [encode_example(FEATURES, {"number": [1]})], compress=True)
-    with pytest.raises(ValueError, match=r"a\.gz: expected a plain file, got gzip: several hosts read records from their places"):
+    with pytest.raises(ValueError,
+                       match=r"a\.gz: expected a plain file, got gzip: several hosts read records from their places"):
         GraphReader(RecordSource([str(tmp_path / "a.gz")], 1, parse), str(tmp_path))
 
 
@@ -133,7 +145,8 @@ def test_gzip_is_refused_with_its_name(tmp_path):
 def servers(count, folder):
     """Processes that have TensorFlow and no code of ours."""
     hosts = [f"127.0.0.1:{port}" for port in free_ports(count)]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"CUDA_VISIBLE_DEVICES": ""}
+    environment = {name: value
+                   for name, value in os.environ.items() if name != "PYTHONPATH"} | {"CUDA_VISIBLE_DEVICES": ""}
     running = [subprocess.Popen([sys.executable, "-I", "-c", SERVER, str(task), *hosts], cwd=folder, env=environment,
                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for task in range(count)]
     try:
@@ -161,9 +174,11 @@ reader = GraphReader(source, folder)
 reader.write_orders(4, 22)
 for task in range(len(hosts)):
     with tf.device(f"/job:worker/task:{task}/device:CPU:0"):
-        for batch, wanted in zip(reader.dataset(4, 22, len(hosts), task), source.dataset(4, len(hosts), task), strict=False):
+        batches = zip(reader.dataset(4, 22, len(hosts), task), source.dataset(4, len(hosts), task), strict=False)
+        for batch, wanted in batches:
             place = tf.DeviceSpec.from_string(batch["number"].device)
-            print(json.dumps([place.job, place.task, all((batch[name].numpy() == value.numpy()).all() for name, value in wanted.items())]))
+            equal = all((batch[name].numpy() == value.numpy()).all() for name, value in wanted.items())
+            print(json.dumps([place.job, place.task, equal]))
 """
 
 
@@ -171,8 +186,9 @@ for task in range(len(hosts)):
 def test_servers_without_our_code_read_their_rows(paths, tmp_path, root):
     """The part of several hosts that needs no TPU: the input graph on other machines' processes."""
     with servers(2, tmp_path) as hosts:
-        done = subprocess.run([sys.executable, "-c", COORDINATOR, json.dumps([hosts, paths, str(tmp_path / "orders")])], cwd=root,
-                              check=False, capture_output=True, text=True, timeout=300)
+        done = subprocess.run([sys.executable, "-c", COORDINATOR,
+                               json.dumps([hosts, paths, str(tmp_path / "orders")])], cwd=root, check=False,
+                              capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     found = [tuple(json.loads(line)) for line in done.stdout.splitlines()]
     assert found == [("worker", 0, True)] * 18 + [("worker", 1, True)] * 18

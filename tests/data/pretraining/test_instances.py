@@ -1,4 +1,5 @@
-"""Which sentences stand together: 2018's algorithm in plain Python beside the compiled one, and each task's properties."""
+"""Which sentences stand together: 2018's algorithm in plain Python beside the compiled one, and each task's properties.
+"""
 
 import itertools
 import random

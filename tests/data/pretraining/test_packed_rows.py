@@ -1,4 +1,6 @@
-"""Packed rows: the algorithm against one that is written from its description, rows by hand, and equal losses and gradients."""
+"""Packed rows: the algorithm against one that is written from its description, rows by hand, and equal losses and
+gradients.
+"""
 
 import collections
 import pathlib
@@ -21,7 +23,9 @@ WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0
 
 
 def shortest_pack_first(sizes, room, most):
-    """How full the rows become: each size, the longest first, goes to the emptiest row. (Which of equally full ones does not matter.)"""
+    """How full the rows become: each size, the longest first, goes to the emptiest row. (Which of equally full ones
+    does not matter.)
+    """
     rows = []
     for size in sorted(sizes, reverse=True):
         open_rows = [row for row in rows if len(row) < most and sum(row) < room]
@@ -62,18 +66,30 @@ def test_two_instances_in_a_row_and_one_in_another():
         "masked_lm_positions": [[1, 0], [1, 2], [1, 0]], "masked_lm_ids": [[7, 0], [8, 6], [5, 0]],
         "masked_lm_weights": [[1.0, 0.0], [1.0, 1.0], [1.0, 0.0]], "next_sentence_labels": [[1], [0], [1]]}
     wanted = {
-        "input_ids": [[2, 7, 3, 2, 8, 4, 3, 0], [0] * 8, [2, 4, 9, 9, 9, 9, 3, 0]],
-        "input_mask": [[1, 1, 1, 1, 1, 1, 1, 0], [0] * 8, [1, 1, 1, 1, 1, 1, 1, 0]],
-        "segment_ids": [[0, 0, 0, 0, 0, 1, 1, 0], [0] * 8, [0, 0, 0, 1, 1, 1, 1, 0]],
-        "position_ids": [[0, 1, 2, 0, 1, 2, 3, 0], [0] * 8, [0, 1, 2, 3, 4, 5, 6, 0]],
-        "instance_ids": [[1, 1, 1, 2, 2, 2, 2, 0], [0] * 8, [1, 1, 1, 1, 1, 1, 1, 0]],
-        "cls_positions": [[0, 3], [0, 0], [0, 0]],
-        "masked_lm_positions": [[1, 4, 5, 0], [0] * 4, [1, 0, 0, 0]], "masked_lm_ids": [[7, 8, 6, 0], [0] * 4, [5, 0, 0, 0]],
-        "masked_lm_weights": [[1.0, 1.0, 1.0, 0.0], [0.0] * 4, [1.0, 0.0, 0.0, 0.0]],
-        "next_sentence_labels": [[1, 0], [0, 0], [1, 0]], "instance_weights": [[1.0, 1.0], [0.0, 0.0], [1.0, 0.0]]}
+        "input_ids": [[2, 7, 3, 2, 8, 4, 3, 0], [0] * 8,
+                      [2, 4, 9, 9, 9, 9, 3, 0]], "input_mask": [[1, 1, 1, 1, 1, 1, 1, 0], [0] * 8,
+                                                                [1, 1, 1, 1, 1, 1, 1,
+                                                                 0]], "segment_ids": [[0, 0, 0, 0, 0, 1, 1, 0], [0] * 8,
+                                                                                      [0, 0, 0, 1, 1, 1, 1, 0]],
+        "position_ids": [[0, 1, 2, 0, 1, 2, 3, 0], [0] * 8, [0, 1, 2, 3, 4, 5,
+                                                             6, 0]], "instance_ids": [[1, 1, 1, 2, 2, 2, 2, 0], [0] * 8,
+                                                                                      [1, 1, 1, 1, 1, 1, 1,
+                                                                                       0]], "cls_positions": [[0, 3],
+                                                                                                              [0, 0],
+                                                                                                              [0, 0]],
+        "masked_lm_positions": [[1, 4, 5, 0], [0] * 4, [1, 0, 0, 0]], "masked_lm_ids": [[7, 8, 6, 0], [0] * 4,
+                                                                                        [5, 0, 0, 0]],
+        "masked_lm_weights": [[1.0, 1.0, 1.0, 0.0], [0.0] * 4,
+                              [1.0, 0.0, 0.0, 0.0]], "next_sentence_labels": [[1, 0], [0, 0],
+                                                                              [1, 0]], "instance_weights": [[1.0, 1.0],
+                                                                                                            [0.0, 0.0],
+                                                                                                            [1.0, 0.0]]
+    }
     found = packing.arrange({name: tf.constant(value) for name, value in instances.items()}, tf.constant([0, 0, 2]), 3)
     assert {name: value.numpy().tolist() for name, value in found.items()} == wanted
-    assert {feature.name: feature.length for feature in packing.row_features} == {name: len(value[0]) for name, value in wanted.items()}
+    assert {feature.name: feature.length
+            for feature in packing.row_features} == {name: len(value[0])
+                                                     for name, value in wanted.items()}
     back, rows = unpack({name: value.numpy() for name, value in found.items()})
     assert rows.tolist() == [0, 0, 2]
     for name, value in instances.items():
@@ -86,7 +102,8 @@ def path(tmp_path_factory):
 
 
 def resolved(path, pack, **sections):
-    return resolve(make_config(model=WITHOUT_DROPOUT, options={"pack": pack, "max_instances_per_row": 3}, **sections), path, path)
+    return resolve(make_config(model=WITHOUT_DROPOUT, options={"pack": pack, "max_instances_per_row": 3}, **sections),
+                   path, path)
 
 
 def instances_of(source, batches):
@@ -200,8 +217,10 @@ def test_records_without_masks_are_masked_alone_and_then_packed(tmp_path):
 
 
 @pytest.mark.parametrize(("sections", "message"), [
-    ({"options": {"pack": True, "objective": "next_token", "sentence_loss": False}, "model": {"attention": "left_to_right"}},
-     "config.options.pack: expected objective masked_lm"),
+    ({
+        "options": {"pack": True, "objective": "next_token", "sentence_loss": False},
+        "model": {"attention": "left_to_right"}
+    }, "config.options.pack: expected objective masked_lm"),
     ({"options": {"pack": True}, "model": {"bilstm_layers": 1}}, "model.bilstm_layers 0"),
     ({"options": {"pack": True, "max_instances_per_row": 0}}, "max_instances_per_row: expected at least 1, got 0"),
 ])

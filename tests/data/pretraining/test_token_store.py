@@ -9,8 +9,10 @@ from official_bert.data.pretraining import token_store
 from official_bert.text.fast_tokenization import FastTokenizer
 from official_bert.text.tokenization import FullTokenizer
 
-ODD = ["It rained.\r\n", "\n", " \t\u3000\n", "Nobody knew; nobody asked.\n", "\u200b\n", "\x1c\n", "The door\rclosed.\n",
-       "A lantern fell \u2028 and another.\n", "\ufeff\n", "Señora Núñez 中文 misplaced the harbour ledger.\n", "\n\n"]
+ODD = [
+    "It rained.\r\n", "\n", " \t\u3000\n", "Nobody knew; nobody asked.\n", "\u200b\n", "\x1c\n", "The door\rclosed.\n",
+    "A lantern fell \u2028 and another.\n", "\ufeff\n", "Señora Núñez 中文 misplaced the harbour ledger.\n", "\n\n"
+]
 
 
 @pytest.fixture(scope="module")
@@ -134,8 +136,10 @@ def test_a_store_that_another_process_has_just_made_is_taken(tmp_path, vocab_fil
     (tmp_path / "text").write_bytes(b"one line\n\nanother\n")
     description = token_store.describe([str(tmp_path / "text")], vocab_file, True, "error", False)
     told = [[], []]
-    made, taken = (token_store.build_store(str(tmp_path / "store"), description, tokenizer, progress=done.append) for done in told)
-    assert told[0] and not told[1] and taken.tokens.tolist() == made.tokens.tolist() and not (tmp_path / "store.work").exists()
+    made, taken = (token_store.build_store(str(tmp_path / "store"), description, tokenizer, progress=done.append)
+                   for done in told)
+    assert told[0] and not told[1] and taken.tokens.tolist() == made.tokens.tolist() and not (tmp_path
+                                                                                              / "store.work").exists()
 
 
 def test_a_damaged_store_is_refused(tmp_path, vocab_file, tokenizer):

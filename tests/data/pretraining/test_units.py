@@ -1,4 +1,6 @@
-"""Units of masking that the text gives: words between separators or of a segmenter, phrases between marks; from the text to the masks."""
+"""Units of masking that the text gives: words between separators or of a segmenter, phrases between marks; from the
+text to the masks.
+"""
 
 import numpy as np
 import pytest
@@ -11,7 +13,19 @@ from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFact
 from official_bert.data.pretraining.units import TextUnits, UnitTokenizer, WrongMarksError
 from official_bert.text import loading
 
-VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"使用语言模型来预测下一个词的概率京北上海", "new", "york", "play", "##ing", "bert"]
+VOCAB = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *"使用语言模型来预测下一个词的概率京北上海",
+    "new",
+    "york",
+    "play",
+    "##ing",
+    "bert",
+]
 SIZE = len(VOCAB)
 
 
@@ -22,12 +36,21 @@ def vocab(tmp_path_factory):
     return str(path)
 
 
-@pytest.mark.parametrize(("units", "line", "wanted"), [
-    ({"word_separator": "/"}, "使用/语言/模型//", [("使用", 1), ("语言", 1), ("模型", 1)]),
-    ({"word_separator": " "}, "使用 语言 ", [("使用", 1), ("语言", 1)]),
-    ({"phrase_marks": ("[[", "]]")}, "in [[new york]] 使", [("in ", 0), ("new york", 1), (" 使", 0)]),
-    ({"word_separator": "_", "phrase_marks": ("<", ">")}, "使用_<语言_模型>来", [("使用", 1), ("语言 模型", 1), ("来", 1)]),
-    ({"word_separator": "/"}, "使用语言", [("使用语言", 0)]), ({"phrase_marks": ("<", ">")}, "", [])])
+@pytest.mark.parametrize(
+    ("units", "line", "wanted"),
+    [
+        ({"word_separator": "/"}, "使用/语言/模型//", [("使用", 1), ("语言", 1), ("模型", 1)]),
+        ({"word_separator": " "}, "使用 语言 ", [("使用", 1), ("语言", 1)]),
+        ({"phrase_marks": ("[[", "]]")}, "in [[new york]] 使", [("in ", 0), ("new york", 1), (" 使", 0)]),
+        (
+            {"word_separator": "_", "phrase_marks": ("<", ">")},
+            "使用_<语言_模型>来",
+            [("使用", 1), ("语言 模型", 1), ("来", 1)],
+        ),
+        ({"word_separator": "/"}, "使用语言", [("使用语言", 0)]),
+        ({"phrase_marks": ("<", ">")}, "", []),
+    ],
+)
 def test_lines_are_divided_as_their_marks_say(units, line, wanted):
     assert list(TextUnits(**units).split_line(line)) == [(text, bool(unit)) for text, unit in wanted]
 
@@ -49,7 +72,9 @@ def test_tokens_that_continue_a_unit_are_told_apart_and_lines_stay_what_they_are
     continues = np.array([0, 1, 0, 0, 1, 0, 0, 1, 0])
     assert encoded.ids.tolist() == (np.array(ids) + SIZE * continues).tolist()
     assert encoded.lengths.tolist() == [5, 0, 0, 4] and encoded.blank.tolist() == [False, True, False, False]
-    with pytest.raises(WrongMarksError, match="a phrase begins with < and does not end in its line: no phrase goes on in another") as error:
+    with pytest.raises(
+            WrongMarksError,
+            match="a phrase begins with < and does not end in its line: no phrase goes on in another") as error:
         tokenizer.encode_bytes("使用\n的<New\nyork>".encode())
     assert error.value.offset == len("使用\n".encode())
     with pytest.raises(WrongMarksError, match="a phrase ends with > that has not begun"):
@@ -64,7 +89,10 @@ def test_a_segmenter_gives_the_words():
 
 
 TEXT = "使用/语言/模型/来/预测/下/一个/词/的/概率\n北京/new york/playing/上海/的/bert\n\n" * 30
-WORDS = [["使用", "语言", "模型", "来", "预测", "下", "一个", "词", "的", "概率"], ["北京", "new york", "play ##ing", "上海", "的", "bert"]]
+WORDS = [
+    ["使用", "语言", "模型", "来", "预测", "下", "一个", "词", "的", "概率"],
+    ["北京", "new york", "play ##ing", "上海", "的", "bert"],
+]
 STARTS = [[1, 0, 1, 0, 1, 0, 1, 1, 0, 1, 1, 0, 1, 1, 1, 0], [1, 0, 1, 0, 1, 0, 1, 0, 1, 1]]
 
 
@@ -74,8 +102,9 @@ def make(folder, vocab, text, *flags):
     dynamic = "--masking=dynamic" in flags
     if not dynamic:
         flags = (*flags, "--max_predictions_per_seq=8", "--masked_lm_prob=0.3")
-    done = run_here("tools/create_pretraining_data.py", f"--input_file={folder}/text.txt", f"--output_file={folder}/records",
-                    f"--vocab_file={vocab}", "--max_seq_length=32", "--dupe_factor=2", "--num_workers=1", *flags)
+    done = run_here("tools/create_pretraining_data.py", f"--input_file={folder}/text.txt",
+                    f"--output_file={folder}/records", f"--vocab_file={vocab}", "--max_seq_length=32",
+                    "--dupe_factor=2", "--num_workers=1", *flags)
     if done.returncode:
         return done, {}
     table = records.unmasked_features(32) if dynamic else records.pretraining_features(32, 8)
@@ -88,7 +117,8 @@ def test_records_without_masks_say_where_units_begin(tmp_path, vocab, task):
     done, batch = make(tmp_path, vocab, TEXT, "--masking=dynamic", "--word_separator=/", f"--sentence_task={task}")
     assert batch, done.stderr
     assert batch["input_ids"].max() < SIZE
-    whole = [[VOCAB.index(token) for word in words for token in " ".join(word if word[0] > "z" else [word]).split()] for words in WORDS]
+    whole = [[VOCAB.index(token) for word in words for token in " ".join(word if word[0] > "z" else [word]).split()]
+             for words in WORDS]
     found = 0
     for ids, starts in zip(batch["input_ids"].tolist(), batch["word_starts"].tolist()):
         for sentence, wanted in zip(whole, STARTS):
@@ -97,7 +127,8 @@ def test_records_without_masks_say_where_units_begin(tmp_path, vocab, task):
                     assert starts[place:place + len(sentence)] == wanted
                     found += 1
         second = ids.index(3) + 1
-        assert starts[1] and (starts[second] or ids[second] in (0, 3))  # what is left of a unit that was cut begins anew
+        # what is left of a unit that was cut begins anew
+        assert starts[1] and (starts[second] or ids[second] in (0, 3))
     assert found > 20
     facts = VocabularyFacts.of(loading.load(vocab))
     masked = DynamicMasking(MaskingConfig(strategy="whole_word", rate=0.3), facts, 32, 8, 1)(
@@ -133,12 +164,14 @@ def test_units_are_masked_whole_in_records_with_masks_too(tmp_path, vocab, maski
 
 
 @pytest.mark.parametrize(("text", "flags", "told"), [
-    ("使用语言\n\n模型的\n", ["--masking=whole_word", "--word_separator=/"],
-     "text.txt: expected units of several tokens, --word_separator=/, and the text has none"),
+    ("使用语言\n\n模型的\n", ["--masking=whole_word", "--word_separator=/"
+                       ], "text.txt: expected units of several tokens, --word_separator=/, and the text has none"),
     ("a [[new\nyork]] b\n", ["--masking=dynamic", "--phrase_marks=[[,]]"],
-     "text.txt: at byte offset 0: a phrase begins with [[ and does not end in its line: no phrase goes on in another record: 'a [[new'"),
-    ("使用/语言\n", ["--word_separator=/"], "expected another --masking than token beside it"),
-    ("使用/语言\n", ["--masking=dynamic", "--word_separator=/", "--engine=beam"], "--engine=local")])
+     "text.txt: at byte offset 0: a phrase begins with [[ and does not end in its line: no phrase goes on in another "
+     "record: 'a [[new'"
+     ), ("使用/语言\n", ["--word_separator=/"], "expected another --masking than token beside it"),
+    ("使用/语言\n", ["--masking=dynamic", "--word_separator=/", "--engine=beam"], "--engine=local")
+])
 def test_units_that_are_not_there_or_do_not_end_are_refused_in_one_line(tmp_path, vocab, text, flags, told):
     done, _ = make(tmp_path, vocab, text, *flags)
     assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr

@@ -61,7 +61,9 @@ def from_dict(values):
     report = YieldReport()
     report.kept = Counter({unit: counts["out"] for unit, counts in values["units"].items()})
     for name, reasons in (("dropped", report.dropped), ("repeated", report.repeated), ("notes", report.notes)):
-        reasons.update({key: Reason(**reason | {"amounts": Counter(reason["amounts"])}) for key, reason in values[name].items()})
+        reasons.update(
+            {key: Reason(**reason | {"amounts": Counter(reason["amounts"])})
+             for key, reason in values[name].items()})
     return report
 
 

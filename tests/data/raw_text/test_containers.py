@@ -11,7 +11,10 @@ from official_bert.data.raw_text import containers, documents
 
 TEXTS = ["One sentence here.\nAnother paragraph.", "他來了。"]
 LINES = "".join(json.dumps({"body": text}) + "\n" for text in TEXTS).encode()
-COMPRESS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": lambda data: pyarrow.compress(data, "zstd", asbytes=True)}
+COMPRESS = {
+    "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress,
+    "zst": lambda data: pyarrow.compress(data, "zstd", asbytes=True)
+}
 
 
 def read(path, policy="error", **settings):

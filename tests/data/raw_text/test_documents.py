@@ -66,14 +66,16 @@ def test_a_hard_wrapped_book_with_crlf_and_bom_becomes_sentences(tmp_path):
     [book] = read(tmp_path, "book.txt", BOOK)
     sentences = clean(book)
     assert sentences[1] == "Nobody else was awake."
-    assert sentences[2] == ("The baker looked at the sky and shook his head, for he had seen such mornings turn to rain "
-                            "before the church clock struck ten, and rain was bad for trade in every season of the year.")
+    assert sentences[2] == (
+        "The baker looked at the sky and shook his head, for he had seen such mornings turn to rain "
+        "before the church clock struck ten, and rain was bad for trade in every season of the year.")
     assert len(sentences) == 6 and not any("CHAPTER" in sentence or "\r" in sentence for sentence in sentences)
 
 
 def test_documents_between_blank_lines_are_one_each(tmp_path):
     data = "\n\nFirst line.\r\nSecond line.\n \n\nOther document.\n"
-    assert paragraphs(tmp_path, "a.txt", data, form="documents") == [["First line.", "Second line."], ["Other document."]]
+    assert paragraphs(tmp_path, "a.txt", data, form="documents") == [["First line.", "Second line."],
+                                                                     ["Other document."]]
 
 
 def test_a_file_of_any_size_is_read_in_parts(tmp_path, monkeypatch):
@@ -125,20 +127,25 @@ def test_sentences_end_by_the_rules_of_the_language():
     assert split_sentences(" ".join(german), "de") == german
 
 
-@pytest.mark.parametrize(("head", "told"), [
-    (b'\n<doc id="1" url="u" title="t">\nA line.\n', "got WikiExtractor's output"), (b'\xef\xbb\xbf{"id": 1, "text": "A', "got JSON lines"),
-    (gzip.compress(b"A line.", mtime=0), "got a compressed file; tools/prepare_corpus.py"),
-    (bz2.compress(b"A line."), "got a compressed file"),
-    (lzma.compress(b"A line."), "got a compressed file"), (b"{ a set } was drawn .\n", ""), (b"A line.\n<doc id=", ""), (b"", "")])
+@pytest.mark.parametrize(("head", "told"),
+                         [(b'\n<doc id="1" url="u" title="t">\nA line.\n', "got WikiExtractor's output"),
+                          (b'\xef\xbb\xbf{"id": 1, "text": "A', "got JSON lines"),
+                          (gzip.compress(b"A line.", mtime=0), "got a compressed file; tools/prepare_corpus.py"),
+                          (bz2.compress(b"A line."), "got a compressed file"),
+                          (lzma.compress(b"A line."), "got a compressed file"), (b"{ a set } was drawn .\n", ""),
+                          (b"A line.\n<doc id=", ""), (b"", "")])
 def test_raw_text_is_told_from_prepared_text(head, told):
-    with pytest.raises(ValueError, match=f"a: expected text with a sentence on each line, {told}") if told else contextlib.nullcontext():
+    with pytest.raises(
+            ValueError,
+            match=f"a: expected text with a sentence on each line, {told}") if told else contextlib.nullcontext():
         documents.check_prepared("a", head)
 
 
-@pytest.mark.parametrize(("data", "told"), [
-    (json.dumps([{"text": "A sentence. Another one."}] * 3, indent=1), "a JSON array; jq"),
-    (json.dumps([{"text": "A sentence. Another one."}] * 3), "a JSON array; jq"),
-    ('<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n  <page>\n', "an XML dump of MediaWiki; WikiExtractor")])
+@pytest.mark.parametrize(("data", "told"),
+                         [(json.dumps([{"text": "A sentence. Another one."}] * 3, indent=1), "a JSON array; jq"),
+                          (json.dumps([{"text": "A sentence. Another one."}] * 3), "a JSON array; jq"),
+                          ('<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n  <page>\n',
+                           "an XML dump of MediaWiki; WikiExtractor")])
 def test_dumps_are_no_text(tmp_path, data, told):
     with pytest.raises(ValueError, match=f"dump: expected a format of --format, got {told}"):
         read(tmp_path, "dump", data)

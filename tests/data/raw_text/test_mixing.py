@@ -6,7 +6,8 @@ from official_bert.data.raw_text.quality import QualityLimits, scripts_of
 
 
 def test_factors_are_those_worked_out_by_hand():
-    # Shares 0.9 and 0.1 become 0.75 and 0.25 of 100 words (exponent 0.5): each English document 5/6 times, Swahili 2.5 times.
+    # Shares 0.9 and 0.1 become 0.75 and 0.25 of 100 words (exponent 0.5): each English document 5/6 times, Swahili 2.5
+    # times.
     sizes = {"en": 90, "sw": 10}
     shares = mixing.smoothed_shares(sizes, 0.5)
     assert shares == pytest.approx({"en": 0.75, "sw": 0.25})
@@ -21,7 +22,8 @@ def test_copies_have_the_wanted_mean_and_depend_on_nothing_else():
         assert drawn == [mixing.copies(factor, "en", number) for number in range(4000)]
 
 
-@pytest.mark.parametrize("text", ["en", "en=x", "en=1", "en=1,sw=0", "en=1,sw=1,de=1", "en=1,sw=nan", "en=inf,sw=1", "en=3,sw=1,en=1"])
+@pytest.mark.parametrize(
+    "text", ["en", "en=x", "en=1", "en=1,sw=0", "en=1,sw=1,de=1", "en=1,sw=nan", "en=inf,sw=1", "en=3,sw=1,en=1"])
 def test_weights_that_are_none_are_refused(text):
     with pytest.raises(ValueError, match="--mix: expected"):
         mixing.parse_mix(text, ["en", "sw"])
@@ -60,12 +62,32 @@ def test_each_limit_drops_what_misses_it(limits, sentences, language, told):
     assert (told in reason) if told else reason == ""
 
 
-@pytest.mark.parametrize(("language", "word"), [
-    ("alt", "алтай"), ("arc", "ܫܠܡܐ"), ("arz", "مصر"), ("acm", "بغداد"), ("chr", "ᏣᎳᎩ"), ("cr", "ᓀᐦᐃᔭᐍᐏᐣ"), ("dv", "ދިވެހި"),
-    ("got", "𐌲𐌿𐍄𐌹𐍃𐌺"), ("ii", "ꆈꌠꉙ"),
-    ("iu", "ᐃᓄᒃᑎᑐᑦ"), ("kum", "къумукъ"), ("lbj", "ལ་དྭགས"), ("mag", "मगही"),
-    ("ksw", "ကညီ"), ("mni", "ꯃꯤꯇꯩ"), ("nqo", "ߒߞߏ"), ("rsk", "русински"), ("sat", "ᱥᱟᱱᱛᱟᱲᱤ"), ("syl", "ꠍꠤꠟꠐꠤ"),
-    ("tdd", "ᥖᥭᥰ"), ("zgh", "ⵜⴰⵎⴰⵣⵉⵖⵜ")])
+@pytest.mark.parametrize(
+    ("language", "word"),
+    [
+        ("alt", "алтай"),
+        ("arc", "ܫܠܡܐ"),
+        ("arz", "مصر"),
+        ("acm", "بغداد"),
+        ("chr", "ᏣᎳᎩ"),
+        ("cr", "ᓀᐦᐃᔭᐍᐏᐣ"),
+        ("dv", "ދިވެހި"),
+        ("got", "𐌲𐌿𐍄𐌹𐍃𐌺"),
+        ("ii", "ꆈꌠꉙ"),
+        ("iu", "ᐃᓄᒃᑎᑐᑦ"),
+        ("kum", "къумукъ"),
+        ("lbj", "ལ་དྭགས"),
+        ("mag", "मगही"),
+        ("ksw", "ကညီ"),
+        ("mni", "ꯃꯤꯇꯩ"),
+        ("nqo", "ߒߞߏ"),
+        ("rsk", "русински"),
+        ("sat", "ᱥᱟᱱᱛᱟᱲᱤ"),
+        ("syl", "ꠍꠤꠟꠐꠤ"),
+        ("tdd", "ᥖᥭᥰ"),
+        ("zgh", "ⵜⴰⵎⴰⵣⵉⵖⵜ"),
+    ],
+)
 def test_the_name_of_a_language_is_of_its_script(language, word):
     assert QualityLimits(min_script=0.9).reason_to_drop([word], 1, language) == ""
 

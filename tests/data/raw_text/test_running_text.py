@@ -81,7 +81,12 @@ def test_keep_everything_keeps_everything():
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("It's a ten-year plan.", 6), ("北京是首都。", 5), ("ประวัติศาสตร์ไทย", 1), ("नमस्ते दुनिया।", 2), ("東京へ行く", 5), ("soft\u00adhyphen", 1),
+    ("It's a ten-year plan.", 6),
+    ("北京是首都。", 5),
+    ("ประวัติศาสตร์ไทย", 1),
+    ("नमस्ते दुनिया।", 2),
+    ("東京へ行く", 5),
+    ("soft\u00adhyphen", 1),
     ("...!?", 0),
 ])
 def test_words_are_those_of_the_tokenizer_without_punctuation(text, words):
@@ -124,14 +129,21 @@ def test_a_heading_of_two_scripts_is_measured_by_both():
 
 
 @pytest.mark.parametrize(("language", "sentences", "phrases"), [
-    ("de", ["Der Hafen ist seit dem Krieg geschlossen.", "Lesen Sie dazu bitte auch das Handbuch des Herstellers.",
-            "Wenn es regnet, bleibt der Markt im Sommer geschlossen.", "Es gibt Häfen, die im Winter zugefroren sind."],
-     ["Gründung der ersten Siedlungen am Ufer des Flusses durch Kaufleute.", "Wie der Hafen im Winter vom Eis befreit wird.",
-      "Bau eines Hafens, der im Winter vom Eis befreit wird.", "Ein Schiff ohne Hilfe fremder Lotsen in den Hafen bringen.",
-      "Eine kurze Einleitung:."]),
-    ("hi", ["यह शहर बड़ा है.", "नया पुल अगले साल बनाया जाएगा.", "पुल की चौड़ाई है 20 मीटर.", "नदी पार करने के लिए पुल पर चलें."],
-     ["नदी पार करने के लिए नाव का इस्तेमाल करना.", "शहर के सभी पुलों और सड़कों के निर्माण के बारे में.", "नदी के पास की बस्तियों के लिए.",
-      "शहर और नदी के बीच की सड़कों की योजनाएं और उनकी मरम्मत."]),
+    ("de", [
+        "Der Hafen ist seit dem Krieg geschlossen.", "Lesen Sie dazu bitte auch das Handbuch des Herstellers.",
+        "Wenn es regnet, bleibt der Markt im Sommer geschlossen.", "Es gibt Häfen, die im Winter zugefroren sind."
+    ], [
+        "Gründung der ersten Siedlungen am Ufer des Flusses durch Kaufleute.",
+        "Wie der Hafen im Winter vom Eis befreit wird.", "Bau eines Hafens, der im Winter vom Eis befreit wird.",
+        "Ein Schiff ohne Hilfe fremder Lotsen in den Hafen bringen.", "Eine kurze Einleitung:."
+    ]),
+    ("hi", [
+        "यह शहर बड़ा है.", "नया पुल अगले साल बनाया जाएगा.", "पुल की चौड़ाई है 20 मीटर.",
+        "नदी पार करने के लिए पुल पर चलें."
+    ], [
+        "नदी पार करने के लिए नाव का इस्तेमाल करना.", "शहर के सभी पुलों और सड़कों के निर्माण के बारे में.",
+        "नदी के पास की बस्तियों के लिए.", "शहर और नदी के बीच की सड़कों की योजनाएं और उनकी मरम्मत."
+    ]),
 ])
 def test_sentences_are_told_from_long_headings_by_their_verbs(language, sentences, phrases):
     reason = running_text.ParagraphFilter(headings=True, language=language).reason_to_drop

@@ -22,7 +22,9 @@ def test_a_stray_mark_merges_no_sentences(mark):
 
 
 def test_short_quotations_stay_whole_and_long_ones_do_not():
-    assert split_sentences('He said, "I go. You stay." Then he left.') == ['He said, "I go. You stay."', "Then he left."]
+    assert split_sentences('He said, "I go. You stay." Then he left.') == [
+        'He said, "I go. You stay."', "Then he left."
+    ]
     speech = " ".join(SENTENCES[:20])
     assert split_sentences(f'"{speech}" Then he left.') == [f'"{SENTENCES[0]}', *SENTENCES[1:19], f'{SENTENCES[19]}"',
                                                          "Then he left."]

@@ -30,7 +30,9 @@ def test_faiss_gives_the_same_with_a_flat_index():
     pytest.importorskip("faiss")
     rng = np.random.default_rng(1)
     queries, passages = rng.normal(size=(5, 8)).astype("float32"), rng.normal(size=(50, 8)).astype("float32")
-    np.testing.assert_array_equal(neighbours.nearest_by_faiss(queries, passages, 7, "Flat")[1], neighbours.nearest(queries, passages, 7)[1])
+    np.testing.assert_array_equal(
+        neighbours.nearest_by_faiss(queries, passages, 7, "Flat")[1],
+        neighbours.nearest(queries, passages, 7)[1])
     with pytest.raises(ValueError, match="an index of FAISS, 'nonsense'"):
         neighbours.nearest_by_faiss(queries, passages, 7, "nonsense")
 
@@ -54,8 +56,10 @@ def test_ranx_measures_the_same_where_trec_eval_has_no_wheel(monkeypatch):
     pytest.importorskip("ranx")
     rng = np.random.default_rng(0)
     rankings = [rng.permutation(300)[:length].tolist() for length in (1, 5, 12, 100, 250)]
-    relevant = [{int(number): int(grade) for number, grade in zip(rng.choice(300, 60, replace=False), rng.integers(1, 4, 60))}
-                for _ in rankings[1:]] + [{999: 1}]
+    relevant = [{
+        int(number): int(grade)
+        for number, grade in zip(rng.choice(300, 60, replace=False), rng.integers(1, 4, 60))
+    } for _ in rankings[1:]] + [{999: 1}]
     wanted = measures.measure(rankings, relevant)
     assert 0.0 < measures.means(wanted)["ndcg_at_10"] < 1.0
     monkeypatch.setitem(sys.modules, "pytrec_eval", None)
@@ -74,7 +78,10 @@ def test_negatives_come_from_a_window_of_ranks_below_the_positive():
     assert in_window(ranking, scores, answers, 0.8, MiningRules(relative_margin=0.25)) == [1, 9, 2]
     assert in_window(ranking, scores, answers, -math.inf, MiningRules(margin=0.0)) == []
     assert choose([5, 1, 9], MiningRules(negatives=2), np.random.default_rng(0)) == [5, 1]
-    drawn = [tuple(choose([5, 1, 9], MiningRules(negatives=2, sample=True), np.random.default_rng(seed))) for seed in range(30)]
+    drawn = [
+        tuple(choose([5, 1, 9], MiningRules(negatives=2, sample=True), np.random.default_rng(seed)))
+        for seed in range(30)
+    ]
     assert set(drawn) == {(5, 1), (5, 9), (1, 9)}
 
 
@@ -84,10 +91,11 @@ def test_words_rank_passages():
     assert numbers[0, 0] == 1 and numbers[1, 0] == 3 and numbers[1, 1] == 0 and scores[1, 2] == 0.0
 
 
-@pytest.mark.parametrize(("rules", "told"), [
-    ({"first_rank": 5, "last_rank": 4}, "--first_rank, --last_rank"), ({"first_rank": 0}, "--first_rank: expected at least 1"),
-    ({"negatives": 0}, "--negatives: expected at least 1"),
-    ({"relative_margin": 1.0}, "--relative_margin"), ({"margin": 0.1, "relative_margin": 0.1}, "expected one of them")])
+@pytest.mark.parametrize(("rules", "told"), [({"first_rank": 5, "last_rank": 4}, "--first_rank, --last_rank"),
+                                             ({"first_rank": 0}, "--first_rank: expected at least 1"),
+                                             ({"negatives": 0}, "--negatives: expected at least 1"),
+                                             ({"relative_margin": 1.0}, "--relative_margin"),
+                                             ({"margin": 0.1, "relative_margin": 0.1}, "expected one of them")])
 def test_rules_that_cannot_hold_are_refused(rules, told):
     with pytest.raises(ValueError, match=told):
         MiningRules(**rules)

@@ -31,7 +31,8 @@ def test_illegal_tags_are_read_as_conlleval_reads_them():
 def chunked(draw):
     """Draws chunks over a sentence; returns them and its length."""
     chunks, place = [], 0
-    for gap, size, kind in draw(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), st.sampled_from(["A", "B-C"])), max_size=5)):
+    for gap, size, kind in draw(
+            st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), st.sampled_from(["A", "B-C"])), max_size=5)):
         chunks.append(Chunk(kind, place + gap, place + gap + size))
         place += gap + size
     return chunks, place + draw(st.integers(0, 2))

@@ -14,20 +14,61 @@ TEXT = "Ada Lovelace lived in London."
 SPANS = [Span(0, 12, "PER"), Span(22, 28, "LOC")]
 ROWS = {  # as each tool writes them
     "doccano": {"id": 7, "text": TEXT, "label": [[0, 12, "PER"], [22, 28, "LOC"]]},
-    "doccano_relations": {"id": 7, "text": TEXT, "relations": [], "entities": [
-        {"id": 0, "label": "PER", "start_offset": 0, "end_offset": 12}, {"id": 1, "label": "LOC", "start_offset": 22, "end_offset": 28}]},
-    "label_studio": {"id": 1, "data": {"text": TEXT}, "annotations": [{"id": 3, "was_cancelled": False, "result": [
-        {"type": "labels", "from_name": "label", "to_name": "text", "value": {
-            "start": 0, "end": 12, "text": "Ada Lovelace", "labels": ["PER"]}},
-        {"type": "labels", "from_name": "label", "to_name": "text", "value": {"start": 22, "end": 28, "labels": ["LOC"]}},
-        {"type": "choices", "value": {"choices": ["x"]}}]}]},
-    "label_studio_min": {"id": 1, "text": TEXT, "annotator": 1, "label": [
-        {"start": 0, "end": 12, "text": "Ada Lovelace", "labels": ["PER"]}, {"start": 22, "end": 28, "text": "London", "labels": ["LOC"]}]},
+    "doccano_relations": {
+        "id": 7,
+        "text": TEXT,
+        "relations": [],
+        "entities": [
+            {"id": 0, "label": "PER", "start_offset": 0, "end_offset": 12},
+            {"id": 1, "label": "LOC", "start_offset": 22, "end_offset": 28},
+        ],
+    },
+    "label_studio": {
+        "id": 1,
+        "data": {"text": TEXT},
+        "annotations": [
+            {
+                "id": 3,
+                "was_cancelled": False,
+                "result": [
+                    {
+                        "type": "labels",
+                        "from_name": "label",
+                        "to_name": "text",
+                        "value": {"start": 0, "end": 12, "text": "Ada Lovelace", "labels": ["PER"]},
+                    },
+                    {
+                        "type": "labels",
+                        "from_name": "label",
+                        "to_name": "text",
+                        "value": {"start": 22, "end": 28, "labels": ["LOC"]},
+                    },
+                    {"type": "choices", "value": {"choices": ["x"]}},
+                ],
+            }
+        ],
+    },
+    "label_studio_min": {
+        "id": 1,
+        "text": TEXT,
+        "annotator": 1,
+        "label": [
+            {"start": 0, "end": 12, "text": "Ada Lovelace", "labels": ["PER"]},
+            {"start": 22, "end": 28, "text": "London", "labels": ["LOC"]},
+        ],
+    },
     "spacy": [TEXT, {"entities": [[0, 12, "PER"], [22, 28, "LOC"]]}],
-    "spacy_docs": {"text": TEXT, "ents": [{"start": 0, "end": 12, "label": "PER"}, {"start": 22, "end": 28, "label": "LOC"}],
-                   "tokens": [{"id": 0, "start": 0, "end": 3}]},
-    "prodigy": {"text": TEXT, "tokens": [{"text": "Ada", "id": 0}], "answer": "accept", "spans": [
-        {"start": 0, "end": 12, "label": "PER", "token_start": 0}, {"start": 22, "end": 28, "label": "LOC"}]},
+    "spacy_docs": {
+        "text": TEXT,
+        "ents": [{"start": 0, "end": 12, "label": "PER"}, {"start": 22, "end": 28, "label": "LOC"}],
+        "tokens": [{"id": 0, "start": 0, "end": 3}],
+    },
+    "prodigy": {
+        "text": TEXT,
+        "tokens": [{"text": "Ada", "id": 0}],
+        "answer": "accept",
+        "spans": [{"start": 0, "end": 12, "label": "PER", "token_start": 0}, {"start": 22, "end": 28, "label": "LOC"}],
+    },
     "cluener": {"text": TEXT, "label": {"PER": {"Ada Lovelace": [[0, 11]]}, "LOC": {"London": [[22, 27]]}}},
     "flair": {"data": TEXT, "label": [[0, 12, "PER"], [22, 28, "LOC"]]},
 }
@@ -41,15 +82,17 @@ def test_a_form_is_read_and_written_by_the_same_row(name):
     for before in (ROWS[name], {}):
         written = json.loads(json.dumps(form.write(before, TEXT, SPANS)))
         assert form.fits(written) and form.read(written) == (TEXT, SPANS)
-        assert form.read(form.write(written, TEXT, SPANS[:1])) == (TEXT, SPANS[:1])  # the answer replaces what was there
+        # the answer replaces what was there
+        assert form.read(form.write(written, TEXT, SPANS[:1])) == (TEXT, SPANS[:1])
     assert isinstance(ROWS[name], list) or form.write(ROWS[name], TEXT, []).get("id") == ROWS[name].get("id")
 
 
-@pytest.mark.parametrize(("rows", "name"), [
-    ([{"text": "a", "label": []}, {"text": "b", "label": []}], "doccano"),
-    ([{"text": "a", "entities": [], "relations": []}], "doccano_relations"),
-    ([{"text": "a", "label": []}, ROWS["label_studio_min"]], "label_studio_min"), ([{"text": "a", "label": {}}], "cluener"),
-    ([{"text": "a", "entities": []}, ROWS["doccano_relations"]], "doccano_relations")])
+@pytest.mark.parametrize(("rows", "name"),
+                         [([{"text": "a", "label": []}, {"text": "b", "label": []}], "doccano"),
+                          ([{"text": "a", "entities": [], "relations": []}], "doccano_relations"),
+                          ([{"text": "a", "label": []}, ROWS["label_studio_min"]], "label_studio_min"),
+                          ([{"text": "a", "label": {}}], "cluener"),
+                          ([{"text": "a", "entities": []}, ROWS["doccano_relations"]], "doccano_relations")])
 def test_rows_that_nobody_has_labelled_yet_are_in_the_form_of_the_tool(rows, name):
     assert span_forms.common_form(Rows("f", rows)).name == name
 
@@ -57,7 +100,9 @@ def test_rows_that_nobody_has_labelled_yet_are_in_the_form_of_the_tool(rows, nam
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("other", ROWS)
 def test_entities_that_a_row_of_another_form_holds_are_not_read_instead(name, other):
-    row = {"id": 7, "note": "kept"} | {key: value for key, value in dict(ROWS[other] if other != "spacy" else {}).items() if key != "text"}
+    row = {"id": 7, "note": "kept"
+           } | {key: value
+                for key, value in dict(ROWS[other] if other != "spacy" else {}).items() if key != "text"}
     form = span_forms.BY_NAME[name]
     written = form.convert(row, TEXT, SPANS[:1])
     assert span_forms.form_of(written).read(written) == (TEXT, SPANS[:1])
@@ -88,25 +133,30 @@ def test_words_are_those_of_the_basic_split_so_that_ideographs_are_words():
 
 def test_spans_that_cut_words_are_widened_and_counted():
     reading = Reading()
-    assert span_forms.tags_of("unhappy New Yorkers", [Span(2, 7, "A"), Span(8, 16, "B"), Span(7, 8, "C")][:2], "f:1", reading) == (
-        ["unhappy", "New", "Yorkers"], ["B-A", "B-B", "I-B"])
+    assert span_forms.tags_of("unhappy New Yorkers", [Span(2, 7, "A"),
+                                                      Span(8, 16, "B"),
+                                                      Span(7, 8, "C")][:2], "f:1",
+                              reading) == (["unhappy", "New", "Yorkers"], ["B-A", "B-B", "I-B"])
     assert reading.notes("f") == ["f: 2 spans cut a word and were widened to it, the first in f:1"]
-    assert span_forms.tags_of("a b ", [Span(0, 4, "A")], "f:1", fresh := Reading())[1] == ["B-A", "I-A"] and not fresh.notes("f")
+    assert span_forms.tags_of("a b ", [Span(0, 4, "A")], "f:1", fresh := Reading())[1] == ["B-A", "I-A"
+                                                                                           ] and not fresh.notes("f")
 
 
 def test_overlapping_spans_are_refused_or_the_longest_is_kept():
     spans = [Span(0, 3, "A"), Span(2, 9, "B"), Span(2, 9, "B")]
-    with pytest.raises(ValueError, match=r"f:4: entities overlap, B and A, .* options\.overlaps=longest keeps the longest"):
+    with pytest.raises(ValueError,
+                       match=r"f:4: entities overlap, B and A, .* options\.overlaps=longest keeps the longest"):
         span_forms.to_words("one two three", spans, "f:4", Reading())
     reading = Reading("longest")
     assert span_forms.to_words("one two three", spans, "f:4", reading)[1] == [Chunk("B", 0, 3)]
     assert "1 spans overlapped a longer one and were left out, the first in f:4" in reading.notes("f")[1]
 
 
-@pytest.mark.parametrize(("span", "message"), [
-    (Span(0, 99, "A"), "f:2: expected places from 0 to 5, the length of the text, got 0 to 99 .A."), (Span(3, 3, "A"), "got 3 to 3"),
-    (Span(-1, 2, "A"), "got -1 to 2"), (Span("0", 2, "A"), "expected start, end and type"),
-    (Span(1, 2, "A"), "f:2: expected words from 1 to 2")])
+@pytest.mark.parametrize(
+    ("span", "message"),
+    [(Span(0, 99, "A"), "f:2: expected places from 0 to 5, the length of the text, got 0 to 99 .A."),
+     (Span(3, 3, "A"), "got 3 to 3"), (Span(-1, 2, "A"), "got -1 to 2"),
+     (Span("0", 2, "A"), "expected start, end and type"), (Span(1, 2, "A"), "f:2: expected words from 1 to 2")])
 def test_spans_out_of_range_or_without_words_are_refused_with_their_row(span, message):
     with pytest.raises(ValueError, match=message):
         span_forms.to_words("a  bc", [span], "f:2", Reading())
@@ -115,8 +165,12 @@ def test_spans_out_of_range_or_without_words_are_refused_with_their_row(span, me
 def test_places_in_units_of_utf_16_are_read_written_and_noticed(tmp_path):
     text = "😀 Ada 😀 Byron"
     value = {"start": 3, "end": 6, "text": "Ada", "labels": ["PER"]}  # as JavaScript counts
-    row = {"data": {"text": text}, "annotations": [{"result": [{"type": "labels", "value": value},
-                                                               {"type": "labels", "value": {"start": 10, "end": 15, "labels": ["PER"]}}]}]}
+    row = {
+        "data": {"text": text}, "annotations": [{
+            "result": [{"type": "labels", "value": value},
+                       {"type": "labels", "value": {"start": 10, "end": 15, "labels": ["PER"]}}]
+        }]
+    }
     rows, notes = Rows("f", [row]), []
     (sentence,) = conll.read_sentences(rows, conll.Columns(places="utf16"), notes=notes)
     assert sentence.tags == ("O", "B-PER", "O", "B-PER") and not notes
@@ -124,13 +178,18 @@ def test_places_in_units_of_utf_16_are_read_written_and_noticed(tmp_path):
     assert [text[span.start:span.end] for span in spans] == ["Ada", "Byron"]
     written = span_forms.BY_NAME["label_studio_min"].write({}, text, span_forms.in_utf16(text, spans))
     assert written["label"][0] == value and (written["label"][1]["start"], written["label"][1]["text"]) == (10, "Byron")
-    with pytest.raises(ValueError, match=r"from 0 to 13, .* got 10 to 15 \(PER\); options\.places: utf16 reads places that count some"):
+    with pytest.raises(
+            ValueError,
+            match=r"from 0 to 13, .* got 10 to 15 \(PER\); options\.places: utf16 reads places that count some"):
         conll.read_sentences(rows)
-    with pytest.raises(ValueError, match=r"f\[row 0\]: expected places between characters, from 0 to 15 units of UTF-16, got 1 to 2 \(X\)"):
+    with pytest.raises(
+            ValueError,
+            match=r"f\[row 0\]: expected places between characters, from 0 to 15 units of UTF-16, got 1 to 2 \(X\)"):
         conll.read_sentences(Rows("f", [{"text": text, "label": [[1, 2, "X"]]}]), conll.Columns(places="utf16"))
     row["annotations"][0]["result"].pop()
     conll.read_sentences(rows, notes=notes)
-    assert notes[0].startswith("f: 1 spans have other words in the file than stand at their places (options.places: utf16 ")
+    assert notes[0].startswith(
+        "f: 1 spans have other words in the file than stand at their places (options.places: utf16 ")
     (tmp_path / "a.txt").write_text(text)
     (tmp_path / "a.ann").write_text("T1\tPER 2 5\tAda\n")
     with pytest.raises(ValueError, match="places: utf16: expected none beside files of brat"):
@@ -139,11 +198,13 @@ def test_places_in_units_of_utf_16_are_read_written_and_noticed(tmp_path):
 
 def test_brats_files_are_read_line_by_line(tmp_path):
     (tmp_path / "one.txt").write_text(f"{TEXT}\n\nBig Ben rings.\n", encoding="utf-8")
-    (tmp_path / "one.ann").write_text("T1\tPER 0 12\tAda Lovelace\nT2\tLOC 22 28\tLondon\nR1\tIn Arg1:T1 Arg2:T2\n#1\tNote T1\tx\n"
-                                      "T3\tBELL 31 34;35 38\tBig Ben\n")
+    (tmp_path / "one.ann").write_text(
+        "T1\tPER 0 12\tAda Lovelace\nT2\tLOC 22 28\tLondon\nR1\tIn Arg1:T1 Arg2:T2\n#1\tNote T1\tx\n"
+        "T3\tBELL 31 34;35 38\tBig Ben\n")
     for path in (tmp_path / "one.ann", tmp_path / "one.txt", tmp_path):
         rows = span_forms.span_rows(str(path))
-        assert [record for _, record in span_forms.records(rows)] == [(TEXT, SPANS), ("Big Ben rings.", [Span(0, 7, "BELL")])]
+        assert [record for _, record in span_forms.records(rows)] == [(TEXT, SPANS),
+                                                                      ("Big Ben rings.", [Span(0, 7, "BELL")])]
     (tmp_path / "one.ann").write_text("T1\tPER zero\n")
     with pytest.raises(ValueError, match=r"one\.ann:1: expected T1, a tab, a type with start and end"):
         span_forms.span_rows(str(tmp_path / "one.ann"))
@@ -170,6 +231,7 @@ def test_lines_that_an_entity_of_brat_joins_are_one_row_and_documents_are_writte
 
 
 def test_a_list_of_words_with_tags_is_no_text_with_spans(tmp_path):
-    assert span_forms.span_rows(Rows("f", [{"text": "a b", "tokens": ["a", "b"], "ner_tags": [0, 0], "entities": []}])) is None
+    assert span_forms.span_rows(Rows(
+        "f", [{"text": "a b", "tokens": ["a", "b"], "ner_tags": [0, 0], "entities": []}])) is None
     (tmp_path / "annotator.json").write_text(json.dumps({"classes": ["PER"], "annotations": [ROWS["spacy"], None]}))
     assert span_forms.span_rows(str(tmp_path / "annotator.json")).values == [ROWS["spacy"]]

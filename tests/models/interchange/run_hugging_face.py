@@ -17,7 +17,8 @@ import transformers
 def load(folder):
     """Returns the model of the class that a folder names, and the library's messages about its weights."""
     name = json.loads((pathlib.Path(folder) / "config.json").read_text())["architectures"][0]
-    model, report = getattr(transformers, name).from_pretrained(folder, output_loading_info=True, attn_implementation="eager")
+    model, report = getattr(transformers, name).from_pretrained(folder, output_loading_info=True,
+                                                                attn_implementation="eager")
     wrong = {key: sorted(map(str, value)) for key, value in report.items() if value}
     if wrong:
         sys.exit(f"error: {folder}: {wrong}")
@@ -31,8 +32,12 @@ def outputs(folder, source, target):
         found = load(folder)(input_ids=torch.tensor(inputs["input_ids"]).long(), output_hidden_states=True,
                              attention_mask=torch.tensor(inputs["input_mask"]).long(),
                              token_type_ids=torch.tensor(inputs["segment_ids"]).long())
-    last = {"sequence_output": found["last_hidden_state"] if "last_hidden_state" in found else found["hidden_states"][-1]}
-    np.savez(target, **{name: value.numpy() for name, value in (dict(found) | last).items() if isinstance(value, torch.Tensor)})
+    last = {
+        "sequence_output": found["last_hidden_state"] if "last_hidden_state" in found else found["hidden_states"][-1]
+    }
+    np.savez(target,
+             **{name: value.numpy()
+                for name, value in (dict(found) | last).items() if isinstance(value, torch.Tensor)})
 
 
 def embeddings(folder, source, target):

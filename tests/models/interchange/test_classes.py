@@ -1,4 +1,6 @@
-"""The classes of a checkpoint's head: their names, their order and their kind, in every format that has a place for them."""
+"""The classes of a checkpoint's head: their names, their order and their kind, in every format that has a place for
+them.
+"""
 
 import dataclasses
 import json
@@ -36,11 +38,14 @@ def test_names_and_kind_come_back_from_files(form, kind, tmp_path):
 
 
 def test_weights_follow_their_classes(tmp_path):
-    model = dataclasses.replace(stored_small("classifier"), labels=["ENTAILMENT", "NEUTRAL", "CONTRADICTION"], kind="classifier")
+    model = dataclasses.replace(stored_small("classifier"), labels=["ENTAILMENT", "NEUTRAL", "CONTRADICTION"],
+                                kind="classifier")
     formats.write(model, "hugging_face", str(tmp_path / "out"))
     made = Classifier.make(SMALL, {"num_classes": 3})
     said = checkpoints.initialize_from(made, str(tmp_path / "out"), NLI).describe()
-    assert "41 of 41" in said and "its classes ENTAILMENT, NEUTRAL, CONTRADICTION were put into the task's order" in said
+    assert (
+        "41 of 41" in said and "its classes ENTAILMENT, NEUTRAL, CONTRADICTION were put into the task's order" in said
+    )
     for name in ("classifier/output_weights", "classifier/output_bias"):
         np.testing.assert_array_equal(checkpoints.named_weights(made)[name], model.weights[name][[2, 0, 1]])
 
@@ -48,7 +53,8 @@ def test_weights_follow_their_classes(tmp_path):
 def test_labels_of_the_data_that_are_called_label_n_find_their_outputs():
     stored = dataclasses.replace(stored_small("classifier"), labels=("LABEL_0", "LABEL_2", "LABEL_1"))
     found, remarks = classes.in_order_of(stored, Classes(("LABEL_0", "LABEL_1", "LABEL_2"), "classifier"))
-    np.testing.assert_array_equal(found.weights["classifier/output_bias"], stored.weights["classifier/output_bias"][[0, 2, 1]])
+    np.testing.assert_array_equal(found.weights["classifier/output_bias"],
+                                  stored.weights["classifier/output_bias"][[0, 2, 1]])
     assert ["put into the task's order" in remark for remark in remarks] == [True]
     _, remarks = classes.in_order_of(stored, Classes(stored.labels, "classifier"))
     assert ["options.labels gives them others" in remark for remark in remarks] == [True]
@@ -59,30 +65,38 @@ def test_labels_of_the_data_that_are_called_label_n_find_their_outputs():
     (["B-a", "I-a", "B-b", "I-b", "[PAD]"], None)])
 def test_tags_without_places_stand_for_themselves(labels, scheme):
     options = ours.class_options(dataclasses.replace(stored_small("tagger"), labels=labels))
-    assert options.get("scheme") == scheme and options["labels"] == (labels or [f"LABEL_{number}" for number in range(5)])
+    assert options.get("scheme") == scheme and options["labels"] == (labels
+                                                                     or [f"LABEL_{number}" for number in range(5)])
 
 
 def test_columns_name_the_labels_that_a_checkpoint_does_not(tmp_path):
-    formats.write(dataclasses.replace(stored_small("classifier"), kind="multi_label"), "hugging_face", str(tmp_path / "none"))
-    formats.write(dataclasses.replace(stored_small("classifier"), kind="multi_label", labels=["p", "q", "r"]), "hugging_face",
-                  str(tmp_path / "own"))
-    asked = Config(task="classification", model=SMALL, options={"kind": "multi_label", "label_columns": ["r", "q", "p"]})
+    formats.write(dataclasses.replace(stored_small("classifier"), kind="multi_label"), "hugging_face",
+                  str(tmp_path / "none"))
+    formats.write(dataclasses.replace(stored_small("classifier"), kind="multi_label", labels=["p", "q", "r"]),
+                  "hugging_face", str(tmp_path / "own"))
+    asked = Config(task="classification", model=SMALL,
+                   options={"kind": "multi_label", "label_columns": ["r", "q", "p"]})
     assert with_classes_of(asked, str(tmp_path / "none")).options["labels"] == ["r", "q", "p"]
     assert with_classes_of(asked, str(tmp_path / "own")).options["labels"] == ["p", "q", "r"]
 
 
 def test_transitions_of_a_crf_follow_too():
     stored = dataclasses.replace(stored_small("tagger"), labels=list("abcde"))
-    weights = dict(stored.weights) | {"crf/transitions": np.arange(25.0).reshape(5, 5), "crf/start_scores": np.arange(5.0)}
+    weights = dict(
+        stored.weights) | {"crf/transitions": np.arange(25.0).reshape(5, 5), "crf/start_scores": np.arange(5.0)}
     found, _ = classes.in_order_of(dataclasses.replace(stored, weights=weights), Classes(("e", "a", "b", "c", "d")))
-    assert found.weights["crf/transitions"][0, 1] == 20.0 and found.weights["crf/start_scores"].tolist() == [4.0, 0.0, 1.0, 2.0, 3.0]
+    assert found.weights["crf/transitions"][0, 1] == 20.0 and found.weights["crf/start_scores"].tolist() == [
+        4.0, 0.0, 1.0, 2.0, 3.0
+    ]
 
 
-@pytest.mark.parametrize(("labels", "kind", "told"), [
-    (("red", "green", "blue"), "classifier", "its head is not used: its classes are red, green, blue"),
-    (NLI.labels, "multi_label", "its head is not used: it was trained as multi_label, the task is classifier"),
-    ((), "", "its classes have no names: taken in the task's order contradiction, entailment, neutral"),  # of TF 1
-    (("LABEL_0", "LABEL_1", "LABEL_2"), "", "its classes have no names: taken in the task's order contradiction, entailment, neutral")])
+@pytest.mark.parametrize(
+    ("labels", "kind", "told"),
+    [(("red", "green", "blue"), "classifier", "its head is not used: its classes are red, green, blue"),
+     (NLI.labels, "multi_label", "its head is not used: it was trained as multi_label, the task is classifier"),
+     ((), "", "its classes have no names: taken in the task's order contradiction, entailment, neutral"),  # of TF 1
+     (("LABEL_0", "LABEL_1", "LABEL_2"), "",
+      "its classes have no names: taken in the task's order contradiction, entailment, neutral")])
 def test_other_classes_are_not_mistaken_for_the_tasks(labels, kind, told):
     stored = dataclasses.replace(stored_small("classifier"), labels=labels, kind=kind)
     found, remarks = classes.in_order_of(stored, NLI)
@@ -97,7 +111,8 @@ def test_a_converted_run_keeps_the_thresholds_of_its_labels(given, tuned, kept, 
     stored = dataclasses.replace(stored_small("classifier"), labels=("a", "b", "c"), kind="multi_label")
     formats.write(stored, "ours", str(tmp_path / "run"))
     config = load_config(str(tmp_path / "run/config.yaml"))
-    save_config(dataclasses.replace(config, options=config.options | {"threshold": given}), str(tmp_path / "run/config.yaml"))
+    save_config(dataclasses.replace(config, options=config.options | {"threshold": given}),
+                str(tmp_path / "run/config.yaml"))
     if tuned:
         (tmp_path / "run/tuned.json").write_text(json.dumps({"steps": {"1": tuned}}))
     formats.write(formats.read(str(tmp_path / "run")), "ours", str(tmp_path / "again"))

@@ -42,7 +42,8 @@ def test_the_golden_model_comes_back_bit_for_bit(golden, golden_model, tmp_path,
         assert formats.write(model, name, str(folder)) == []
         model = formats.read(str(folder))
     assert_same_tf1(golden / "tf1_bert/bert_model.ckpt", folder / "bert_model.ckpt")
-    assert json.loads((folder / "bert_config.json").read_text()) == json.loads((golden / "tf1_bert/bert_config.json").read_text())
+    assert json.loads((folder / "bert_config.json").read_text()) == json.loads(
+        (golden / "tf1_bert/bert_config.json").read_text())
 
 
 def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path, monkeypatch):
@@ -64,7 +65,8 @@ def test_every_head_goes_through_every_format(head, name, tmp_path):
         assert again.head == "classifier"  # the names of 2018 do not tell them apart
         again = formats.as_head(again, head)
     assert again.head == head and again.config == model.config and list(again.vocab) == WORDS
-    assert left_out == (["pooler/kernel", "pooler/bias"] if name == "hugging_face" and head in ("tagger", "span") else [])
+    assert left_out == (["pooler/kernel", "pooler/bias"]
+                        if name == "hugging_face" and head in ("tagger", "span") else [])
     assert set(again.weights) == set(model.weights) - set(left_out)
     for weight, value in again.weights.items():
         np.testing.assert_array_equal(value.reshape(model.weights[weight].shape), model.weights[weight], err_msg=weight)
@@ -92,12 +94,14 @@ def rewrite_tf1(source, target, change):
 
 
 def numbered_layer_norms(name):
-    return name.replace("embeddings/LayerNorm", "embeddings/layer_normalization").replace("LayerNorm", "layer_normalization_7")
+    return name.replace("embeddings/LayerNorm",
+                        "embeddings/layer_normalization").replace("LayerNorm", "layer_normalization_7")
 
 
-@pytest.mark.parametrize("change", [lambda name: f"module/{name}", numbered_layer_norms, lambda name: name.removeprefix("bert/"),
-                                    lambda name: f"module/{numbered_layer_norms(name)}"],
-                         ids=["module", "layer_normalization", "no prefix", "both"])
+@pytest.mark.parametrize("change", [
+    lambda name: f"module/{name}", numbered_layer_norms, lambda name: name.removeprefix("bert/"),
+    lambda name: f"module/{numbered_layer_norms(name)}"
+], ids=["module", "layer_normalization", "no prefix", "both"])
 def test_tf1_aliases_are_understood(golden, golden_model, tmp_path, change):
     rewrite_tf1(golden / "tf1_bert/bert_model.ckpt", tmp_path / "bert_model.ckpt", change)
     again = formats.read(str(tmp_path / "bert_model.ckpt"))
@@ -171,7 +175,9 @@ def test_a_checkpoint_of_another_size_is_refused(changes, message, tmp_path):
 def test_a_checkpoint_without_its_configuration_is_not_called_one_of_another_size(tmp_path):
     formats.write(stored_small("pretraining"), "tf1", str(tmp_path / "tf1"))
     (tmp_path / "tf1/bert_config.json").unlink()
-    with pytest.raises(ValueError, match="no configuration beside it says its size, .*--bert_config_file.*: bert/.* expected .*, got"):
+    with pytest.raises(
+            ValueError,
+            match="no configuration beside it says its size, .*--bert_config_file.*: bert/.* expected .*, got"):
         checkpoints.initialize_from(Pretrainer.make(dataclasses.replace(SMALL, hidden_size=16)), str(tmp_path / "tf1"))
 
 
@@ -179,10 +185,11 @@ def test_variables_that_no_table_knows_stop_conversion_and_are_listed(golden, tm
     reader = tf.train.load_checkpoint(str(golden / "tf1_bert/bert_model.ckpt"))
     named = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     named["bert/encoder/layer_0/adapter/kernel"] = np.ones(3)
-    tf.raw_ops.SaveV2(prefix=str(tmp_path / "bert_model.ckpt"), tensor_names=list(named), shape_and_slices=[""] * len(named),
-                      tensors=list(named.values()))
+    tf.raw_ops.SaveV2(prefix=str(tmp_path / "bert_model.ckpt"), tensor_names=list(named),
+                      shape_and_slices=[""] * len(named), tensors=list(named.values()))
     shutil.copy(golden / "tf1_bert/bert_config.json", tmp_path)
-    with pytest.raises(ValueError, match="left over, with no place in a BERT model: bert/encoder/layer_0/adapter/kernel"):
+    with pytest.raises(ValueError,
+                       match="left over, with no place in a BERT model: bert/encoder/layer_0/adapter/kernel"):
         formats.make_model(formats.read(str(tmp_path)))
     rewrite_tf1(golden / "tf1_bert/bert_model.ckpt", tmp_path / "bert_model.ckpt",
                 lambda name: name if "layer_1/output/dense" not in name else None)

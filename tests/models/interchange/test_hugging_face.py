@@ -1,4 +1,5 @@
-"""Hugging Face's folders: files of several versions, and refusals. `make test-slow` compares with the library itself."""
+"""Hugging Face's folders: files of several versions, and refusals. `make test-slow` compares with the library itself.
+"""
 
 import collections
 import json
@@ -51,7 +52,8 @@ def test_matrices_are_transposed_and_config_names_the_tanh_form(folder):
     np.testing.assert_array_equal(tensors["bert.encoder.layer.1.intermediate.dense.weight"],
                                   model.weights["layer_1/intermediate/kernel"].T)
     kernel = model.weights["layer_0/attention/output/kernel"]  # [N,H,D]
-    np.testing.assert_array_equal(tensors["bert.encoder.layer.0.attention.output.dense.weight"][3], kernel[:, :, 3].reshape(-1))
+    np.testing.assert_array_equal(tensors["bert.encoder.layer.0.attention.output.dense.weight"][3],
+                                  kernel[:, :, 3].reshape(-1))
     np.testing.assert_array_equal(tensors["cls.seq_relationship.weight"], model.weights["next_sentence/output_weights"])
     values = json.loads((folder / "config.json").read_text())
     assert values["hidden_act"] == "gelu_new" and values["architectures"] == ["BertForPreTraining"]
@@ -106,7 +108,8 @@ def test_several_files_and_tokenizer_json_alone_are_read(folder, copied):
 def test_half_precision_becomes_float32_and_is_said(copied):
     change_tensors(copied, lambda tensors: {name: value.astype(np.float16) for name, value in tensors.items()})
     again = formats.read(str(copied))
-    assert {weight.dtype.name for weight in again.weights.values()} == {"float32"} and "float16 weights" in again.notes[0]
+    assert {weight.dtype.name
+            for weight in again.weights.values()} == {"float32"} and "float16 weights" in again.notes[0]
 
 
 class Global:
@@ -198,7 +201,9 @@ def test_other_architectures_are_named_and_refused(copied, changes, message):
 
 
 def test_missing_and_misshapen_tensors_are_named(copied):
-    change_tensors(copied, lambda tensors: {name: value for name, value in tensors.items() if "layer.1.output" not in name})
+    change_tensors(copied,
+                   lambda tensors: {name: value
+                                    for name, value in tensors.items() if "layer.1.output" not in name})
     with pytest.raises(ValueError, match="missing: bert.encoder.layer.1.output.dense.weight"):
         formats.make_model(formats.read(str(copied)))
     formats.write(stored_small("pretraining"), "hugging_face", str(copied / "again"))
@@ -232,12 +237,14 @@ def test_damaged_files_are_named(copied):
 
 
 TORCH = os.path.join(os.path.dirname(__file__), "..", "..", "..", ".venv-torch", "bin", "python")
-needs_torch = pytest.mark.skipif(not os.path.exists(TORCH), reason="PyTorch and transformers are not there: make venv-torch")
+needs_torch = pytest.mark.skipif(not os.path.exists(TORCH),
+                                 reason="PyTorch and transformers are not there: make venv-torch")
 
 
 def run_torch(*arguments):
     script = os.path.join(os.path.dirname(__file__), "run_hugging_face.py")
-    done = subprocess.run([TORCH, script, *map(str, arguments)], check=False, capture_output=True, text=True, timeout=900)
+    done = subprocess.run([TORCH, script, *map(str, arguments)], check=False, capture_output=True, text=True,
+                          timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -275,13 +282,15 @@ def test_both_of_pytorchs_own_files_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
-@pytest.mark.parametrize(("weight_map", "told"), [
-    ({"w": "/etc/hostname"}, "weight_map: w: expected the name of a file inside the folder, got '/etc/hostname'"),
-    ({"w": "../other/model.safetensors"}, "inside the folder, got '../other/model.safetensors'"),
-    ({"w": "C:\\x"}, "inside the folder, got 'C:"), ({"w": "a\0"}, "inside the folder"), ({"w": ["a"]}, "inside the folder"),
-    ({"w": "linked"}, "inside the folder, got 'linked', a link to /etc/hostname"), ({"w": "gone"}, "names 'gone', which is not there"),
-    ({"w": ""}, "names '', which is not there"), (["a"], "weight_map: expected a file for each tensor, got "), ({}, "expected a file for"),
-    ("model.safetensors", "expected a file for"), ("absent", "expected a file for each tensor, got None")])
+@pytest.mark.parametrize(
+    ("weight_map", "told"),
+    [({"w": "/etc/hostname"}, "weight_map: w: expected the name of a file inside the folder, got '/etc/hostname'"),
+     ({"w": "../other/model.safetensors"}, "inside the folder, got '../other/model.safetensors'"),
+     ({"w": "C:\\x"}, "inside the folder, got 'C:"), ({"w": "a\0"}, "inside the folder"),
+     ({"w": ["a"]}, "inside the folder"), ({"w": "linked"}, "inside the folder, got 'linked', a link to /etc/hostname"),
+     ({"w": "gone"}, "names 'gone', which is not there"), ({"w": ""}, "names '', which is not there"),
+     (["a"], "weight_map: expected a file for each tensor, got "), ({}, "expected a file for"),
+     ("model.safetensors", "expected a file for"), ("absent", "expected a file for each tensor, got None")])
 def test_an_index_names_files_of_its_folder(copied, weights, weight_map, told):
     (copied / "model.safetensors").unlink()
     (copied / "linked").symlink_to("/etc/hostname")
@@ -297,6 +306,7 @@ def test_types_of_safetensors_without_a_meaning_here_are_refused_by_name(copied,
     path, size = copied / "model.safetensors", {"F4": 2, "F6_E2M3": 3, "C64": 32}.get(kind, 4)
     header = json.dumps({"bert.pooler.dense.bias": {"dtype": kind, "shape": [4], "data_offsets": [0, size]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
-    with pytest.raises(ValueError, match=f"^{re.escape(str(path))}: .*{kind}: .*; expected one of F32, F16, BF16, F64$") as caught:
+    with pytest.raises(ValueError,
+                       match=f"^{re.escape(str(path))}: .*{kind}: .*; expected one of F32, F16, BF16, F64$") as caught:
         hugging_face.read(str(copied))
     assert kind == "Q4_0" or "bert.pooler.dense.bias" in str(caught.value)

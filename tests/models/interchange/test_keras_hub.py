@@ -1,4 +1,6 @@
-"""keras-hub's BertBackbone, a separate implementation, gives the same outputs with the same weights, from objects and preset folders."""
+"""keras-hub's BertBackbone, a separate implementation, gives the same outputs with the same weights, from objects and
+preset folders.
+"""
 
 import dataclasses
 import json
@@ -58,7 +60,8 @@ def test_heads_of_ours_lie_beside_the_preset(tmp_path):
     formats.write(model, "keras_hub", str(tmp_path / "preset"))
     again = formats.read(str(tmp_path / "preset"))
     assert again.head == "classifier" and again.labels == ["no", "maybe", "yes"] and list(again.vocab) == WORDS
-    np.testing.assert_array_equal(again.weights["classifier/output_weights"], model.weights["classifier/output_weights"])
+    np.testing.assert_array_equal(again.weights["classifier/output_weights"],
+                                  model.weights["classifier/output_weights"])
 
 
 def test_damaged_heads_are_named(tmp_path):

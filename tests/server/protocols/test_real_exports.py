@@ -36,7 +36,9 @@ def serve(exported):
     def of(*names):
         models = [server_config.ServedModelConfig(name=f"{name}-{form}", base_path=str(exported / name / form))
                   for name in names for form in ("text", "ids")]
-        contexts.append(made_serving.embedded(ServerOptions(models=models, rest_port=0, grpc_port=0, default_model=f"{names[0]}-text")))
+        contexts.append(
+            made_serving.embedded(
+                ServerOptions(models=models, rest_port=0, grpc_port=0, default_model=f"{names[0]}-text")))
         return contexts[-1].__enter__()
     yield of
     for context in contexts:
@@ -57,7 +59,8 @@ def test_vectors_with_prompts_are_those_of_predictor(serve, exported):
         found = [client.feature_extraction(text, prompt_name=prompt)[0] for text in TEXTS]
         np.testing.assert_allclose(found, wanted, atol=1e-5)
         np.testing.assert_allclose(post(server, "/embed", inputs=TEXTS, prompt_name=prompt), wanted, atol=1e-5)
-        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as asked:  # whose protocol has no prompts: a client writes them
+        # whose protocol has no prompts: a client writes them
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as asked:
             answer = asked.embeddings.create(model="retrieval-text", input=[f"{prompt}: {text}" for text in TEXTS])
         np.testing.assert_allclose([item.embedding for item in answer.data], wanted, atol=1e-5)
     assert np.abs(predictor.embed(TEXTS, "query") - predictor.embed(TEXTS)).max() > 1e-3
@@ -90,5 +93,6 @@ def test_a_reranker_orders_passages(serve, exported):
     assert [item["text"] for item in answer] == [item["text"] for item in wanted]
     np.testing.assert_allclose([item["score"] for item in answer], [item["score"] for item in wanted], atol=1e-5)
     answer = post(server, "/rerank", query=query, texts=texts)
-    np.testing.assert_allclose([item["score"] for item in answer], 1 / (1 + np.exp([-item["score"] for item in wanted])), atol=1e-5)
+    np.testing.assert_allclose([item["score"] for item in answer], 1 /
+                               (1 + np.exp([-item["score"] for item in wanted])), atol=1e-5)
     assert json.loads(server.ask("/info")[1])["model_type"]["reranker"]

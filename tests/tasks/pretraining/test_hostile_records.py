@@ -1,4 +1,6 @@
-"""Records with values that no generator writes are refused with their file and number; none of them turns into another value."""
+"""Records with values that no generator writes are refused with their file and number; none of them turns into another
+value.
+"""
 
 import numpy as np
 import pytest
@@ -22,18 +24,22 @@ def example(**changes):
     return tf.train.Example(features=tf.train.Features(feature=values)).SerializeToString()
 
 
-@pytest.mark.parametrize("changes, told", [
-    ({"input_ids": [7] * (S - 1) + [2**32 + 7]}, "token id beyond"), ({"masked_lm_ids": [2**32 + 7, 8, 9]}, "token id beyond"),
-    ({"input_ids": [-2**32 + 7] * S}, "token id beyond"), ({"segment_ids": [2**32] * S}, "segment id beyond"),
-    ({"masked_lm_positions": [2**32 + 1, 2, 0]}, "masked position outside"), ({"next_sentence_labels": [2**40]}, "next-sentence label"),
-    ({"masked_lm_weights": [1.0, -1.0, 0.0]}, "negative or no number"), ({"masked_lm_weights": [1.0, float("nan"), 0.0]}, "negative or no"),
-    ({"masked_lm_weights": [float("inf"), 1.0, 0.0]}, "negative or no number")])
+@pytest.mark.parametrize("changes, told", [({"input_ids": [7] * (S - 1) + [2**32 + 7]}, "token id beyond"),
+                                           ({"masked_lm_ids": [2**32 + 7, 8, 9]}, "token id beyond"),
+                                           ({"input_ids": [-2**32 + 7] * S}, "token id beyond"),
+                                           ({"segment_ids": [2**32] * S}, "segment id beyond"),
+                                           ({"masked_lm_positions": [2**32 + 1, 2, 0]}, "masked position outside"),
+                                           ({"next_sentence_labels": [2**40]}, "next-sentence label"),
+                                           ({"masked_lm_weights": [1.0, -1.0, 0.0]}, "negative or no number"),
+                                           ({"masked_lm_weights": [1.0, float("nan"), 0.0]}, "negative or no"),
+                                           ({"masked_lm_weights": [float("inf"), 1.0, 0.0]}, "negative or no number")])
 def test_a_value_that_cannot_be_is_refused_with_the_record(tmp_path, changes, told):
     write_tfrecords(path := str(tmp_path / "bad.tfrecord"), [example(), example(**changes), *[example()] * 30])
     source = resolve(make_config(), path).train
     with pytest.raises(tf.errors.InvalidArgumentError) as raised:
         next(iter(source.dataset()))
-    assert source.explain(raised.value.message).startswith(f"{path}: record 1: ") and told in source.explain(raised.value.message)
+    assert source.explain(raised.value.message).startswith(f"{path}: record 1: ") and told in source.explain(
+        raised.value.message)
 
 
 def test_tools_see_the_same(tmp_path):

@@ -42,10 +42,12 @@ def test_intervals_come_from_the_rows_whose_sums_are_the_losses(tmp_path, option
     one = resolve(make_config(options=options), path, path)
     metrics, predictions = Trainer(one.task, one.model, tf.distribute.get_strategy(), 1).evaluate(one.held_out.source)
     (answers,) = one.held_out.comparable(predictions).values()
-    assert len(answers.questions) == len(predictions) and (len(predictions) < 21 if options.get("pack") else len(predictions) == 21)
+    assert len(answers.questions) == len(predictions) and (len(predictions) < 21
+                                                           if options.get("pack") else len(predictions) == 21)
     assert answers.measure(np.arange(len(predictions))) == pytest.approx(metrics, rel=1e-6)
     intervals = measure_interval(answers)
-    assert set(intervals) == set(metrics) and all(low <= metrics[name] <= high for name, (low, high) in intervals.items())
+    assert set(intervals) == set(metrics) and all(low <= metrics[name] <= high
+                                                  for name, (low, high) in intervals.items())
     single = [answers.measure(np.array([row]))["mlm_loss"] for row in range(len(predictions))]
     assert max(single) > intervals["mlm_loss"][1] > intervals["mlm_loss"][0] > min(single)
 
@@ -64,12 +66,15 @@ def test_records_of_another_sentence_task_are_refused_with_both_names(tmp_path, 
 
 def test_a_phase_has_no_sentence_task_of_its_own():
     phases = [{"steps": 1}, {"steps": 1, "options": {"sentence_task": "none"}}]
-    with pytest.raises(ValueError, match=r"config.phases\[1\].options.sentence_task: expected that of the run, sop .* got none"):
+    with pytest.raises(ValueError,
+                       match=r"config.phases\[1\].options.sentence_task: expected that of the run, sop .* got none"):
         load_task(make_config(phases=phases, options={"sentence_task": "sop"}))
 
 
 def test_a_phase_has_no_first_weights_of_its_own():
-    with pytest.raises(ValueError, match=r"config.phases\[0\].options.first_weights: expected that of the run, random .* got neighbours"):
+    with pytest.raises(
+            ValueError,
+            match=r"config.phases\[0\].options.first_weights: expected that of the run, random .* got neighbours"):
         load_task(make_config(phases=[{"steps": 1, "options": {"first_weights": "neighbours"}}]))
     options = {"first_weights": "neighbours"}
     load_task(make_config(options=options, phases=[{"steps": 1, "options": options}]))
@@ -82,7 +87,8 @@ def test_a_pooler_that_nothing_reads_does_not_decay(tmp_path, rule):
     after = weights_after_two_steps(run)
     first = {name: np.random.default_rng(number).normal(0, 0.1, weight.shape).astype("float32")
              for number, (name, weight) in enumerate(weights_by_name(run.model).items())}
-    assert {name for name, value in after.items() if np.array_equal(value, first[name])} == {"pooler/kernel", "pooler/bias"}
+    assert {name
+            for name, value in after.items() if np.array_equal(value, first[name])} == {"pooler/kernel", "pooler/bias"}
 
 
 @pytest.mark.slow
@@ -90,7 +96,8 @@ def test_a_model_without_a_head_for_sentences_is_trained_restored_and_converted(
     path = write_records(tmp_path / "train", 64)
     config = make_config(options={"sentence_task": "none"}, training={"steps": 4, "save_every": 2})
     trained = loop.train(load_task(config), data_files(path, path), str(tmp_path / "run"), Placement())
-    assert set(trained.metrics) >= {"loss", "mlm_loss", "mlm_accuracy"} and not [name for name in trained.metrics if "nsp" in name]
+    assert set(trained.metrics) >= {"loss", "mlm_loss", "mlm_accuracy"
+                                    } and not [name for name in trained.metrics if "nsp" in name]
     assert trained.metrics["loss"] == trained.metrics["mlm_loss"]
     _, restored = restore_model(str(tmp_path / "run"))
     for name in ("hugging_face", "ours"):

@@ -19,7 +19,8 @@ from official_bert.training.task import Steps
 
 
 def config_of(**options):
-    return make_config("reranking", options={"max_seq_length": 16} | options, training={"batch_size": 4, "eval_batch_size": 4})
+    return make_config("reranking", options={"max_seq_length": 16} | options,
+                       training={"batch_size": 4, "eval_batch_size": 4})
 
 
 def write(path, rows):
@@ -27,7 +28,8 @@ def write(path, rows):
     return path
 
 
-ROWS = [{"text": "air", "text_pair": "water", "no": ["road", "king"]}, {"text": "city", "text_pair": "river", "no": ["film"]},
+ROWS = [{"text": "air", "text_pair": "water", "no": ["road",
+                                                     "king"]}, {"text": "city", "text_pair": "river", "no": ["film"]},
         {"text": "city", "text_pair": "school", "no": ["film", "war"]}]
 
 
@@ -41,7 +43,8 @@ def test_a_row_has_the_passages_of_a_query(tmp_path, loss):
     present = batch["input_mask"].any(axis=-1)
     total, weight = found.task.losses(outputs, batch)["loss"]
     wanted = getattr(ranking_losses, loss)(outputs["logits"], batch["labels"], present, batch["example_weights"])[0]
-    assert float(total) == pytest.approx(float(wanted)) and float(weight) == 3.0 and np.isfinite(total) and float(total) > 0.0
+    assert float(total) == pytest.approx(
+        float(wanted)) and float(weight) == 3.0 and np.isfinite(total) and float(total) > 0.0
 
 
 def test_candidates_are_ranked_by_their_scores(tmp_path):
@@ -92,7 +95,8 @@ def test_a_collection_that_judges_no_passage_irrelevant_trains_on_what_bm25_find
     from official_bert.tasks.loading import load_task
     rows = load_task(config_of(most_negatives=most)).read_file(str(folder / "qrels/train.tsv"), "train")
     answer, = rows.text_pair
-    assert answer == "the king" and sorted(rows.choices[0]) == sorted(set(negatives) - {answer}) and "BM25" in caplog.text
+    assert answer == "the king" and sorted(
+        rows.choices[0]) == sorted(set(negatives) - {answer}) and "BM25" in caplog.text
 
 
 @pytest.mark.parametrize(("options", "told"), [
@@ -116,8 +120,10 @@ def test_texts_are_ranked_by_a_reranker_a_published_one_and_by_vectors(tmp_path,
     checkpoints.weights_checkpoint(model).write(str(tmp_path / "run" / "ckpt-1"))
     texts = ["a river and a road", "the king", "war"]
     ranked = Predictor(str(tmp_path / "run")).rank("the king", texts)
-    rows = [task.tokenizer.convert_tokens_to_ids(["[CLS]", "the", "king", "[SEP]", *task.tokenizer.tokenize(text), "[SEP]"])
-            for text in texts]
+    rows = [
+        task.tokenizer.convert_tokens_to_ids(["[CLS]", "the", "king", "[SEP]", *task.tokenizer.tokenize(text), "[SEP]"])
+        for text in texts
+    ]
     for one in ranked:
         ids = np.array([[rows[one["index"]]]], np.int32)
         segments = (np.arange(ids.shape[-1]) >= 4).astype(np.int32)[None, None]
@@ -145,15 +151,18 @@ def test_a_reranker_is_trained_evaluated_exported_and_asked_by_commands(tmp_path
         rows = []
         for number in range(count):
             word, *others = rng.choice(words, 4, replace=False).tolist()
-            rows.append({"text": f"the {word} {number}" if name == "train" else f"its {word} {number}", "text_pair": f"a {word}",
-                         "negatives": [f"a {other}" for other in others]})
+            rows.append({
+                "text": f"the {word} {number}" if name == "train" else f"its {word} {number}", "text_pair": f"a {word}",
+                "negatives": [f"a {other}" for other in others]
+            })
         write(tmp_path / f"{name}.jsonl", rows)
-    config = make_config("reranking", options={"max_seq_length": 16, "negative_columns": ["negatives"]},
-                         optimizer={"learning_rate": 3e-3}, training={"batch_size": 16, "eval_batch_size": 32, "epochs": 30.0},
+    config = make_config("reranking", options={"max_seq_length": 16,
+                                               "negative_columns": ["negatives"]}, optimizer={"learning_rate": 3e-3},
+                         training={"batch_size": 16, "eval_batch_size": 32, "epochs": 30.0},
                          model={"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2})
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(to_dict(config)))
-    done = run_here("-m", "official_bert.run_finetuning", "--config=run.yaml", "--data_dir=.", "--output_dir=run", "--cache_dir=",
-                    "--predict_file=dev.jsonl")
+    done = run_here("-m", "official_bert.run_finetuning", "--config=run.yaml", "--data_dir=.", "--output_dir=run",
+                    "--cache_dir=", "--predict_file=dev.jsonl")
     assert done.returncode == 0, done.stderr
     measured = printed_metrics(done.stdout)["mrr_at_10"]
     assert measured > 0.9, done.stdout  # chance: 0.52
@@ -166,6 +175,7 @@ def test_a_reranker_is_trained_evaluated_exported_and_asked_by_commands(tmp_path
     assert run_here(*convert).returncode == 0
     asked = run_here("-m", "official_bert.run_predict", "--task=reranking", "--model=hf", "the river\ta river")
     assert abs(float(asked.stdout.splitlines()[1]) - ranked[0]["score"]) < 1e-3, asked.stdout + asked.stderr
-    again = run_here("-m", "official_bert.run_finetuning", "--task=reranking", "--init_checkpoint=hf", "--eval_file=dev.jsonl",
-                     "--nodo_train", "--output_dir=again", "--set=options.negative_columns=[negatives]", "--set=options.max_seq_length=16")
+    again = run_here("-m", "official_bert.run_finetuning", "--task=reranking", "--init_checkpoint=hf",
+                     "--eval_file=dev.jsonl", "--nodo_train", "--output_dir=again",
+                     "--set=options.negative_columns=[negatives]", "--set=options.max_seq_length=16")
     assert printed_metrics(again.stdout)["mrr_at_10"] == measured, again.stdout + again.stderr

@@ -31,7 +31,8 @@ def write(path, rows):
 
 
 def test_weights_are_the_largest_logits_of_masked_lm_and_so_are_their_gradients(tmp_path):
-    found = resolve(config_of(negative_columns=["no"]), Steps(evaluate=False), train_file=write(tmp_path / "train.jsonl", ROWS))
+    found = resolve(config_of(negative_columns=["no"]), Steps(evaluate=False),
+                    train_file=write(tmp_path / "train.jsonl", ROWS))
     model, batch = found.model, found.train.batch(0)
     plain = Pretrainer(model.encoder, next_sentence=False)
     plain.build()
@@ -48,7 +49,8 @@ def test_weights_are_the_largest_logits_of_masked_lm_and_so_are_their_gradients(
     table = model.encoder.embeddings.word_embeddings.value
     with tf.GradientTape(persistent=True) as tape:
         logits = plain({**rows, "masked_lm_positions": every})["mlm_logits"]
-        wanted = tf.math.log1p(tf.nn.relu(tf.reduce_max(tf.where(rows["input_mask"][:, :, None] > 0, logits, -1e9), axis=1)))
+        wanted = tf.math.log1p(
+            tf.nn.relu(tf.reduce_max(tf.where(rows["input_mask"][:, :, None] > 0, logits, -1e9), axis=1)))
         weights = model(batch, training=True)["weights"]
         losses = tf.reduce_sum(wanted * upstream), tf.reduce_sum(tf.reshape(weights, wanted.shape) * upstream)
     np.testing.assert_allclose(tf.reshape(weights, wanted.shape), wanted, atol=1e-5)
@@ -62,16 +64,22 @@ def test_weights_are_the_largest_logits_of_masked_lm_and_so_are_their_gradients(
 def test_the_penalty_is_that_of_groups_and_rises_with_the_square_of_the_step(tmp_path):
     rng = np.random.default_rng(0)
     weights, present = rng.uniform(size=(6, 5)).astype("float32"), np.array([1, 1, 0, 1, 1, 1], np.float32)
-    wanted = sum(np.sum(weights[rows][present[rows] > 0].mean(axis=0) ** 2) * present[rows].sum() for rows in (slice(0, 3), slice(3, 6)))
+    wanted = sum(
+        np.sum(weights[rows][present[rows] > 0].mean(axis=0)**2) * present[rows].sum()
+        for rows in (slice(0, 3), slice(3, 6)))
     assert float(sparse.flops_penalty(tf.constant(weights), tf.constant(present), 3)) == pytest.approx(wanted, rel=1e-5)
     found = resolve(config_of(penalty_steps=10, query_penalty=0.5, passage_penalty=0.25), Steps(evaluate=False),
                     train_file=write(tmp_path / "train.jsonl", ROWS))
-    assert [float(found.train.batch(number)["penalty_share"][0]) for number in (0, 4, 9, 20)] == pytest.approx([0.01, 0.25, 1.0, 1.0])
+    assert [float(found.train.batch(number)["penalty_share"][0])
+            for number in (0, 4, 9, 20)] == pytest.approx([0.01, 0.25, 1.0, 1.0])
     batch, vectors = found.train.batch(4), rng.uniform(size=(4, 2, 7)).astype("float32")
     losses = found.task.losses({"weights": tf.constant(vectors)}, batch)
-    sides = [sum(np.sum(vectors[rows, side].mean(axis=0) ** 2) * 2 for rows in (slice(0, 2), slice(2, 4))) for side in (0, 1)]
+    sides = [
+        sum(np.sum(vectors[rows, side].mean(axis=0)**2) * 2 for rows in (slice(0, 2), slice(2, 4))) for side in (0, 1)
+    ]
     assert float(losses["flops"][0]) == pytest.approx(0.25 * (0.5 * sides[0] + 0.25 * sides[1]), rel=1e-5)
-    products = [[vectors[row, 0] @ vectors[other, 1] for other in range(row // 2 * 2, row // 2 * 2 + 2)] for row in range(4)]
+    products = [[vectors[row, 0] @ vectors[other, 1] for other in range(row // 2 * 2, row // 2 * 2 + 2)]
+                for row in range(4)]
     wanted = sum(np.logaddexp.reduce(products[row]) - products[row][row % 2] for row in range(4))
     assert float(losses["ranking"][0]) == pytest.approx(wanted, rel=1e-5)
 
@@ -88,7 +96,8 @@ def test_sparse_vectors_search_and_are_served(tmp_path):
     for row, place in zip(predictions, np.concatenate(held_out.source.plan(0))):
         dense[place, row["ids"][0]] = row["weights"][0]
     order = np.argsort(-(dense[:4] @ dense[4:].T), axis=1, kind="stable")
-    assert measured["mrr_at_10"] == pytest.approx(np.mean([1 / (1 + list(row).index(query)) for query, row in enumerate(order)]))
+    assert measured["mrr_at_10"] == pytest.approx(
+        np.mean([1 / (1 + list(row).index(query)) for query, row in enumerate(order)]))
     assert measured["words"] == pytest.approx(np.mean(np.sum(dense[4:] > 0, axis=1)))
     served = make_served_model(found.task, found.model, ServingOptions(top_k=5))
     answer = served.answer_text({"text": tf.constant([row["text"] for row in ROWS])})
@@ -113,17 +122,23 @@ def test_a_sparse_model_is_trained_exported_and_asked_by_commands(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     words = ["air", "water", "arab", "arch", "road", "family", "school", "church", "city", "river", "music", "film"]
     for name, front in (("train", ("the", "a", "his")), ("dev", ("its",))):
-        write(tmp_path / f"{name}.jsonl", [{"text": f"{one} {word}", "text_pair": f"{word} was"} for one in front for word in words])
-    config = make_config("splade", options={"max_seq_length": 8, "group_size": 12, "penalty_steps": 20, "passage_penalty": 1e-3},
-                         optimizer={"learning_rate": 3e-3}, training={"batch_size": 12, "eval_batch_size": 12, "epochs": 40.0},
+        write(tmp_path / f"{name}.jsonl",
+              [{"text": f"{one} {word}", "text_pair": f"{word} was"} for one in front for word in words])
+    config = make_config("splade",
+                         options={"max_seq_length": 8, "group_size": 12, "penalty_steps": 20,
+                                  "passage_penalty": 1e-3}, optimizer={"learning_rate": 3e-3},
+                         training={"batch_size": 12, "eval_batch_size": 12, "epochs": 40.0},
                          model={"hidden_size": 32, "intermediate_size": 64, "initializer_range": 0.1})
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(to_dict(config)))
-    done = run_here("-m", "official_bert.run_finetuning", "--config=run.yaml", "--data_dir=.", "--output_dir=run", "--cache_dir=")
+    done = run_here("-m", "official_bert.run_finetuning", "--config=run.yaml", "--data_dir=.", "--output_dir=run",
+                    "--cache_dir=")
     assert done.returncode == 0, done.stderr
     assert printed_metrics(done.stdout)["mrr_at_10"] > 0.7, done.stdout  # chance: 0.26
-    assert run_here("-m", "official_bert.run_export", "--checkpoint=run", "--output=models/sparse", "--top_k=64").returncode == 0
+    assert run_here("-m", "official_bert.run_export", "--checkpoint=run", "--output=models/sparse",
+                    "--top_k=64").returncode == 0
     answer = Predictor("models/sparse")("the river")
-    assert len(answer["ids"]) == len(answer["weights"]) > 0 and answer["weights"] == sorted(answer["weights"], reverse=True)
+    assert len(answer["ids"]) == len(answer["weights"]) > 0 and answer["weights"] == sorted(
+        answer["weights"], reverse=True)
     asked = run_here("-m", "official_bert.run_predict", "--task=splade", "--model=run", "the river")
     assert asked.stdout.splitlines()[1].split()[0].startswith(f"{answer['ids'][0]}:"), asked.stdout + asked.stderr
     convert = run_here("tools/convert_checkpoint.py", "--from=ours", "--to=hugging_face", "--input=run", "--output=hf")

@@ -45,11 +45,14 @@ def test_the_best_spans_are_those_of_2018(golden, version):
         np.testing.assert_allclose(best.score[index], score, rtol=1e-6)
         if version == "v2":
             np.testing.assert_allclose(null[index] - float(best.score[index]), features["null_odds"][name], atol=1e-4)
-            assert (features["predictions"][name] == "") == (null[index] - score > features["null_score_diff_threshold"])
+            assert (features["predictions"][name] == "") == (null[index] - score
+                                                             > features["null_score_diff_threshold"])
 
 
 SETTINGS = {"doc_stride": 7, "max_query_length": 6, "max_answer_length": 5, "n_best_size": 12}
-WORDS = "the surveyor Ünder 中国 asked for 12% of Señora's price, co\u00adoperating e\u0301t al. and then nobody objected"
+WORDS = (
+    "the surveyor Ünder 中国 asked for 12% of Señora's price, co\u00adoperating e\u0301t al. and then nobody objected"
+)
 
 
 def plain_answer(plain, model, question, context, length):
@@ -89,7 +92,8 @@ def test_an_answer_is_the_slice_of_the_context_that_the_steps_of_2018_select(gol
         served = ServedSpans(span_model, graph_tokenizer, 28, **SETTINGS, no_answer=no_answer,
                              null_score_diff_threshold=threshold)
         # A graph for one of both: its tracing takes longer than the answers.
-        answer = tf.function(served.answer_text, input_signature=[dict(served.text_inputs)]) if no_answer else served.answer_text
+        answer = tf.function(served.answer_text, input_signature=[dict(served.text_inputs)
+                                                                  ]) if no_answer else served.answer_text
         found = {name: value.numpy() for name, value in
                  answer({"question": tf.constant(questions), "context": tf.constant(contexts)}).items()}
         for index, (text, start, end, score, null) in enumerate(wanted):

@@ -18,7 +18,20 @@ from official_bert.text.tokenization import FullTokenizer
 from official_bert.training.task import DataFiles, Steps
 
 KANA = "かきくけこ"
-WORDS = [*"東京首都住年人", *KANA, *(f"##{char}" for char in KANA), "。", "japan", "japanese", "a", "##a", "b", "##b", "-", "who"]
+WORDS = [
+    *"東京首都住年人",
+    *KANA,
+    *(f"##{char}" for char in KANA),
+    "。",
+    "japan",
+    "japanese",
+    "a",
+    "##a",
+    "b",
+    "##b",
+    "-",
+    "who",
+]
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +43,10 @@ def tokenizer(tmp_path_factory):
 
 def examples_of(tmp_path, *rows, alignment="characters", **options):
     path = tmp_path / "train.jsonl"
-    path.write_text("".join(json.dumps({"context": context, "question": "who", "answers": {"text": [text], "answer_start": [start]}})
-                            + "\n" for context, text, start in rows), encoding="utf-8")
+    path.write_text(
+        "".join(
+            json.dumps({"context": context, "question": "who", "answers": {"text": [text], "answer_start": [start]}})
+            + "\n" for context, text, start in rows), encoding="utf-8")
     return read_squad(str(path), training=True, alignment=alignment, **options)
 
 
@@ -39,8 +54,9 @@ def labelled(tmp_path, tokenizer, alignment, *rows, max_seq_length=64):
     """Returns the labelled tokens of each row, and the counts."""
     maker = FeatureMaker(tokenizer, max_seq_length, 4, 4, alignment)
     features = maker.make(examples_of(tmp_path, *rows, alignment=alignment).examples, training=True)
-    return [(feature.start_position - feature.first_position, feature.tokens[feature.start_position:feature.end_position + 1])
-            for feature in features if feature.start_position], maker.labels
+    return [(feature.start_position - feature.first_position,
+             feature.tokens[feature.start_position:feature.end_position + 1]) for feature in features
+            if feature.start_position], maker.labels
 
 
 @pytest.mark.parametrize(("row", "exact", "in_2018"), [
@@ -62,12 +78,15 @@ def test_labels_with_other_text_than_the_answer_are_counted(tmp_path, tokenizer)
     labels, counts = labelled(tmp_path, tokenizer, "characters", *rows, max_seq_length=16)
     assert labels[4] == (5, ["京"])  # 京 at 5 is nearer to 4 than that at 1
     assert counts.line("characters") == (
-        "labels of 6 answers: 1 wider than the answer; 1 not at answer_start but at the nearest place that reads as the answer; "
+        "labels of 6 answers: 1 wider than the answer; 1 not at answer_start but at the nearest place that reads as "
+        "the answer; "
         "1 in no window as a whole, trained as no answer; 3 unlike those of options.answer_alignment=2018")
     _, counts = labelled(tmp_path, tokenizer, 2018, *rows, max_seq_length=16)
     assert counts.line(2018) == (
-        "labels of 6 answers: 2 wider than the answer, up to all between two spaces; 2 not at answer_start but at the first place that "
-        "reads as the answer; 1 in no window as a whole, trained as no answer; options.answer_alignment=characters labels the answer's own "
+        "labels of 6 answers: 2 wider than the answer, up to all between two spaces; 2 not at answer_start but at the "
+        "first place that "
+        "reads as the answer; 1 in no window as a whole, trained as no answer; options.answer_alignment=characters "
+        "labels the answer's own "
         "characters")
     assert labelled(tmp_path, tokenizer, "characters", ("a b", "a", 0))[1].line("characters") == ""
 
@@ -168,11 +187,12 @@ def test_the_counts_stand_beside_cached_features(tmp_path, tokenizer):
     files = DataFiles(train_file=str(tmp_path / "train.jsonl"), cache_dir=str(tmp_path / "cache"))
 
     def notes(**options):
-        model = ModelConfig(vocab_size=40, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
-                            max_position_embeddings=64)
+        model = ModelConfig(vocab_size=40, hidden_size=8, num_hidden_layers=1, num_attention_heads=1,
+                            intermediate_size=8, max_position_embeddings=64)
         config = Config(task="squad", model=model, tokenizer=TokenizerConfig(vocab_file=tokenizer.vocab_file),
                         options={"max_seq_length": 64, "max_query_length": 4} | options)
         return load_task(config).resolve(files, Steps(evaluate=False)).notes
     said = f"{tmp_path}/train.jsonl: labels of 2 answers: 2 unlike those of options.answer_alignment=2018"
     assert notes() == notes() == (said,)
-    assert notes(answer_alignment=2018)[0].startswith(f"{tmp_path}/train.jsonl: labels of 2 answers: 1 wider than the answer, up to")
+    assert notes(answer_alignment=2018)[0].startswith(
+        f"{tmp_path}/train.jsonl: labels of 2 answers: 1 wider than the answer, up to")

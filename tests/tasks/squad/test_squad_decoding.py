@@ -23,7 +23,10 @@ def decoded(request, golden, tokenizer):
     maker = FeatureMaker(tokenizer, *(wanted[key] for key in ("max_seq_length", "doc_stride", "max_query_length")))
     examples = read_squad(str(golden / f"squad_v{request.param}.json")).examples
     arrays = np.load(golden / f"squad_v{request.param}_logits.npz")
-    logits = [Logits(start, end) for start, end in zip(arrays["start_logits"].astype(float), arrays["end_logits"].astype(float))]
+    logits = [
+        Logits(start, end)
+        for start, end in zip(arrays["start_logits"].astype(float), arrays["end_logits"].astype(float))
+    ]
     rules = DecodingRules(n_best_size=wanted["n_best_size"], max_answer_length=wanted["max_answer_length"],
                           version_2_with_negative=request.param == 2,
                           null_score_diff_threshold=wanted["null_score_diff_threshold"])

@@ -28,17 +28,20 @@ def articles(*golds):
 
 
 def test_scores_by_hand():
-    # 中国 人 against 中国: 2 of 3 predicted words are right, both wanted ones are found: 0.8. The second question is not answered.
+    # 中国 人 against 中国: 2 of 3 predicted words are right, both wanted ones are found: 0.8.
+    # The second question is not answered.
     found = mlqa.mlqa_metrics(articles(["美", "中国"], ["北京"], ["the"]), {"0": "中国人", "2": "THE"}, "zh")
     assert found == pytest.approx({"exact_match": 1 / 3, "f1": (0.8 + 1) / 3})
     # In English nothing is left of both: equal, but without a word in common.
     assert mlqa.mlqa_metrics(articles(["the"]), {"0": "A"}, "en") == {"exact_match": 1.0, "f1": 0.0}
-    assert mlqa.mlqa_metrics(articles(["x"]), {"0": "x"}, "ru") == {} == mlqa.mlqa_metrics(articles([]), {"0": "x"}, "en")
+    assert mlqa.mlqa_metrics(articles(["x"]), {"0": "x"}, "ru") == {} == mlqa.mlqa_metrics(
+        articles([]), {"0": "x"}, "en")
 
 
-@pytest.mark.parametrize(("name", "language"), [
-    ("xquad.de.json", "de"), ("a/b.en/XQUAD.ZH.json", "zh"), ("test-context-ar-question-de.json", "ar"), ("dev_hi.json", "hi"),
-    ("de", "de"), ("xquad.zh-CN.json", "zh"), ("xquad.de.qa.json", "de"), ("made_fr.qa.jsonl", "qa"), ("context-fr-in-el.json", "fr")])
+@pytest.mark.parametrize(("name", "language"), [("xquad.de.json", "de"), ("a/b.en/XQUAD.ZH.json", "zh"),
+                                                ("test-context-ar-question-de.json", "ar"), ("dev_hi.json", "hi"),
+                                                ("de", "de"), ("xquad.zh-CN.json", "zh"), ("xquad.de.qa.json", "de"),
+                                                ("made_fr.qa.jsonl", "qa"), ("context-fr-in-el.json", "fr")])
 def test_the_language_is_in_the_name(name, language):
     assert languages.language_of(name) == language
 
@@ -52,21 +55,24 @@ def test_a_name_without_a_language_is_refused(name):
 def test_a_mean_over_fewer_files_says_so():
     rows = [languages.Scores(language, f"{language}.json", 4, 0.5, score, *of_mlqa)
             for language, score, of_mlqa in (("en", 0.6, (0.4, 0.7)), ("ru", 0.7, ()), ("de", 0.8, (0.2, 0.3)))]
-    assert languages.table(rows).splitlines()[-1] == "| mean | | 12 | 50.00 % | 70.00 % | 30.00 % (2 of 3 files) | 50.00 % (2 of 3 files) |"
+    assert languages.table(rows).splitlines(
+    )[-1] == "| mean | | 12 | 50.00 % | 70.00 % | 30.00 % (2 of 3 files) | 50.00 % (2 of 3 files) |"
     assert languages.table(rows[1:2]).splitlines()[-1] == "| mean | | 4 | 50.00 % | 70.00 % | - | - |"
 
 
 def test_rows_without_gold_answers_are_refused(tmp_path):
     path = tmp_path / "xquad.de.jsonl"
     path.write_text(json.dumps({"question": "Wer?", "context": "Ada sitzt."}) + "\n")
-    with pytest.raises(ValueError, match=r"xquad\.de\.jsonl: question '0': expected gold answers to measure against, got none"):
+    with pytest.raises(ValueError,
+                       match=r"xquad\.de\.jsonl: question '0': expected gold answers to measure against, got none"):
         languages.check([str(path)], version_2=False)
 
 
 def test_questions_that_the_script_cannot_measure_and_answers_that_would_replace_each_other_are_refused(tmp_path):
     path = tmp_path / "xquad.de.jsonl"
     path.write_text(json.dumps({"question": "Wer?", "context": "Ada sitzt.", "answers": []}) + "\n")
-    with pytest.raises(ValueError, match=r"xquad\.de\.jsonl: question '0': .*got none; .* read with version_2_with_negative"):
+    with pytest.raises(ValueError,
+                       match=r"xquad\.de\.jsonl: question '0': .*got none; .* read with version_2_with_negative"):
         languages.check([str(path)], version_2=False)
     languages.check([str(path)], version_2=True)
     (tmp_path / "xquad.de.json").write_text(f"[{path.read_text()}]")

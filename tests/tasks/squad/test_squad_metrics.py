@@ -9,8 +9,12 @@ from official_bert.tasks.squad.decoding import Answer, Decoded
 
 
 def articles_of(questions):
-    return [{"paragraphs": [{"context": "", "qas": [{"id": key, "question": "?", "answers": [{"text": text} for text in texts]}
-                                                    for key, texts in questions.items()]}]}]
+    return [{
+        "paragraphs": [{
+            "context": "", "qas": [{"id": key, "question": "?", "answers": [{"text": text} for text in texts]}
+                                   for key, texts in questions.items()]
+        }]
+    }]
 
 
 def decoded(prediction, odds=0.0, best=None):
@@ -19,7 +23,8 @@ def decoded(prediction, odds=0.0, best=None):
 
 def test_version_1_takes_the_best_of_several_gold_answers_without_articles_case_and_punctuation():
     articles = articles_of({"a": ["the Cat.", "dog"], "b": ["a red ferry boat"], "c": ["never"]})
-    measured = metrics.squad_metrics(articles, {"a": decoded("cat"), "b": decoded("red boat house"), "c": decoded("ever")}, False)
+    measured = metrics.squad_metrics(articles,
+                                     {"a": decoded("cat"), "b": decoded("red boat house"), "c": decoded("ever")}, False)
     # b: 2 words of 3 in common, of 3 gold ones: F1 2/3
     assert measured == pytest.approx({"exact_match": 1 / 3, "f1": (1 + 2 / 3) / 3})
 
@@ -37,7 +42,9 @@ WORDS = ["the", "a", "an", "cat", "Cat.", "dog", "...", "-", "été", "ÉTÉ", "
 
 
 def random_questions(draw, most_answers):
-    """Returns gold answers and predictions of 30 questions, with articles, punctuation and text that normalises to nothing."""
+    """Returns gold answers and predictions of 30 questions, with articles, punctuation and text that normalises to
+    nothing.
+    """
     def text():
         return " ".join(draw.choices(WORDS, k=draw.randint(1, 4)))
     questions = {str(index): [text() for _ in range(draw.randint(*most_answers))] for index in range(30)}
@@ -49,7 +56,8 @@ def test_scores_of_version_1_equal_the_official_script():
     official = pytest.importorskip("official.nlp.tools.squad_evaluate_v1_1")
     for seed in range(50):
         questions, predictions = random_questions(random.Random(seed), (1, 3))
-        predictions.pop("3")                                               # a question that got no prediction counts as wrong
+        # a question that got no prediction counts as wrong
+        predictions.pop("3")
         articles = articles_of(questions)
         wanted = official.evaluate(articles, predictions)
         measured = metrics.squad_metrics(articles, {key: decoded(text) for key, text in predictions.items()}, False)
@@ -64,8 +72,10 @@ def test_scores_of_version_2_equal_the_official_script():
         articles = articles_of(questions)
         wanted = official.evaluate(articles, predictions)
         measured = metrics.squad_metrics(articles, {key: decoded(text) for key, text in predictions.items()}, True)
-        names = {"exact_match": "exact", "f1": "f1", "has_answer_exact_match": "HasAns_exact", "has_answer_f1": "HasAns_f1",
-                 "no_answer_exact_match": "NoAns_exact", "no_answer_f1": "NoAns_f1"}
+        names = {
+            "exact_match": "exact", "f1": "f1", "has_answer_exact_match": "HasAns_exact", "has_answer_f1": "HasAns_f1",
+            "no_answer_exact_match": "NoAns_exact", "no_answer_f1": "NoAns_f1"
+        }
         expected = {ours: wanted[theirs] / 100.0 for ours, theirs in names.items()}
         assert {name: measured[name] for name in names} == pytest.approx(expected, rel=1e-12)
 
@@ -104,7 +114,8 @@ def test_an_impossible_question_of_version_2_needs_no_answers():
         row["is_impossible"] = True
     assert metrics.squad_metrics(articles, answers, True) == wanted and wanted["no_answer_f1"] == 0.5
     del articles[0]["paragraphs"][0]["qas"][2]["is_impossible"]
-    with pytest.raises(ValueError, match=r"dev\.json: question 'c': expected gold answers .*, got none; .* is_impossible: true"):
+    with pytest.raises(ValueError,
+                       match=r"dev\.json: question 'c': expected gold answers .*, got none; .* is_impossible: true"):
         metrics.check_answers(articles, True, "dev.json")
 
 

@@ -33,8 +33,12 @@ def test_rows_in_any_file_are_the_questions_of_squads_json(golden, rows, tmp_pat
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     else:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
-        write(path, {"rows.jsonl": lines, "lines.json": lines, "list.json": rows, "spread.json": "\n" + json.dumps(rows, indent=1),
-                     "data.json": {"version": "1", "data": rows}, "spread_data": json.dumps({"data": rows}, indent=1)}[form])
+        write(
+            path, {
+                "rows.jsonl": lines, "lines.json": lines, "list.json": rows,
+                "spread.json": "\n" + json.dumps(rows, indent=1), "data.json": {"version": "1", "data": rows},
+                "spread_data": json.dumps({"data": rows}, indent=1)
+            }[form])
     for training in (False, True):
         found, wanted = (read_squad(str(one), training) for one in (path, golden / "squad_v1.json"))
         assert found.examples == wanted.examples and found.unfound == wanted.unfound
@@ -48,34 +52,43 @@ ROW = {"context": "Ada sat. Ada ran.", "question": "Who sat?",
 @pytest.mark.parametrize(("several", "words"), [("first", [(0, 0)]), ("all", [(0, 0), (2, 2)])])
 def test_several_answers_are_the_first_one_or_an_example_each(tmp_path, several, words):
     file = read_squad(write(tmp_path / "train.jsonl", ROW), training=True, several=several)
-    assert [(one.start_word, one.end_word) for one in file.examples] == words and {one.qas_id for one in file.examples} == {"0"}
+    assert [(one.start_word, one.end_word) for one in file.examples] == words and {one.qas_id
+                                                                                   for one in file.examples} == {"0"}
     assert file.unfound == (("0 ('Bo')",) if several == "all" else ())
 
 
 def test_answers_that_are_skipped_are_no_skipped_questions(tmp_path):
     def said(several, *answers):
-        rows = [ROW | {"answers": {"text": list(texts), "answer_start": [0] * len(texts)}} for texts in (("Ada",), *answers)]
-        return read_squad(write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows)), True, several=several).warning()
+        rows = [
+            ROW | {"answers": {"text": list(texts), "answer_start": [0] * len(texts)}} for texts in (("Ada",), *answers)
+        ]
+        return read_squad(write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows)), True,
+                          several=several).warning()
     told = "answers skipped, which are not in the context, and with them"
     assert said("all", ("Ada", "Bo")).endswith(f"a.jsonl: 1 {told} 0 questions: 1 ('Bo')")
     assert f": 3 {told} 1 questions: 1 ('Bo'); 2" in said("all", ("Ada", "Bo"), ("Bo", "Cy"))
-    assert ": 2 questions skipped, whose answer is not in the context: 1 ('Bo'); 2 ('Cy')" in said("first", ("Bo", "Ada"), ("Cy",))
+    assert ": 2 questions skipped, whose answer is not in the context: 1 ('Bo'); 2 ('Cy')" in said(
+        "first", ("Bo", "Ada"), ("Cy",))
     assert said("all", ("Ada",)) == ""
 
 
-@pytest.mark.parametrize(("name", "text", "told"), [
-    ("train.jsonl", json.dumps(ROW), r"train\.jsonl:1 \(0\): expected exactly 1 answer in training data, got 4; .*several_answers"),
-    ("train.jsonl", json.dumps(ROW | {"answers": []}) + "\n", r"train\.jsonl:1 \(0\): expected exactly 1 answer .* got 0"),
-    ("train.jsonl", "\n" + json.dumps({"context": "a"}), r"train\.jsonl:2: 'question' is missing"),
-    ("train.jsonl", '{"question"', r"train\.jsonl:1: not valid JSON"),
-    ("train.jsonl", "", r"train\.jsonl: no row in this file"),
-    ("train.json", "[1]", r"train\.json\[row 0\]: expected a JSON object, got 1; a file has an object a line, or a list of objects"),
-    ("train.json", json.dumps(ROW) + '\n{"context": "a"}\n', r"train\.json:1 \(0\): expected exactly 1 answer"),
-    ("train.json", '{"context": "a"}\n{"question"\n', r"train\.json:2: not valid JSON: .* at column 12"),
-    ("train.json", '{"data": [{"paragraphs": []}, 3]}', r"train\.json\[row 1\]: expected a JSON object, got 3"),
-    ("train.json", '{"version": "1.1"}', r"train\.json:1: 'context' is missing; it has \['version'\]"),
-    ("train.json", json.dumps([ROW | {"id": 7.5}]), r"train\.json\[row 0\]\.id: expected str, got '7\.5' \(float\)"),
-    ("train.parquet", "no Parquet", r"train\.parquet: not a readable Parquet file")])
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [("train.jsonl", json.dumps(ROW),
+      r"train\.jsonl:1 \(0\): expected exactly 1 answer in training data, got 4; .*several_answers"),
+     ("train.jsonl", json.dumps(ROW | {"answers": []}) + "\n",
+      r"train\.jsonl:1 \(0\): expected exactly 1 answer .* got 0"),
+     ("train.jsonl", "\n" + json.dumps({"context": "a"}), r"train\.jsonl:2: 'question' is missing"),
+     ("train.jsonl", '{"question"', r"train\.jsonl:1: not valid JSON"),
+     ("train.jsonl", "", r"train\.jsonl: no row in this file"),
+     ("train.json", "[1]",
+      r"train\.json\[row 0\]: expected a JSON object, got 1; a file has an object a line, or a list of objects"),
+     ("train.json", json.dumps(ROW) + '\n{"context": "a"}\n', r"train\.json:1 \(0\): expected exactly 1 answer"),
+     ("train.json", '{"context": "a"}\n{"question"\n', r"train\.json:2: not valid JSON: .* at column 12"),
+     ("train.json", '{"data": [{"paragraphs": []}, 3]}', r"train\.json\[row 1\]: expected a JSON object, got 3"),
+     ("train.json", '{"version": "1.1"}', r"train\.json:1: 'context' is missing; it has \['version'\]"),
+     ("train.json", json.dumps([ROW | {"id": 7.5}]), r"train\.json\[row 0\]\.id: expected str, got '7\.5' \(float\)"),
+     ("train.parquet", "no Parquet", r"train\.parquet: not a readable Parquet file")])
 def test_mistakes_in_rows_are_named_with_their_line(tmp_path, name, text, told):
     with pytest.raises(ValueError, match=told):
         read_squad(write(tmp_path / name, text), training=True)
@@ -93,7 +106,8 @@ def test_rows_without_answers_are_a_test_set_and_no_training_data(tmp_path, vers
         read_squad(path, training=True, version_2=version_2)
 
 
-@pytest.mark.parametrize("more", [{"answers": {"text": [], "answer_start": []}}, {"answers": []}, {"is_impossible": True}])
+@pytest.mark.parametrize("more",
+                         [{"answers": {"text": [], "answer_start": []}}, {"answers": []}, {"is_impossible": True}])
 def test_questions_that_say_that_they_have_no_answer_are_impossible(tmp_path, more):
     path = write(tmp_path / "dev.jsonl", BARE | more)
     assert metrics.has_gold_answers(read_squad(path).articles, version_2=True)
@@ -102,10 +116,12 @@ def test_questions_that_say_that_they_have_no_answer_are_impossible(tmp_path, mo
 
 
 def test_answers_to_only_some_questions_cannot_be_measured(tmp_path):
-    path = write(tmp_path / "dev.jsonl", "".join(json.dumps(BARE | more) + "\n" for more in ({"answers": []}, {}, {"answers": []})))
+    path = write(tmp_path / "dev.jsonl",
+                 "".join(json.dumps(BARE | more) + "\n" for more in ({"answers": []}, {}, {"answers": []})))
     asked = read_squad(path)
     assert len(asked.examples) == 3 and metrics.has_gold_answers(asked.articles, version_2=True)
-    with pytest.raises(ValueError, match=r"dev\.jsonl: question '1': expected gold answers to evaluate against, got none"):
+    with pytest.raises(ValueError,
+                       match=r"dev\.jsonl: question '1': expected gold answers to evaluate against, got none"):
         metrics.check_answers(asked.articles, version_2=True, where="dev.jsonl")
 
 
@@ -129,8 +145,8 @@ def test_ids_may_be_whole_numbers_and_answers_arrays(tmp_path):
     arrays = {"text": np.array(["Ada"], object), "answer_start": np.array([0], np.int32)}  # as pandas reads Parquet
     nested = {"data": [{"paragraphs": [{"context": BARE["context"], "qas": [
         {"id": 5, "question": BARE["question"], "answers": [{"text": "Ada", "answer_start": 0}]}]}]}]}
-    sources = (write(tmp_path / "rows.jsonl", BARE | {"id": 5, "answers": answers}), write(tmp_path / "nested.json", nested),
-               Rows("rows", [BARE | {"id": 5, "answers": arrays}]))
+    sources = (write(tmp_path / "rows.jsonl", BARE | {"id": 5, "answers": answers}),
+               write(tmp_path / "nested.json", nested), Rows("rows", [BARE | {"id": 5, "answers": arrays}]))
     for source in sources:
         file = read_squad(source, training=True)
         assert [(one.qas_id, one.answer, one.start_word, one.end_word) for one in file.examples] == [("5", "Ada", 0, 0)]

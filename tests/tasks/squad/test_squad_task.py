@@ -32,7 +32,8 @@ def golden_squad(request, golden):
 
 def make_task(golden, batch_size=8, **options):
     config = Config(task="squad", model=SMALL, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
-                    training=TrainingConfig(batch_size=batch_size, eval_batch_size=batch_size, epochs=1.0), options=options)
+                    training=TrainingConfig(batch_size=batch_size, eval_batch_size=batch_size,
+                                            epochs=1.0), options=options)
     task = load_task(config)
     assert isinstance(task, Task)
     return task
@@ -48,7 +49,8 @@ def trained_on(golden, train_file, eval_file="", cache_dir="", allow_same_data=F
 def rows_of(questions, logits):
     """Returns 2018's logits as predictions in the order of the batches."""
     source = questions.source
-    return [{name: logits[name][index] for name in ("start_logits", "end_logits")} for index in np.concatenate(source.plan(0))]
+    return [{name: logits[name][index]
+             for name in ("start_logits", "end_logits")} for index in np.concatenate(source.plan(0))]
 
 
 def test_prediction_files_equal_those_of_2018(golden_squad, tmp_path):
@@ -86,16 +88,21 @@ def test_an_evaluation_that_stops_early_measures_what_it_has_seen(golden_squad):
     assert set(questions.evaluate(half)) == set(questions.evaluate(rows))
     owners = [questions.features[index].example_index for index in np.concatenate(questions.source.plan(0))]
     one = next(index for index, owner in enumerate(owners) if owners.count(owner) > 1)  # a window of several
-    with pytest.raises(ValueError, match=r"training\.eval_steps: expected enough batches for all rows of at least one text"):
+    with pytest.raises(ValueError,
+                       match=r"training\.eval_steps: expected enough batches for all rows of at least one text"):
         questions.evaluate([None] * one + rows[one:one + 1])
 
 
 def test_an_evaluation_that_stops_early_answers_the_first_questions_not_the_shortest_windows(golden, tmp_path):
-    row = {"context": "the atlas and the ferry " * 7, "question": "What?", "answers": {"text": ["atlas"], "answer_start": [4]}}
+    row = {
+        "context": "the atlas and the ferry " * 7, "question": "What?",
+        "answers": {"text": ["atlas"], "answer_start": [4]}
+    }
     path = tmp_path / "dev.jsonl"
     path.write_text("\n".join([json.dumps(row)] * 6))
     task = make_task(golden, max_seq_length=40, doc_stride=8, max_query_length=10)
-    early = load_task(dataclasses.replace(task.config, training=dataclasses.replace(task.config.training, eval_steps=1)))
+    early = load_task(dataclasses.replace(task.config, training=dataclasses.replace(task.config.training,
+                                                                                    eval_steps=1)))
     questions = early.resolve(DataFiles(eval_file=str(path)), Steps(train=False)).held_out
     logits = {name: np.zeros(40, np.float32) for name in ("start_logits", "end_logits")}
     assert list(questions.decode([logits] * 8)) == ["0", "1"]  # their windows, 4 each, are the first batch of 8 rows
@@ -117,7 +124,8 @@ def test_losses_of_bucketed_rows_do_not_depend_on_padding(golden):
 
 
 def test_batches_are_those_of_the_specification(golden):
-    data = trained_on(golden, golden / "squad_v1.json", max_seq_length=96, doc_stride=32, max_query_length=24, buckets=[96])
+    data = trained_on(golden, golden / "squad_v1.json", max_seq_length=96, doc_stride=32, max_query_length=24,
+                      buckets=[96])
     spec = data.task.batch_spec(8)
     batch = data.train.batch(3)
     assert {key: (value.shape, value.dtype) for key, value in batch.items()} == {
@@ -127,7 +135,8 @@ def test_batches_are_those_of_the_specification(golden):
 def test_training_rows_come_from_the_cache_the_second_time(golden, tmp_path):
     rows = []
     for _ in range(2):
-        data = trained_on(golden, golden / "squad_v1.json", cache_dir=tmp_path, max_seq_length=96, doc_stride=32, max_query_length=24)
+        data = trained_on(golden, golden / "squad_v1.json", cache_dir=tmp_path, max_seq_length=96, doc_stride=32,
+                          max_query_length=24)
         rows.append(data.train.batch(0))
         (stored,) = tmp_path.iterdir()
         assert stored.suffix == ".npz"
@@ -142,8 +151,11 @@ def test_answers_to_raw_text_are_slices_of_the_context(golden):
     features = oracle.encode(task, rows)
     assert len([feature for feature in features if feature["row"] == 0]) > 2
     model = task.build_model()
-    predictions = [{name: value.numpy()[0] for name, value in model(
-        {key: feature[key][None] for key in ("input_ids", "input_mask", "segment_ids")}).items()} for feature in features]
+    predictions = [{
+        name: value.numpy()[0]
+        for name, value in model({key: feature[key][None]
+                                  for key in ("input_ids", "input_mask", "segment_ids")}).items()
+    } for feature in features]
     first, second = oracle.decode(task, rows, features, predictions)
     assert first["answer"] == context[first["start"]:first["end"]] and first["answer"].strip() == first["answer"] != ""
     assert (second["answer"], second["start"], second["end"], second["score"]) == ("", 0, 0, 0.0)
@@ -160,7 +172,9 @@ def test_the_best_span_of_raw_text_is_where_its_logits_are_highest(golden):
     end_logits[list(feature["ends"]).index(end)] = 4.0
     row = {"question": "Who misplaced it?", "context": context}
     (answer,) = oracle.decode(task, [row], [feature], [{"start_logits": start_logits, "end_logits": end_logits}])
-    assert answer == {"answer": "Núñez", "start": begin, "end": end, "score": 9.0, "null_score": 0.0, "truncated": False}
+    assert answer == {
+        "answer": "Núñez", "start": begin, "end": end, "score": 9.0, "null_score": 0.0, "truncated": False
+    }
     negative = make_task(golden, max_seq_length=60, max_query_length=10, version_2_with_negative=True)
     start_logits[0] = 20.0
     (nothing,) = oracle.decode(negative, [row], [feature], [{"start_logits": start_logits, "end_logits": end_logits}])
@@ -194,11 +208,14 @@ def test_broken_files_are_named(golden, tmp_path, change, wanted):
 
 def test_what_is_no_json_and_what_is_missing_are_named(golden, tmp_path):
     (tmp_path / "bad.json").write_text('{"data": [')
-    with pytest.raises(ValueError, match=r"bad\.json:1: not valid JSON: .* at column 11; expected an object a line, or a list of"):
+    with pytest.raises(ValueError,
+                       match=r"bad\.json:1: not valid JSON: .* at column 11; expected an object a line, or a list of"):
         trained_on(golden, tmp_path / "bad.json")
     with pytest.raises(ValueError, match=r"none\.json: no such file"):
         trained_on(golden, tmp_path / "none.json")
-    with pytest.raises(ValueError, match=r"expected training data: --train_file, or one of train-v1\.1\.json in --data_dir \(not given\)"):
+    with pytest.raises(
+            ValueError,
+            match=r"expected training data: --train_file, or one of train-v1\.1\.json in --data_dir \(not given\)"):
         trained_on(golden, "")
     with pytest.raises(ValueError, match=r"max_seq_length: expected more than max_query_length \+ 3 = 67, got 60"):
         trained_on(golden, golden / "squad_v1.json", max_seq_length=60)
@@ -208,15 +225,21 @@ def test_what_is_no_json_and_what_is_missing_are_named(golden, tmp_path):
 
 def test_skipped_and_cut_questions_and_a_dev_set_used_for_training_are_told(golden, tmp_path, caplog):
     def change(paragraph):
-        paragraph["qas"] += [{"id": f"q{number}", "question": "Who " * 70, "answers": [{"text": "dog", "answer_start": 2}]}
-                             for number in range(2, 7)]
-        paragraph["qas"].append({"id": "long", "question": "Who " * 70, "answers": [{"text": "cat", "answer_start": 2}]})
+        paragraph["qas"] += [{
+            "id": f"q{number}", "question": "Who " * 70, "answers": [{"text": "dog", "answer_start": 2}]
+        } for number in range(2, 7)]
+        paragraph["qas"].append(
+            {"id": "long", "question": "Who " * 70, "answers": [{"text": "cat", "answer_start": 2}]})
     path = broken(tmp_path, change)
-    with pytest.raises(ValueError, match=r"2 of its 2 questions are in .* too \(q1 \.\.\.\) \(--allow_same_data allows it\)"):
+    with pytest.raises(ValueError,
+                       match=r"2 of its 2 questions are in .* too \(q1 \.\.\.\) \(--allow_same_data allows it\)"):
         trained_on(golden, path, eval_file=path)
     source = trained_on(golden, path, eval_file=path, allow_same_data=True).train
     assert len(source.examples) == 2
-    assert "5 questions skipped, whose answer is not in the context: q2 ('dog'); q3 ('dog'); q4 ('dog'); ..." in caplog.text
+    assert (
+        "5 questions skipped, whose answer is not in the context: q2 ('dog'); q3 ('dog'); q4 ('dog'); ..."
+        in caplog.text
+    )
     assert "1 questions are longer than max_query_length = 64 tokens" in caplog.text
     assert "2 of its 2 questions are in" in caplog.text
 
@@ -229,13 +252,15 @@ def test_questions_are_the_same_by_their_text_and_context_and_not_by_their_ids(g
         return tmp_path / name
     train = write("train.jsonl", "The cat sat on the mat.")
     assert trained_on(golden, train, eval_file=write("other.jsonl", "The dog and the cat.")).held_out is not None
-    with pytest.raises(ValueError, match=r"1 of its 1 questions are in .*renamed\.jsonl too \(0 \.\.\.\) \(--allow_same_data"):
+    with pytest.raises(ValueError,
+                       match=r"1 of its 1 questions are in .*renamed\.jsonl too \(0 \.\.\.\) \(--allow_same_data"):
         trained_on(golden, train, eval_file=write("renamed.jsonl", "The cat sat on the mat.", id="another"))
 
 
 def test_a_test_set_without_answers_is_predicted_but_not_evaluated(golden, tmp_path):
     path = broken(tmp_path, lambda paragraph: paragraph["qas"][0].pop("answers"))
-    files, task = DataFiles(train_file=str(golden / "squad_v1.json"), eval_file=str(path)), make_task(golden, max_seq_length=96)
+    files, task = DataFiles(train_file=str(golden / "squad_v1.json"),
+                            eval_file=str(path)), make_task(golden, max_seq_length=96)
     data = task.resolve(files, Steps(predict=True))
     assert data.held_out is None and data.tests.source.batches_per_epoch == 1
     assert data.notes[0] == f"{path} has no answers: nothing is evaluated"
@@ -257,7 +282,9 @@ def test_rows_without_answers_are_predicted_but_not_evaluated(golden, tmp_path, 
 
 def test_a_threshold_for_no_answer_where_every_question_is_answered_is_refused_before_training(golden):
     task = make_task(golden, max_seq_length=96, null_score_diff_threshold=2.0)
-    with pytest.raises(ValueError, match=r"null_score_diff_threshold: expected options\.version_2_with_negative: true beside it, got 2\.0"):
+    with pytest.raises(
+            ValueError,
+            match=r"null_score_diff_threshold: expected options\.version_2_with_negative: true beside it, got 2\.0"):
         task.check(TRAIN_AND_EVALUATE)
     task.check(Steps(train=False))  # a run that has it can be used
 
@@ -266,11 +293,13 @@ def test_questions_to_evaluate_on_have_answers_before_training_begins(golden, tm
     def change(paragraph):
         paragraph["qas"].append({"id": "q2", "question": "Who stood?", "answers": [], "is_impossible": True})
     path = broken(tmp_path, change)
-    with pytest.raises(ValueError, match=r"broken\.json: question 'q2': expected gold answers to evaluate against, got none; "
-                                         "a file with questions that have none is read with version_2_with_negative"):
+    with pytest.raises(
+            ValueError, match=r"broken\.json: question 'q2': expected gold answers to evaluate against, got none; "
+            "a file with questions that have none is read with version_2_with_negative"):
         trained_on(golden, golden / "squad_v1.json", eval_file=path)
     files = DataFiles(eval_file=str(path))
-    assert make_task(golden, max_seq_length=96, version_2_with_negative=True).resolve(files, Steps(train=False)).held_out is not None
+    assert make_task(golden, max_seq_length=96,
+                     version_2_with_negative=True).resolve(files, Steps(train=False)).held_out is not None
 
 
 def test_published_files_are_found_in_a_folder(golden, tmp_path):

@@ -15,9 +15,12 @@ from official_bert.tasks.tagging.word_tagger import FeatureTagger
 from official_bert.text.tokenization import FullTokenizer
 
 SMALL = ModelConfig(vocab_size=3000, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-                    max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.3)
-TEXTS = [["the", "glassblower", "from", "Brno", "borrowed", "the", "thermometer", "while", "it", "rained", "in", "the", "harbour"],
-         ["Brno"], ["the", "atlas"]]
+                    max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+                    initializer_range=0.3)
+TEXTS = [[
+    "the", "glassblower", "from", "Brno", "borrowed", "the", "thermometer", "while", "it", "rained", "in", "the",
+    "harbour"
+], ["Brno"], ["the", "atlas"]]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,8 @@ def test_each_word_has_the_layers_at_its_first_piece_in_the_window_that_shows_it
     seen = 0
     for row in rows:
         ids = row.input_ids[None]
-        alone = np.asarray(model.features({"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}))[0]
+        alone = np.asarray(
+            model.features({"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}))[0]
         for word, position in zip(row.words, row.positions):
             np.testing.assert_allclose(found[row.text][:, :, word], alone[position], rtol=1e-4, atol=1e-5)
             seen += 1

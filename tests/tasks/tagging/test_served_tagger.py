@@ -53,7 +53,8 @@ def word_logits(plain, model, text, words, length=20, stride=5):
         row, segments = plain.template.pack(ids[first:first + size])
         inputs = {"input_ids": [row], "input_mask": [[1] * len(row)], "segment_ids": [segments]}
         if number not in outputs:
-            outputs[number] = model({name: np.array(value, np.int32) for name, value in inputs.items()})["logits"].numpy()
+            outputs[number] = model({name: np.array(value, np.int32)
+                                     for name, value in inputs.items()})["logits"].numpy()
         logits.append(outputs[number][0, piece - first + 1])
     return np.array(logits).reshape(-1, len(LABELS))
 
@@ -74,7 +75,8 @@ def rows_of(found, index):
     (("PER", "O", "LOC", "B_X", "I_X"), ["PER", "LOC", "I_X"]), (("B-PER", "I-PER", "X", "[PAD]", "B-"), ["PER"])])
 def test_published_labels_without_prefixes_are_types_unless_others_have_prefixes(model, graph_tokenizer, labels, kinds):
     tagger = make_tagger(model, graph_tokenizer, labels)
-    found = tagger._entities(tf.constant([0, 0, 1, 2, 4, 1] if "O" in labels else [0, 1, 2, 3, 4, 2]), tf.constant([0, 6]))
+    found = tagger._entities(tf.constant([0, 0, 1, 2, 4, 1] if "O" in labels else [0, 1, 2, 3, 4, 2]),
+                             tf.constant([0, 6]))
     assert [tagger.types[kind] for kind in found.kind.numpy()] == kinds
 
 
@@ -96,8 +98,10 @@ def test_a_letter_alone_takes_no_type_from_another_text(model, graph_tokenizer):
     assert (found.first.numpy().tolist(), found.last.numpy().tolist()) == ([0, 3], [1, 3])
 
 
-TEXTS = ["The surveyor met Señora Núñez , near Brno .", "", "Nobody", "中国 price e\u0301t",
-         "the youngest apprentice borrowed the greenhouse thermometer while it rained in Brno and St. Anne 's parish " * 3]
+TEXTS = [
+    "The surveyor met Señora Núñez , near Brno .", "", "Nobody", "中国 price e\u0301t",
+    "the youngest apprentice borrowed the greenhouse thermometer while it rained in Brno and St. Anne 's parish " * 3
+]
 
 
 def test_entities_are_those_of_the_tags_that_the_model_gives_first_pieces_in_windows(plain, model, graph_tokenizer):
@@ -125,7 +129,8 @@ def test_a_decoder_sees_the_words_of_a_whole_text_and_its_tags_are_used(model, g
         seen.update(shape=tuple(logits.shape), real=real.numpy().tolist())
         return tf.ones(tf.shape(logits)[:2], tf.int32)  # B-PER everywhere
 
-    found = make_tagger(model, graph_tokenizer, decode=decode).answer_text({"text": tf.constant(["a price", "", "the"])})
+    found = make_tagger(model, graph_tokenizer,
+                        decode=decode).answer_text({"text": tf.constant(["a price", "", "the"])})
     assert seen == {"shape": (3, 3, 5), "real": [[True, True, False], [False] * 3, [True, False, False]]}
     assert found["entities"].numpy().tolist() == [[b"a", b"price"], [b"", b""], [b"the", b""]]
 

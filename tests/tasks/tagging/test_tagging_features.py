@@ -40,12 +40,14 @@ def test_every_word_is_read_once_where_it_has_the_most_context(tokenizer, words,
     assert sorted(itertools.chain(*(feature.words for feature in features))) == list(range(len(words)))
     for feature in features:
         assert len(feature.input_ids) <= length
-        assert [feature.input_ids[position] for position in feature.positions] == [words[word][0] for word in feature.words]
+        assert [feature.input_ids[position]
+                for position in feature.positions] == [words[word][0] for word in feature.words]
     if stride < length - 2:  # somewhere in the middle, both sides of a word are seen
         for feature in features:
             for word, position in zip(feature.words, feature.positions):
                 left, right = position - 1, len(feature.input_ids) - 2 - position
-                assert min(left, right) >= min(firsts[word], len(ids) - 1 - firsts[word], (length - 2 - stride) // 2 - 1)
+                assert min(left, right) >= min(firsts[word],
+                                               len(ids) - 1 - firsts[word], (length - 2 - stride) // 2 - 1)
 
 
 def test_values_of_rows_come_back_to_words(tokenizer):
@@ -78,5 +80,7 @@ def test_entities_are_slices_with_the_mean_probability_of_their_words():
     text = "Ada  Lovelace, London"
     words = [Word(("ada",), 0, 3), Word(("love", "##lace"), 5, 13), Word((",",), 13, 14), Word(("london",), 15, 21)]
     found = entities_of(text, words, ["B-PER", "I-PER", "O", "B-LOC"], [0.5, 0.75, 0.9, 0.25])
-    assert found == {"entities": ["Ada  Lovelace", "London"], "types": ["PER", "LOC"], "starts": [0, 15], "ends": [13, 21],
-                     "scores": [0.625, 0.25]}
+    assert found == {
+        "entities": ["Ada  Lovelace", "London"], "types": ["PER", "LOC"], "starts": [0, 15], "ends": [13, 21],
+        "scores": [0.625, 0.25]
+    }

@@ -61,7 +61,10 @@ def test_several_labels_from_lists_text_or_columns(tmp_path, name):
             "columns.csv": ["text,loud,sharp", "a,1,1", "b,0,0", "c,1,0"],
             "tabs.csv": ["text,label", "a,sharp\tloud", "b,", "c,loud"]}[name]
     separator = r"\t" if name == "tabs.csv" else "|"
-    options = {"kind": "multi_label", "label_separator": separator, "label_columns": ["loud", "sharp"] if "columns" in name else []}
+    options = {
+        "kind": "multi_label", "label_separator": separator,
+        "label_columns": ["loud", "sharp"] if "columns" in name else []
+    }
     data = data_of(written(tmp_path / name, rows), options)
     task, source = data.task, data.train
     assert task.options.labels == ("loud", "sharp")
@@ -78,16 +81,20 @@ def test_several_labels_from_lists_text_or_columns(tmp_path, name):
 
 def test_columns_of_labels_are_put_into_the_order_of_the_classes(tmp_path):
     dev = written(tmp_path / "dev.csv", ["text,x,y,z", "a,1,0,0", "b,0,0,1"])
-    options = {"kind": "multi_label", "label_columns": ["x", "y", "z"], "labels": ["Z", "X", "Y"]}  # as a checkpoint names its classes
+    # as a checkpoint names its classes
+    options = {"kind": "multi_label", "label_columns": ["x", "y", "z"], "labels": ["Z", "X", "Y"]}
     held_out = load_task(make_config("classification", options=options)).read_held_out(data_files(eval_file=dev))
     np.testing.assert_array_equal(held_out[0].data.targets, [[0, 1, 0], [1, 0, 0]])
 
 
-@pytest.mark.parametrize(("kind", "value", "said"), [
-    ("classifier", ["a", "b"], "expected one label"), ("multi_label", ["a", None], r"expected a label, got \['a', None\]"),
-    ("multi_label", [["a"]], "expected a list of labels")])
+@pytest.mark.parametrize(("kind", "value", "said"),
+                         [("classifier", ["a", "b"], "expected one label"),
+                          ("multi_label", ["a", None], r"expected a label, got \['a', None\]"),
+                          ("multi_label", [["a"]], "expected a list of labels")])
 def test_cells_without_labels_of_their_kind_name_their_line(tmp_path, kind, value, said):
-    train = written(tmp_path / "train.jsonl", [json.dumps({"text": "one", "label": "a"}), json.dumps({"text": "two", "label": value})])
+    train = written(tmp_path / "train.jsonl",
+                    [json.dumps({"text": "one", "label": "a"}),
+                     json.dumps({"text": "two", "label": value})])
     with pytest.raises(ValueError, match=rf"train\.jsonl:2: column 'label': {said}"):
         load_task(make_config("classification", options={"kind": kind})).read_train(data_files(train_file=train))
 
@@ -110,25 +117,30 @@ def test_scores_have_their_range_and_their_file_of_answers(tmp_path):
     ({"label_column": "labels"}, r"train\.tsv: expected a column 'labels', found 'text', 'label'"),
     ({"score_range": [3.0, 1.0]}, "score_range: expected lowest and highest score"),
     ({"metrics": ["rouge"]}, r"config\.options\.metrics: unknown \['rouge'\]"),
-    ({"metrics": ["pearson"]}, r"config\.options\.metrics: \['pearson'\] do not fit kind classifier; expected \['accuracy', 'f1'"),
+    ({"metrics": ["pearson"]
+      }, r"config\.options\.metrics: \['pearson'\] do not fit kind classifier; expected \['accuracy', 'f1'"),
     ({"metrics": ["accuracy"], "kind": "multi_label"}, "do not fit kind multi_label"),
-    ({"metrics": ["f1"], "labels": ["0", "1", "2"]}, "f1 is that of the second of two labels, got 3; expected macro_f1"),
+    ({"metrics": ["f1"], "labels": ["0", "1", "2"]
+      }, "f1 is that of the second of two labels, got 3; expected macro_f1"),
     ({"label_columns": ["a"]}, r"label_columns: expected options.kind: multi_label \(not classifier\) beside it"),
     ({"labels": ["1", "0", "1"]}, r"config\.options\.labels: expected every name once, got \['1', '0', '1'\]"),
     ({"kind": "multi_label", "label_columns": ["a", "a"]}, r"config\.options\.label_columns: expected every name once"),
-    ({"kind": "multi_label", "label_columns": ["a", "b"], "labels": ["b"]},
-     r"config\.options\.label_columns: expected the names of the labels, \['b'\], got \['a', 'b'\]"),
-    ({"kind": "multi_label", "label_columns": ["a", "b"], "labels": ["x", "y"]}, r"the names of the labels, \['x', 'y'\], got"),
+    ({"kind": "multi_label", "label_columns": ["a", "b"], "labels": ["b"]
+      }, r"config\.options\.label_columns: expected the names of the labels, \['b'\], got \['a', 'b'\]"),
+    ({"kind": "multi_label", "label_columns": ["a", "b"], "labels": ["x", "y"]
+      }, r"the names of the labels, \['x', 'y'\], got"),
     ({"labels": ["1"]}, r"train\.tsv:3: column 'label': expected one of \['1'\], got '0'"),
-    ({"labels": ["0", "1"], "kind": "regression"},
-     r"config.options.labels: expected options.kind: classifier or multi_label \(not regression\) beside it"),
-    ({"score_range": [0.0, 1.0]},
-     r"config.options.score_range: expected options.kind: regression \(not classifier\) beside it"),
-    ({"score_range": [0.0, 1.0], "kind": "multi_label"},
-     r"config.options.score_range: expected options.kind: regression \(not multi_label\) beside it"),
+    ({"labels": ["0", "1"], "kind": "regression"
+      }, r"config.options.labels: expected options.kind: classifier or multi_label \(not regression\) beside it"),
+    ({"score_range": [0.0, 1.0]
+      }, r"config.options.score_range: expected options.kind: regression \(not classifier\) beside it"),
+    ({"score_range": [0.0, 1.0], "kind": "multi_label"
+      }, r"config.options.score_range: expected options.kind: regression \(not multi_label\) beside it"),
     ({"text_column": "label"}, "text_column, label_column: expected different columns, got 'label' for text and label"),
-    ({"kind": "multi_label", "label_columns": ["label", "text"]}, "expected different columns, got 'text' for text and label"),
-    ({"label_separator": ";"}, r"config.options.label_separator: expected options.kind: multi_label \(not classifier\) beside it, got ;"),
+    ({"kind": "multi_label", "label_columns": ["label", "text"]
+      }, "expected different columns, got 'text' for text and label"),
+    ({"label_separator": ";"
+      }, r"config.options.label_separator: expected options.kind: multi_label \(not classifier\) beside it, got ;"),
 ])
 def test_options_that_do_not_fit_the_file(tmp_path, options, said):
     train = written(tmp_path / "train.tsv", ["text\tlabel", "a\t1", "b\t0"])
@@ -170,7 +182,8 @@ def test_a_rule_is_learned_and_the_folder_answers(tmp_path):
     dev = written(tmp_path / "dev.tsv", ["text\tlabel", *(row + "" for row in rows(60))])
     config = make_config("classification", training={"epochs": 4.0, "batch_size": 32, "eval_batch_size": 16})
     files = data_files(train_file=train, eval_file=dev, predict_file=dev)
-    trained = loop.train(load_task(config), files, str(tmp_path / "run"), Placement(), steps=Steps(predict=True), report=lambda _: None)
+    trained = loop.train(load_task(config), files, str(tmp_path / "run"), Placement(), steps=Steps(predict=True),
+                         report=lambda _: None)
     metrics, data = trained.metrics, trained.resolved
     assert metrics["accuracy"] > 0.9 and metrics["macro_f1"] > 0.85
     again, model = restore_for_inference(str(tmp_path / "run"))
@@ -185,7 +198,9 @@ def test_rows_without_agreement_are_left_out_of_gold_labels_alone(tmp_path, capl
     rows = ["text,gold_label", "a,yes", "b,-", "c,no"]
     data = data_of(written(tmp_path / "train.csv", rows), {"label_column": "gold_label"})
     assert data.task.options.labels == ("no", "yes") and len(data.train.examples) == 2
-    assert "train.csv:3: column 'gold_label': '-', on which people did not agree; left out, as are 0 more" in caplog.text
+    assert (
+        "train.csv:3: column 'gold_label': '-', on which people did not agree; left out, as are 0 more" in caplog.text
+    )
     rows[0] = "text,label"
     assert data_of(written(tmp_path / "other.csv", rows), {}).task.options.labels == ("-", "no", "yes")
     with pytest.raises(ValueError, match="no row with a label in column 'gold_label', only '-'"):
@@ -196,4 +211,5 @@ def test_the_labels_that_are_found_are_told_with_their_rows_before_training(tmp_
     train = written(tmp_path / "train.csv", ["text,label", "a,yes", "b,no", "c,no"])
     assert data_of(train, {"dev_share": 0.0}).training_rows == "training rows: 3, of the labels no 2, yes 1"
     scores = written(tmp_path / "scores.csv", ["text,label", "a,1.5", "b,-2"])
-    assert data_of(scores, {"dev_share": 0.0, "kind": "regression"}).training_rows == "training rows: 2, scores from -2 to 1.5"
+    assert data_of(scores,
+                   {"dev_share": 0.0, "kind": "regression"}).training_rows == "training rows: 2, scores from -2 to 1.5"

@@ -117,7 +117,9 @@ def test_batches_have_the_shapes_that_a_fixed_length_promises():
 @pytest.mark.parametrize("options", [{"language": "de"}, {"train_language": "en"}])
 def test_languages_are_those_of_xnli_alone(options):
     assert fixture_task("xnli", **options).options.pairs
-    with pytest.raises(ValueError, match="config.options.language, train_language: expected xnli beside them, mnli has one language"):
+    with pytest.raises(
+            ValueError,
+            match="config.options.language, train_language: expected xnli beside them, mnli has one language"):
         fixture_task("mnli", **options)
 
 

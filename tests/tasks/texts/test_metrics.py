@@ -37,7 +37,8 @@ def test_correlations_by_their_formulas():
 def test_constant_predictions_measure_nothing_and_break_nothing():
     scores = np.array([1.0, 2.0])
     for few in (scores, scores[:1]):  # undefined: 0 would be a value, and could be the best of a run
-        assert all(math.isnan(value) for value in measure(["pearson", "spearman"], few, np.ones((len(few), 1))).values())
+        assert all(
+            math.isnan(value) for value in measure(["pearson", "spearman"], few, np.ones((len(few), 1))).values())
     assert measure(["matthews", "f1"], np.array([0, 1]), logits_of([0, 0], 2)) == {"matthews": 0.0, "f1": 0.0}
 
 
@@ -45,7 +46,8 @@ def test_several_labels_by_hand():
     labels = np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]])
     logits = np.array([[2.0, -1.0, -1.0], [-1.0, -1.0, -1.0], [1.0, 3.0, -2.0]])  # TP 2, FP 1, FN 1
     found = measure(["micro_f1_of_labels", "macro_f1_of_labels", "exact_match"], labels, logits)
-    assert found == pytest.approx({"micro_f1_of_labels": 4 / 6, "macro_f1_of_labels": (2 / 3 + 1 + 0) / 3, "exact_match": 1 / 3})
+    assert found == pytest.approx(
+        {"micro_f1_of_labels": 4 / 6, "macro_f1_of_labels": (2 / 3 + 1 + 0) / 3, "exact_match": 1 / 3})
 
 
 @pytest.mark.parametrize(("predicted", "wanted"), [([0] * 10, 0.0), ([1, 1] + [0] * 8, 2 / 3), ([1] + [0] * 9, 1.0)])

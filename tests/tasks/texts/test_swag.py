@@ -17,8 +17,10 @@ from official_bert.training import loop
 from official_bert.training.running.cluster import Placement
 from official_bert.training.task import Steps
 
-COLUMNS = ["", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source", "ending0", "ending1", "ending2", "ending3",
-           "label"]
+COLUMNS = [
+    "", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source", "ending0", "ending1", "ending2",
+    "ending3", "label"
+]
 
 
 def test_each_ending_is_a_row_after_the_first_sentence():
@@ -44,7 +46,8 @@ def test_a_batch_has_four_rows_for_each_example():
 def test_wrong_labels_and_missing_columns_are_told(tmp_path):
     text = pathlib.Path(SWAG, "train.csv").read_text()
     (tmp_path / "train.csv").write_text(text.replace(",2\n", ",4\n"))
-    with pytest.raises(ValueError, match=r"train\.csv:3: column 'label': expected one of \['0', '1', '2', '3'\], got '4'"):
+    with pytest.raises(ValueError,
+                       match=r"train\.csv:3: column 'label': expected one of \['0', '1', '2', '3'\], got '4'"):
         resolve(make_config("swag"), data_dir=tmp_path)
     with pytest.raises(ValueError, match=r"test\.csv: expected a column 'label'"):
         resolve(make_config("swag"), train_file=f"{SWAG}/test.csv")
@@ -75,7 +78,8 @@ def test_a_rule_is_learned_from_csv_files(tmp_path):
                          model={"hidden_size": 32, "num_hidden_layers": 2})
     files = data_files(train_file=write(tmp_path / "train.csv", 256), eval_file=write(tmp_path / "val.csv", 64),
                        predict_file=f"{SWAG}/test.csv")
-    trained = loop.train(load_task(config), files, str(tmp_path / "run"), Placement(), steps=Steps(predict=True), report=lambda _: None)
+    trained = loop.train(load_task(config), files, str(tmp_path / "run"), Placement(), steps=Steps(predict=True),
+                         report=lambda _: None)
     assert trained.metrics["accuracy"] > 0.8  # chance is 0.25
 
     tests = trained.resolved.tests
@@ -88,7 +92,10 @@ def test_a_rule_is_learned_from_csv_files(tmp_path):
     assert float(rows[0]["probability:ending3"]) == pytest.approx(0.475367, abs=1e-6)
 
 
-RACE = {"text_column": "article", "begin_column": "question", "choices_column": "options", "label_column": "answer", "max_seq_length": 64}
+RACE = {
+    "text_column": "article", "begin_column": "question", "choices_column": "options", "label_column": "answer",
+    "max_seq_length": 64
+}
 ROWS = [{"article": "It rained.", "question": "What fell?", "options": ["water", "books", "a king"], "answer": "A"},
         {"article": "It rained again.", "question": "Where?", "options": ["here", "there"], "answer": "B"}]
 
@@ -133,10 +140,12 @@ def test_wrong_lists_are_told_with_their_line(tmp_path, change, told):
         load_task(make_config("swag", options={"begin_column": ""}))
 
 
-@pytest.mark.parametrize(("options", "told"), [
-    (RACE | {"choice_columns": ["a", "b"]}, "choice_columns: expected none beside choices_column"),
-    ({"choice_columns": ["a", "a"]}, r"choice_columns: expected every column once, got \['a', 'a'\]"),
-    (RACE | {"label_column": "question"}, "label_column: expected another column than those of the texts and choices, got 'question'")])
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [(RACE | {"choice_columns": ["a", "b"]}, "choice_columns: expected none beside choices_column"),
+     ({"choice_columns": ["a", "a"]}, r"choice_columns: expected every column once, got \['a', 'a'\]"),
+     (RACE | {"label_column": "question"},
+      "label_column: expected another column than those of the texts and choices, got 'question'")])
 def test_columns_that_cannot_be_are_refused(tmp_path, options, told):
     path = write_rows(tmp_path / "dev.jsonl", [row | {"question": "A"} for row in ROWS])
     with pytest.raises(ValueError, match=f"config.options.{told}"):
@@ -150,14 +159,17 @@ def test_lists_of_choices_go_through_the_commands(tmp_path, monkeypatch):
     rows = [{"article": f"the {word}", "question": "Which?", "options": [other, word], "answer": "B"}
             for word in words for other in words if other != word]
     write_rows(tmp_path / "train.jsonl", rows)
-    write_rows(tmp_path / "dev.jsonl", [row | {"article": f"a {row['article'][4:]}", "options": [*row["options"], "king"][:2 + number % 2]}
-                                        for number, row in enumerate(rows)])
+    write_rows(tmp_path / "dev.jsonl", [
+        row | {"article": f"a {row['article'][4:]}", "options": [*row["options"], "king"][:2 + number % 2]}
+        for number, row in enumerate(rows)
+    ])
     (tmp_path / "race.yaml").write_text(yaml.safe_dump(to_dict(make_config("swag", options=RACE))))
-    done = run_here("-m", "official_bert.run_finetuning", "--config=race.yaml", "--train_file=train.jsonl", "--eval_file=dev.jsonl",
-                    "--predict_file=dev.jsonl", "--output_dir=run", "--cache_dir=")
+    done = run_here("-m", "official_bert.run_finetuning", "--config=race.yaml", "--train_file=train.jsonl",
+                    "--eval_file=dev.jsonl", "--predict_file=dev.jsonl", "--output_dir=run", "--cache_dir=")
     assert done.returncode == 0, done.stderr
     written = list(csv.DictReader((tmp_path / "run/predictions.csv").read_text().splitlines()))
-    asked = run_here("-m", "official_bert.run_predict", "--task=swag", "--model=run", "--input_file=dev.jsonl", "--output_file=out.jsonl")
+    asked = run_here("-m", "official_bert.run_predict", "--task=swag", "--model=run", "--input_file=dev.jsonl",
+                     "--output_file=out.jsonl")
     assert asked.returncode == 0, asked.stderr
     answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert {len(answer["probabilities"]) for answer in answers} == {2, 3} and len(answers) == len(written)

@@ -19,7 +19,9 @@ from official_bert.text.subwords import model_proto, tokenizer_files
 
 
 def damaged(content, number):
-    """Returns the content of a file with the damage of a number: cut off, some bits flipped, bytes replaced, left out or put in."""
+    """Returns the content of a file with the damage of a number: cut off, some bits flipped, bytes replaced, left out
+    or put in.
+    """
     rng, data = random.Random(number), bytearray(content)
     place = rng.randrange(len(data))
     if number % 4 == 0:
@@ -51,7 +53,8 @@ def load_damaged(folder, numbers, with_graph=False):
                 load_graph(files[kind])._pieces(tf.constant(made_tokenizers.texts()))
             loaded += 1
         except ValueError as error:
-            assert type(error) is ValueError and re.fullmatch(f"{re.escape(files[kind])}: .+", str(error)), (number, repr(error))
+            assert type(error) is ValueError and re.fullmatch(f"{re.escape(files[kind])}: .+",
+                                                              str(error)), (number, repr(error))
     return loaded
 
 
@@ -64,13 +67,21 @@ def test_411_damaged_sentencepiece_models(tmp_path):
     assert 40 < load_damaged(tmp_path, range(1000, 1411), with_graph=True) < 371
 
 
-@pytest.mark.parametrize("change", [
-    lambda model: setattr(model.pieces[0], "type", model_proto.NORMAL), lambda model: setattr(model.pieces[9], "type", model_proto.UNKNOWN),
-    lambda model: setattr(model.pieces[9], "score", float("nan")), lambda model: setattr(model.pieces[9], "score", float("-inf")),
-    lambda model: setattr(model.pieces[9], "piece", ""), lambda model: setattr(model.pieces[9], "piece", model.pieces[8].piece),
-    lambda model: setattr(model.normalizer_spec, "precompiled_charsmap", b"\xff" * 40), lambda model: model.ClearField("pieces"),
-    lambda model: [model.pieces.pop() for _ in model.pieces[1:]], lambda model: [model.pieces.pop() for _ in model.pieces[3:]]],
-    ids=["no_unknown", "two_unknown", "nan", "infinite", "empty", "twice", "charsmap", "no_pieces", "unknown_alone", "special_alone"])
+@pytest.mark.parametrize(
+    "change", [
+        lambda model: setattr(model.pieces[0], "type", model_proto.NORMAL),
+        lambda model: setattr(model.pieces[9], "type", model_proto.UNKNOWN),
+        lambda model: setattr(model.pieces[9], "score", float("nan")),
+        lambda model: setattr(model.pieces[9], "score", float("-inf")),
+        lambda model: setattr(model.pieces[9], "piece", ""),
+        lambda model: setattr(model.pieces[9], "piece", model.pieces[8].piece),
+        lambda model: setattr(model.normalizer_spec, "precompiled_charsmap", b"\xff" * 40),
+        lambda model: model.ClearField("pieces"), lambda model: [model.pieces.pop() for _ in model.pieces[1:]],
+        lambda model: [model.pieces.pop() for _ in model.pieces[3:]]
+    ], ids=[
+        "no_unknown", "two_unknown", "nan", "infinite", "empty", "twice", "charsmap", "no_pieces", "unknown_alone",
+        "special_alone"
+    ])
 @pytest.mark.parametrize("kind", ["xlm_roberta", "albert"])
 def test_what_no_model_has_is_refused(tmp_path, change, kind):
     folder = made_tokenizers.write(tmp_path / kind, kind)
@@ -90,7 +101,8 @@ def test_what_no_model_has_is_refused(tmp_path, change, kind):
 def test_word_pieces_of_special_tokens_alone_are_refused_by_the_graph(tmp_path, kind):
     folder = made_tokenizers.write(tmp_path / kind, kind)
     path = tmp_path / kind / "vocab.txt"
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] if kind == "bert" else ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", "<mask>"]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+               ] if kind == "bert" else ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", "<mask>"]
     path.write_text("\n".join(special) + "\n")
     file = str(path) if kind == "bert" else folder
     assert loading.load(file).tokenize("two words") == ["[UNK]", "[UNK]"]
@@ -102,12 +114,18 @@ def test_word_pieces_of_special_tokens_alone_are_refused_by_the_graph(tmp_path, 
 def test_a_unigram_model_without_its_unknown_piece_is_refused(tmp_path, unknown):
     """The library loads one and fails at the first unknown character."""
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    settings = {"version": "1.0", "added_tokens": [], "normalizer": None, "post_processor": None, "decoder": None,
-                "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True},
-                "model": {"type": "Unigram", "unk_id": unknown, "byte_fallback": False, "vocab": [[token, 0.0] for token in special]}}
+    settings = {
+        "version": "1.0", "added_tokens": [], "normalizer": None, "post_processor": None, "decoder": None,
+        "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True},
+        "model": {
+            "type": "Unigram", "unk_id": unknown, "byte_fallback": False, "vocab": [[token, 0.0] for token in special]
+        }
+    }
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizerFast"}')
     (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match=f"^{tmp_path}: tokenizer.json: model.unk_id: expected the id of an unknown piece, got {unknown}$"):
+    with pytest.raises(
+            ValueError,
+            match=f"^{tmp_path}: tokenizer.json: model.unk_id: expected the id of an unknown piece, got {unknown}$"):
         loading.load(str(tmp_path))
 
 
@@ -127,8 +145,24 @@ def test_paths_in_a_tokenizers_configuration_are_never_opened(tmp_path):
     """Published ones name files of the machine of those who made them; the names of a folder's files are fixed."""
     plain = made_tokenizers.write(tmp_path / "plain", "xlm_roberta")
     named = shutil.copytree(plain, tmp_path / "named")
-    (named / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "XLMRobertaTokenizer", **dict.fromkeys(
-        ("vocab_file", "tokenizer_file", "merges_file", "sp_model_file", "special_tokens_map_file", "name_or_path"), "/etc/hostname")}))
+    (named / "tokenizer_config.json").write_text(
+        json.dumps(
+            {
+                "tokenizer_class": "XLMRobertaTokenizer",
+                **dict.fromkeys(
+                    (
+                        "vocab_file",
+                        "tokenizer_file",
+                        "merges_file",
+                        "sp_model_file",
+                        "special_tokens_map_file",
+                        "name_or_path",
+                    ),
+                    "/etc/hostname",
+                ),
+            }
+        )
+    )
     assert loading.load(str(named)).vocab == loading.load(plain).vocab
     assert set(tokenizer_files.read(str(named))) == set(tokenizer_files.read(plain))
 

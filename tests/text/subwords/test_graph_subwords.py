@@ -9,11 +9,14 @@ import tensorflow as tf
 from official_bert.text import loading
 from official_bert.text.graph_loading import load_graph
 
-ADDED = [("boat", {"single_word": True}), ("<ent>", {"lstrip": True, "rstrip": True}), ("new_word", {}), ("new_words", {})]
+ADDED = [("boat", {"single_word": True}), ("<ent>", {"lstrip": True, "rstrip": True}), ("new_word", {}),
+         ("new_words", {})]
 
 
 def both(folder, kind, traced=False, **config):
-    """The tokenizer on the host, and a function that gives its graph's tokens for a list of texts: op by op, or as one graph."""
+    """The tokenizer on the host, and a function that gives its graph's tokens for a list of texts: op by op, or as one
+    graph.
+    """
     path = made_tokenizers.write(folder, kind, **config)
     host, graph = loading.load(path), load_graph(path)
     run = graph.tokenize_with_offsets
@@ -34,16 +37,21 @@ def random_texts(count, seed=0):
 
 def random_accents(count, seed=0):
     draw = random.Random(seed)
-    letters = "aeoq \u0301\u0323\u0307\u0338\u1100\u1161\u11a8\u0958\u212b\u00e9\uac00\u0345\u0b47\u0b56\u0f73  x1\u2126"
+    letters = ("aeoq \u0301\u0323\u0307\u0338\u1100\u1161\u11a8\u0958\u212b\u00e9\uac00\u0345\u0b47\u0b56\u0f73  "
+               "x1\u2126")
     return ["".join(draw.choice(letters) for _ in range(draw.randint(0, 30))) for _ in range(count)]
 
 
-TRACED = [pytest.param(kind, True, marks=[pytest.mark.slow] if kind != "xlm_roberta" else []) for kind in made_tokenizers.KINDS]
+TRACED = [
+    pytest.param(kind, True, marks=[pytest.mark.slow] if kind != "xlm_roberta" else [])
+    for kind in made_tokenizers.KINDS
+]
 
 
 @pytest.mark.parametrize(("kind", "traced"), [*((kind, False) for kind in made_tokenizers.KINDS), *TRACED])
 def test_the_graph_gives_the_hosts_tokens_and_places(tmp_path, kind, traced):
-    host, tokens, graph = both(tmp_path, kind, traced, **({"add_prefix_space": True} if kind == "roberta_files" else {}))
+    host, tokens, graph = both(tmp_path, kind, traced,
+                               **({"add_prefix_space": True} if kind == "roberta_files" else {}))
     texts = [*made_tokenizers.texts(), *random_texts(200), *(random_accents(100) if kind == "modernbert" else ()), ""]
     wanted = [host.tokenize_with_offsets(text) for text in texts]
     for text, row, expected in zip(texts, tokens(texts), wanted):
@@ -56,10 +64,15 @@ def test_the_graph_gives_the_hosts_tokens_and_places(tmp_path, kind, traced):
 @pytest.mark.parametrize("kind", ["camembert", "roberta_files", "mpnet"])
 def test_the_graph_finds_added_tokens(tmp_path, kind):
     plain = loading.load(made_tokenizers.write(tmp_path / "plain", kind))
-    host, tokens, _ = both(tmp_path / "added", kind, added_tokens_decoder={
-        str(plain.vocab.get(content, plain.size + number)): {"content": content, **flags} for number, (content, flags) in enumerate(ADDED)})
-    texts = ["a boat, aboat boats boat", "x <ent> y<ent>", "new_words new_word new_wordsnew_word", " <ent> ", "<mask><ent> <mask>",
-             *random_texts(100, 1)]
+    host, tokens, _ = both(
+        tmp_path / "added", kind, added_tokens_decoder={
+            str(plain.vocab.get(content, plain.size + number)): {"content": content, **flags}
+            for number, (content, flags) in enumerate(ADDED)
+        })
+    texts = [
+        "a boat, aboat boats boat", "x <ent> y<ent>", "new_words new_word new_wordsnew_word", " <ent> ",
+        "<mask><ent> <mask>", *random_texts(100, 1)
+    ]
     for text, row in zip(texts, tokens(texts)):
         assert row == host.tokenize_with_offsets(text), text
 

@@ -1,5 +1,5 @@
-"""BertJapaneseTokenizer: the words of MeCab in WordPieces or characters, with places in the original text; the tokens are those that
-`transformers` gives for the same files.
+"""BertJapaneseTokenizer: the words of MeCab in WordPieces or characters, with places in the original text; the tokens
+are those that `transformers` gives for the same files.
 """
 
 import json
@@ -10,8 +10,41 @@ from official_bert.text import loading
 from official_bert.text.graph_loading import load_graph
 
 pytest.importorskip("fugashi", reason="requirements-japanese.txt is not installed")
-PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "東京", "天気", "ます", "船頭", "い", "##い", "で", "##す", "す", "!", "2",
-          "##0", "##2", "##6", "都", "行", "##く", "く", "株", "式", "会", "社", "パ", "ン", "東", "京", "a", "##b")
+PIECES = (
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "東京",
+    "天気",
+    "ます",
+    "船頭",
+    "い",
+    "##い",
+    "で",
+    "##す",
+    "す",
+    "!",
+    "2",
+    "##0",
+    "##2",
+    "##6",
+    "都",
+    "行",
+    "##く",
+    "く",
+    "株",
+    "式",
+    "会",
+    "社",
+    "パ",
+    "ン",
+    "東",
+    "京",
+    "a",
+    "##b",
+)
 
 
 def write(folder, **config):
@@ -47,12 +80,16 @@ def test_a_mark_belongs_to_the_character_that_it_changes(tmp_path):
 def test_it_is_not_exported_and_other_words_than_mecabs_are_refused(tmp_path):
     with pytest.raises(ValueError, match="MeCab's words have no form in TensorFlow"):
         load_graph(write(tmp_path))
-    for change, told in (({"mecab_kwargs": {"mecab_option": "-u /tmp/theirs.dic"}}, "mecab_kwargs: expected no mecab_option, got"),
+    for change, told in (({"mecab_kwargs": {"mecab_option": "-u /tmp/theirs.dic"}},
+                          "mecab_kwargs: expected no mecab_option, got"),
                          ({"mecab_kwargs": ["a"]}, "mecab_kwargs: expected no mecab_option, got"),
-                         ({"word_tokenizer_type": "sudachi"}, "word_tokenizer_type: 'sudachi' is not computed here; expected 'mecab'"),
-                         ({"subword_tokenizer_type": "sentencepiece"}, "subword_tokenizer_type: 'sentencepiece' is not computed here")):
+                         ({"word_tokenizer_type": "sudachi"},
+                          "word_tokenizer_type: 'sudachi' is not computed here; expected 'mecab'"),
+                         ({"subword_tokenizer_type": "sentencepiece"},
+                          "subword_tokenizer_type: 'sentencepiece' is not computed here")):
         with pytest.raises(ValueError, match=told):
             loading.load(write(tmp_path, **change))
     other = loading.load(write(tmp_path, mecab_kwargs={"mecab_dic": "juman"}))
-    with pytest.raises(ValueError, match="mecab_kwargs.mecab_dic: expected one of unidic_lite, ipadic, unidic, got 'juman'"):
+    with pytest.raises(ValueError,
+                       match="mecab_kwargs.mecab_dic: expected one of unidic_lite, ipadic, unidic, got 'juman'"):
         other.tokenize("東京")

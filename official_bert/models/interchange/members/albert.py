@@ -19,13 +19,17 @@ from official_bert.models.interchange.members.member import (
 )
 from official_bert.models.interchange.names import DENSE, NameTable, googles_encoder, googles_heads, rows
 
-LAYER = "albert.encoder.albert_layer_groups.{i}.albert_layers.0."  # of groups of one layer, as all published models have
+# of groups of one layer, as all published models have
+LAYER = "albert.encoder.albert_layer_groups.{i}.albert_layers.0."
 NUMBERS = re.compile(r"(albert_layer_groups)\.(\d+)\.(albert_layers)\.(\d+)\.")
-POOLER, WORDS = dense("pooler/", "albert.pooler."), words("predictions.dense.", "predictions.LayerNorm.", "predictions.bias")
+POOLER, WORDS = dense("pooler/", "albert.pooler."), words("predictions.dense.", "predictions.LayerNorm.",
+                                                          "predictions.bias")
 
 
 def all_layers(values: Values) -> Fields:
-    """Each of their layers is a group of `inner_group_num` layers of ours. Raises ValueError without a group or a product."""
+    """Each of their layers is a group of `inner_group_num` layers of ours. Raises ValueError without a group or a
+    product.
+    """
     for key in ("num_hidden_groups", "embedding_size"):
         if values[key] == 0:
             raise ValueError(f"{key}: expected at least 1, got {values[key]}")
@@ -58,20 +62,29 @@ def pack(tensors: Tensors, config: ModelConfig) -> Tensors:
 ALBERT = Member(
     stems={"albert": "Albert"}, prefix="albert.",
     encoder=(*tables("albert."), *dense("embeddings/projection/", "albert.encoder.embedding_hidden_mapping_in."),
-             *layers(LAYER, {"attention/query": "attention.query", "attention/key": "attention.key", "attention/value": "attention.value",
-                             "attention/output": "attention.dense", "attention_LayerNorm": "attention.LayerNorm", "intermediate": "ffn",
-                             "output": "ffn_output", "output_LayerNorm": "full_layer_layer_norm"})),
-    forms={"Model": Form("", POOLER),
-           "ForPreTraining": Form("pretraining", POOLER, WORDS, output("next_sentence/", "sop_classifier.classifier.")),
-           "ForMaskedLM": Form("pretraining", WORDS),
-           **usual_forms(POOLER)},
-    tied={"predictions.decoder.weight": "albert.embeddings.word_embeddings.weight", "predictions.decoder.bias": "predictions.bias"},
-    keys={ours: theirs for ours, theirs in USUAL_KEYS.items() if ours != "num_hidden_layers"} | {
-        "embedding_size": "embedding_size", "layer_groups": "num_hidden_groups", "layers_in_group": "inner_group_num"},
+             *layers(
+                 LAYER, {
+                     "attention/query": "attention.query", "attention/key": "attention.key",
+                     "attention/value": "attention.value", "attention/output": "attention.dense",
+                     "attention_LayerNorm": "attention.LayerNorm", "intermediate": "ffn", "output": "ffn_output",
+                     "output_LayerNorm": "full_layer_layer_norm"
+                 })), forms={
+                     "Model": Form("", POOLER),
+                     "ForPreTraining": Form("pretraining", POOLER, WORDS,
+                                            output("next_sentence/", "sop_classifier.classifier.")),
+                     "ForMaskedLM": Form("pretraining", WORDS), **usual_forms(POOLER)
+                 }, tied={
+                     "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+                     "predictions.decoder.bias": "predictions.bias"
+                 }, keys={ours: theirs
+                          for ours, theirs in USUAL_KEYS.items() if ours != "num_hidden_layers"}
+    | {"embedding_size": "embedding_size", "layer_groups": "num_hidden_groups", "layers_in_group": "inner_group_num"},
     fields=all_layers, values=their_layers, used=("num_hidden_layers",), unpack=unpack, pack=pack, sentence_task="sop",
-    defaults={"vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096, "num_hidden_layers": 12, "num_hidden_groups": 1,
-              "num_attention_heads": 64, "intermediate_size": 16384, "inner_group_num": 1, "hidden_act": "gelu_new",
-              "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
+    defaults={
+        "vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096, "num_hidden_layers": 12,
+        "num_hidden_groups": 1, "num_attention_heads": 64, "intermediate_size": 16384, "inner_group_num": 1,
+        "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0
+    })
 # Google's checkpoints (TF 1).
 TF1_PARTS = {"attention/query": "attention_1/self/query", "attention/key": "attention_1/self/key",
              "attention/value": "attention_1/self/value", "attention/output": "attention_1/output/dense",

@@ -1,4 +1,6 @@
-"""ELECTRA (Clark et al. 2020): the discriminator, whose head tells replaced tokens, and the generator, which has one for words."""
+"""ELECTRA (Clark et al. 2020): the discriminator, whose head tells replaced tokens, and the generator, which has one
+for words.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,7 +9,18 @@ import numpy as np
 
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange import stored_models
-from official_bert.models.interchange.members.member import Fields, Form, Member, Values, dense, layers, output, tables, usual_forms, words
+from official_bert.models.interchange.members.member import (
+    Fields,
+    Form,
+    Member,
+    Values,
+    dense,
+    layers,
+    output,
+    tables,
+    usual_forms,
+    words,
+)
 from official_bert.models.interchange.names import DENSE, NORM, OUTPUT, NameTable, googles_encoder, rows
 
 
@@ -40,12 +53,15 @@ TF1_TABLE = NameTable([
     *rows("masked_lm/LayerNorm/", "generator_predictions/LayerNorm/", NORM),
     ("masked_lm/output_bias", "generator_predictions/output_bias"),
     *rows("replaced_transform/", "discriminator_predictions/dense/", DENSE),
-    *rows("replaced/", "discriminator_predictions/dense_one/", OUTPUT, DENSE)])  # dense_1 there: numbers are those of layers in a table
+    # dense_1 there: numbers are those of layers in a table
+    *rows("replaced/", "discriminator_predictions/dense_one/", OUTPUT, DENSE)])
 TF1_GENERATOR = ("generator/", "generator_predictions/")
 
 
 def tf1_generator(names: Iterable[str]) -> list[str]:
-    """Returns the variables of the generator, which shares the discriminator's tables of embeddings unless it has its own."""
+    """Returns the variables of the generator, which shares the discriminator's tables of embeddings unless it has its
+    own.
+    """
     generator_names = [name for name in names if name.startswith(TF1_GENERATOR)]
     shared = () if any(name.startswith("generator/embeddings/") for name in generator_names) else names
     return generator_names + [name for name in shared if name.startswith("electra/embeddings/")]
@@ -69,6 +85,7 @@ def tf1_sizes(weights: Mapping[str, np.ndarray], config: ModelConfig | None, whe
     """
     sizes = stored_models.sizes_in(weights, TF1_TABLE, where)
     width = sizes["hidden_size"]
-    fields = {key: getattr(config, key) for key in OF_CONFIG} if config is not None and config.hidden_size == width else {
-        "num_attention_heads": max(1, width // 64)}
+    fields = {key: getattr(config, key)
+              for key in OF_CONFIG
+              } if config is not None and config.hidden_size == width else {"num_attention_heads": max(1, width // 64)}
     return ModelConfig(**sizes, **fields, hidden_act="gelu_erf", pooler_act="gelu_erf", masked_lm_act="gelu_erf")

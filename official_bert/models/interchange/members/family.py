@@ -1,4 +1,6 @@
-"""The members of BERT's family whose checkpoints are computed here: names of weights and of keys of `config.json`, used both ways."""
+"""The members of BERT's family whose checkpoints are computed here: names of weights and of keys of `config.json`, used
+both ways.
+"""
 
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange.members.albert import ALBERT
@@ -27,9 +29,11 @@ WORDS = words("cls.predictions.transform.dense.", "cls.predictions.transform.Lay
 def bert_forms(prefix: str) -> dict[str, Form]:
     """BERT's classes over an encoder with this prefix."""
     pooler, sentences = dense("pooler/", f"{prefix}pooler.dense."), output("next_sentence/", "cls.seq_relationship.")
-    return {"Model": Form("", pooler), "ForPreTraining": Form("pretraining", pooler, WORDS, sentences),
-            "ForMaskedLM": Form("pretraining", WORDS), "ForNextSentencePrediction": Form("pretraining", pooler, sentences),
-            **usual_forms(pooler)}
+    return {
+        "Model": Form("", pooler), "ForPreTraining": Form("pretraining", pooler, WORDS, sentences),
+        "ForMaskedLM": Form("pretraining", WORDS), "ForNextSentencePrediction": Form("pretraining", pooler,
+                                                                                     sentences), **usual_forms(pooler)
+    }
 
 
 def bert_tied(prefix: str) -> dict[str, str]:
@@ -51,13 +55,15 @@ def their_task_table(config: ModelConfig) -> Fields:
 
 BERT = Member(stems={"bert": "Bert"}, prefix="bert.", forms=bert_forms("bert."), tied=bert_tied("bert."),
               encoder=(*tables("bert."), *layers("bert.encoder.layer.{i}.")))
-ERNIE = Member(stems={"ernie": "Ernie"}, prefix="ernie.", forms=bert_forms("ernie."), tied=bert_tied("ernie."),
-               fields=task_table, values=their_task_table,
-               encoder=(*tables("ernie."), ("embeddings/task_type_embeddings", "ernie.embeddings.task_type_embeddings.weight"),
-                        *layers("ernie.encoder.layer.{i}.")),
-               used=("use_task_id", "task_type_vocab_size"), defaults={"use_task_id": False, "task_type_vocab_size": 3})
+ERNIE = Member(
+    stems={"ernie": "Ernie"}, prefix="ernie.", forms=bert_forms("ernie."), tied=bert_tied("ernie."), fields=task_table,
+    values=their_task_table,
+    encoder=(*tables("ernie."), ("embeddings/task_type_embeddings", "ernie.embeddings.task_type_embeddings.weight"),
+             *layers("ernie.encoder.layer.{i}.")), used=("use_task_id", "task_type_vocab_size"),
+    defaults={"use_task_id": False, "task_type_vocab_size": 3})
 
-# BigBird (Zaheer et al. 2020), for rows of which its authors' and Hugging Face's code computes full attention: a BERT then.
+# BigBird (Zaheer et al. 2020), for rows of which its authors' and Hugging Face's code computes full attention: a BERT
+# then.
 BIG_BIRD_BLOCK, RANDOM_BLOCKS = 64, 3  # of all published models
 BIG_BIRD_POOLER = dense("pooler/", "bert.pooler.")
 
@@ -69,8 +75,10 @@ def row_limit(values: Values) -> Fields:
     if kind not in ("original_full", "block_sparse"):
         raise ValueError(f"attention_type: expected original_full or block_sparse, got {kind!r}")
     if kind == "block_sparse" and blocks != (BIG_BIRD_BLOCK, RANDOM_BLOCKS):
-        raise ValueError(f"attention_type: block_sparse is not computed here with block_size and num_random_blocks {blocks}; expected "
-                         f"{BIG_BIRD_BLOCK} and {RANDOM_BLOCKS}, for rows of at most {most} tokens, or original_full")
+        raise ValueError(
+            f"attention_type: block_sparse is not computed here with block_size and num_random_blocks {blocks}; "
+            f"expected "
+            f"{BIG_BIRD_BLOCK} and {RANDOM_BLOCKS}, for rows of at most {most} tokens, or original_full")
     return {"row_limit": most if kind == "block_sparse" and most < values["max_position_embeddings"] else 0}
 
 
@@ -84,20 +92,25 @@ BIG_BIRD = Member(
     stems={"big_bird": "BigBird"}, prefix="bert.", tied=bert_tied("bert."),
     encoder=(*tables("bert."), *layers("bert.encoder.layer.{i}.")),
     # Its heads for classes and answers are others than BERT's; a run holds them in ours.
-    forms={"Model": Form("", BIG_BIRD_POOLER), "ForMaskedLM": Form("pretraining", BIG_BIRD_POOLER, WORDS),
-           "ForPreTraining": Form("pretraining", BIG_BIRD_POOLER, WORDS, output("next_sentence/", "cls.seq_relationship.")),
-           "ForMultipleChoice": Form("choice", BIG_BIRD_POOLER, output("classifier/", "classifier.")),
-           "ForTokenClassification": Form("tagger", BIG_BIRD_POOLER, output("tagger/", "classifier."))},
-    fields=row_limit, values=their_attention, used=("attention_type", "block_size", "num_random_blocks"),
-    switches={"use_bias": (True, None), "rescale_embeddings": (False, None)},
-    defaults={"vocab_size": 50358, "hidden_act": "gelu_new", "max_position_embeddings": 4096, "attention_type": "block_sparse",
-              "block_size": BIG_BIRD_BLOCK, "num_random_blocks": RANDOM_BLOCKS})
+    forms={
+        "Model": Form("", BIG_BIRD_POOLER), "ForMaskedLM": Form("pretraining", BIG_BIRD_POOLER, WORDS),
+        "ForPreTraining": Form("pretraining", BIG_BIRD_POOLER, WORDS, output("next_sentence/",
+                                                                             "cls.seq_relationship.")),
+        "ForMultipleChoice": Form("choice", BIG_BIRD_POOLER, output("classifier/", "classifier.")),
+        "ForTokenClassification": Form("tagger", BIG_BIRD_POOLER, output("tagger/", "classifier."))
+    }, fields=row_limit, values=their_attention, used=("attention_type", "block_size", "num_random_blocks"),
+    switches={"use_bias": (True, None), "rescale_embeddings": (False, None)}, defaults={
+        "vocab_size": 50358, "hidden_act": "gelu_new", "max_position_embeddings": 4096,
+        "attention_type": "block_sparse", "block_size": BIG_BIRD_BLOCK, "num_random_blocks": RANDOM_BLOCKS
+    })
 
 # DeBERTa v3 and v2 (He et al. 2021): distances in the attention instead of positions; v2 may have a convolution.
 # Names of `legacy: false`, by those of `legacy: true`, which are written.
 NEWER_NAMES = {
     "lm_predictions.lm_head.dense.": "cls.predictions.transform.dense.",
-    "lm_predictions.lm_head.LayerNorm.": "cls.predictions.transform.LayerNorm.", "lm_predictions.lm_head.bias": "cls.predictions.bias"}
+    "lm_predictions.lm_head.LayerNorm.": "cls.predictions.transform.LayerNorm.",
+    "lm_predictions.lm_head.bias": "cls.predictions.bias"
+}
 REPLACED = "mask_predictions."  # spelt classifer in the authors' code
 
 
@@ -109,7 +122,8 @@ def distances(values: Values) -> Fields:
     if values["position_buckets"] < 1:
         raise ValueError(f"position_buckets: expected a number of buckets, got {values['position_buckets']}")
     if values.get("pooler_hidden_size", values["hidden_size"]) != values["hidden_size"]:
-        raise ValueError(f"pooler_hidden_size: expected hidden_size {values['hidden_size']}, got {values['pooler_hidden_size']}")
+        raise ValueError(
+            f"pooler_hidden_size: expected hidden_size {values['hidden_size']}, got {values['pooler_hidden_size']}")
     size = values["conv_kernel_size"] or 0
     if (size and size % 2 == 0) or values["conv_groups"] != 1:
         raise ValueError("conv_kernel_size: expected 0 or an odd number, with conv_groups 1, got "
@@ -122,20 +136,26 @@ def distances(values: Values) -> Fields:
 def their_distances(config: ModelConfig) -> Fields:
     """The reverse of `distances`."""
     span = config.position_span
-    return {"max_relative_positions": -1 if span == config.max_position_embeddings else span, "pos_att_type": ["p2c", "c2p"],
-            "relative_attention": True, "position_biased_input": False, "norm_rel_ebd": "layer_norm",
-            "share_att_key": not config.distance_projections, "conv_kernel_size": config.convolution, "conv_groups": 1,
-            "pooler_hidden_size": config.hidden_size, "legacy": True}
+    return {
+        "max_relative_positions": -1 if span == config.max_position_embeddings else span,
+        "pos_att_type": ["p2c", "c2p"], "relative_attention": True, "position_biased_input": False,
+        "norm_rel_ebd": "layer_norm", "share_att_key": not config.distance_projections,
+        "conv_kernel_size": config.convolution, "conv_groups": 1, "pooler_hidden_size": config.hidden_size,
+        "legacy": True
+    }
 
 
 def older_names(tensors: Tensors, _: ModelConfig) -> Tensors:
     """Gives a head for words of the newer form the names of the older.
 
-    Published files of v3 hold the discriminator's head, and with it one for words, which only their generator used: it is left out.
+    Published files of v3 hold the discriminator's head, and with it one for words, which only their generator used: it
+    is left out.
     """
     if any(name.startswith(REPLACED) for name in tensors):
-        tensors = {name.replace(f"{REPLACED}classifer.", f"{REPLACED}classifier."): tensor for name, tensor in tensors.items()
-                   if not name.startswith(("cls.predictions.", "lm_predictions."))}
+        tensors = {
+            name.replace(f"{REPLACED}classifer.", f"{REPLACED}classifier."): tensor
+            for name, tensor in tensors.items() if not name.startswith(("cls.predictions.", "lm_predictions."))
+        }
 
     def renamed(name: str) -> str:
         newer = next((newer for newer in NEWER_NAMES if name.startswith(newer)), "")
@@ -147,40 +167,48 @@ DEBERTA = Member(
     stems={"deberta-v2": "DebertaV2"}, prefix="deberta.",
     encoder=(*tables("deberta.", ("word_embeddings", "token_type_embeddings")),
              ("relative_positions/table", "deberta.encoder.rel_embeddings.weight"),
-             *norm("relative_positions/LayerNorm/", "deberta.encoder.LayerNorm."),
-             *layers("deberta.encoder.layer.{i}.", {
-                 "attention/query": "attention.self.query_proj", "attention/key": "attention.self.key_proj",
-                 "attention/value": "attention.self.value_proj", "attention/distance_query": "attention.self.pos_query_proj",
-                 "attention/distance_key": "attention.self.pos_key_proj"}),
-             *dense("convolution/", "deberta.encoder.conv.conv."),
-             *norm("convolution/LayerNorm/", "deberta.encoder.conv.LayerNorm.")),
-    forms={"Model": Form(""), "ForMaskedLM": Form("pretraining", WORDS),
-           "ForPreTraining": Form("replaced", norm("replaced_LayerNorm/", f"{REPLACED}LayerNorm."),
-                                  dense("replaced_transform/", f"{REPLACED}dense."), output("replaced/", f"{REPLACED}classifier.")),
-           **usual_forms(dense("pooler/", "pooler.dense."))},
-    tied=bert_tied("deberta."),
-    keys=USUAL_KEYS | {"position_buckets": "position_buckets", "pooler_act": "pooler_hidden_act", "convolution_act": "conv_act"},
+             *norm("relative_positions/LayerNorm/", "deberta.encoder.LayerNorm."), *layers(
+                 "deberta.encoder.layer.{i}.", {
+                     "attention/query": "attention.self.query_proj", "attention/key": "attention.self.key_proj",
+                     "attention/value": "attention.self.value_proj",
+                     "attention/distance_query": "attention.self.pos_query_proj",
+                     "attention/distance_key": "attention.self.pos_key_proj"
+                 }), *dense("convolution/", "deberta.encoder.conv.conv."),
+             *norm("convolution/LayerNorm/", "deberta.encoder.conv.LayerNorm.")), forms={
+                 "Model": Form(""), "ForMaskedLM": Form("pretraining", WORDS),
+                 "ForPreTraining": Form("replaced", norm("replaced_LayerNorm/", f"{REPLACED}LayerNorm."),
+                                        dense("replaced_transform/", f"{REPLACED}dense."),
+                                        output("replaced/", f"{REPLACED}classifier.")),
+                 **usual_forms(dense("pooler/", "pooler.dense."))
+             }, tied=bert_tied("deberta."), keys=USUAL_KEYS
+    | {"position_buckets": "position_buckets", "pooler_act": "pooler_hidden_act", "convolution_act": "conv_act"},
     fields=distances, values=their_distances,
     switches={"relative_attention": (True,), "position_biased_input": (False,), "norm_rel_ebd": ("layer_norm",)},
-    used=("pos_att_type", "share_att_key", "conv_kernel_size", "conv_groups", "max_relative_positions", "pooler_hidden_size"),
-    unpack=older_names,
-    defaults={"vocab_size": 128100, "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24, "intermediate_size": 6144,
-              "max_position_embeddings": 512, "type_vocab_size": 0, "layer_norm_eps": 1e-7, "relative_attention": False,
-              "max_relative_positions": -1, "position_biased_input": True, "pos_att_type": None, "position_buckets": -1,
-              "pooler_hidden_act": "gelu", "norm_rel_ebd": "none", "share_att_key": False, "conv_kernel_size": 0, "conv_groups": 1,
-              "conv_act": "tanh"})
+    used=("pos_att_type", "share_att_key", "conv_kernel_size", "conv_groups", "max_relative_positions",
+          "pooler_hidden_size"), unpack=older_names, defaults={
+              "vocab_size": 128100, "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24,
+              "intermediate_size": 6144, "max_position_embeddings": 512, "type_vocab_size": 0, "layer_norm_eps": 1e-7,
+              "relative_attention": False, "max_relative_positions": -1, "position_biased_input": True,
+              "pos_att_type": None, "position_buckets": -1, "pooler_hidden_act": "gelu", "norm_rel_ebd": "none",
+              "share_att_key": False, "conv_kernel_size": 0, "conv_groups": 1, "conv_act": "tanh"
+          })
 
 # RoBERTa, and XLM-R and CamemBERT, which have its weights over other vocabularies (Liu et al. 2019; docs/family.md).
 def roberta_forms(prefix: str) -> dict[str, Form]:
     """RoBERTa's classes over an encoder with this prefix; the head for classes has a pooler of its own."""
     pooler = dense("pooler/", f"{prefix}pooler.dense.")
-    return {"Model": Form("", pooler), "ForMaskedLM": Form("pretraining", words("lm_head.dense.", "lm_head.layer_norm.", "lm_head.bias")),
-            **usual_forms(pooler, own_pooler=True)}
+    return {
+        "Model": Form("", pooler), "ForMaskedLM": Form("pretraining",
+                                                       words("lm_head.dense.", "lm_head.layer_norm.", "lm_head.bias")),
+        **usual_forms(pooler, own_pooler=True)
+    }
 
 
 def roberta_tied(prefix: str) -> dict[str, str]:
     """The second names of the word table and of the words' bias."""
-    return {"lm_head.decoder.weight": f"{prefix}embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"}
+    return {
+        "lm_head.decoder.weight": f"{prefix}embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"
+    }
 
 
 def first_position(values: Values) -> Fields:
@@ -195,11 +223,10 @@ def padding(config: ModelConfig) -> Fields:
     return {"pad_token_id": config.first_position - 1}
 
 
-ROBERTA = Member(
-    stems={"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}, prefix="roberta.",
-    encoder=(*tables("roberta."), *layers("roberta.encoder.layer.{i}.")), forms=roberta_forms("roberta."),
-    tied=roberta_tied("roberta."), fixed={"masked_lm_act": "gelu_erf"}, fields=first_position, values=padding, used=("pad_token_id",),
-    defaults={"pad_token_id": 1, "layer_norm_eps": 1e-12})
+ROBERTA = Member(stems={"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}, prefix="roberta.",
+                 encoder=(*tables("roberta."), *layers("roberta.encoder.layer.{i}.")), forms=roberta_forms("roberta."),
+                 tied=roberta_tied("roberta."), fixed={"masked_lm_act": "gelu_erf"}, fields=first_position,
+                 values=padding, used=("pad_token_id",), defaults={"pad_token_id": 1, "layer_norm_eps": 1e-12})
 
 # MPNet (Song et al. 2020): RoBERTa's heads and positions, no segments, and a table of distances that all layers share.
 MPNET_BUCKETS, MPNET_TABLE = 32, "mpnet.encoder.relative_attention_bias.weight"
@@ -208,7 +235,10 @@ MPNET_BUCKETS, MPNET_TABLE = 32, "mpnet.encoder.relative_attention_bias.weight"
 def buckets(values: Values) -> Fields:
     """Their code counts in 32 buckets, whatever the number of rows in `config.json`; fewer rows make it fail."""
     if (rows_there := values["relative_attention_num_buckets"]) < MPNET_BUCKETS:
-        raise ValueError(f"relative_attention_num_buckets: expected at least {MPNET_BUCKETS}, which the code counts in, got {rows_there}")
+        raise ValueError(
+            f"relative_attention_num_buckets: expected at least {MPNET_BUCKETS}, which the code counts in, got "
+            f"{rows_there}"
+        )
     return {"relative_buckets": MPNET_BUCKETS, "first_position": 2, "type_vocab_size": 0}
 
 
@@ -224,38 +254,46 @@ def used_buckets(tensors: Tensors, _: ModelConfig) -> Tensors:
 
 MPNET = Member(
     stems={"mpnet": "MPNet"}, prefix="mpnet.",
-    encoder=(*tables("mpnet.", ("word_embeddings", "position_embeddings")), ("relative_positions/table", MPNET_TABLE),
-             *layers("mpnet.encoder.layer.{i}.", {
-                 "attention/query": "attention.attn.q", "attention/key": "attention.attn.k", "attention/value": "attention.attn.v",
-                 "attention/output": "attention.attn.o", "attention_LayerNorm": "attention.LayerNorm"})),
-    forms=roberta_forms("mpnet."), tied=roberta_tied("mpnet."),
-    keys={ours: theirs for ours, theirs in USUAL_KEYS.items() if ours != "type_vocab_size"},
-    fixed={"masked_lm_act": "gelu_erf"}, fields=buckets, values=their_buckets, used=("relative_attention_num_buckets",),
-    defaults={"relative_attention_num_buckets": MPNET_BUCKETS, "vocab_size": 30527, "layer_norm_eps": 1e-12}, unpack=used_buckets)
+    encoder=(*tables("mpnet.",
+                     ("word_embeddings", "position_embeddings")), ("relative_positions/table", MPNET_TABLE), *layers(
+                         "mpnet.encoder.layer.{i}.", {
+                             "attention/query": "attention.attn.q", "attention/key": "attention.attn.k",
+                             "attention/value": "attention.attn.v", "attention/output": "attention.attn.o",
+                             "attention_LayerNorm": "attention.LayerNorm"
+                         })), forms=roberta_forms("mpnet."), tied=roberta_tied("mpnet."),
+    keys={ours: theirs
+          for ours, theirs in USUAL_KEYS.items() if ours != "type_vocab_size"}, fixed={"masked_lm_act": "gelu_erf"},
+    fields=buckets, values=their_buckets, used=("relative_attention_num_buckets",),
+    defaults={"relative_attention_num_buckets": MPNET_BUCKETS, "vocab_size": 30527,
+              "layer_norm_eps": 1e-12}, unpack=used_buckets)
 
 # DistilBERT (Sanh et al. 2019): half the layers, no segments, no pooler of the encoder's own.
 DISTILBERT = Member(
     stems={"distilbert": "DistilBert"}, prefix="distilbert.",
-    encoder=(*tables("distilbert.", ("word_embeddings", "position_embeddings")),
-             *layers("distilbert.transformer.layer.{i}.", {
-                 "attention/query": "attention.q_lin", "attention/key": "attention.k_lin", "attention/value": "attention.v_lin",
-                 "attention/output": "attention.out_lin", "attention_LayerNorm": "sa_layer_norm", "intermediate": "ffn.lin1",
-                 "output": "ffn.lin2", "output_LayerNorm": "output_layer_norm"})),
-    forms={"Model": Form(""),
-           "ForMaskedLM": Form("pretraining", words("vocab_transform.", "vocab_layer_norm.", "vocab_projector.bias")),
-           **usual_forms(dense("pooler/", "pre_classifier."))},
-    tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
-    keys={"vocab_size": "vocab_size", "hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
-          "intermediate_size": "hidden_dim", "hidden_act": "activation", "hidden_dropout_prob": "dropout",
-          "attention_probs_dropout_prob": "attention_dropout", "max_position_embeddings": "max_position_embeddings",
-          "initializer_range": "initializer_range"},
-    fixed={"type_vocab_size": 0, "layer_norm_epsilon": 1e-12, "pooler_act": "relu"}, defaults={"n_layers": 6})
+    encoder=(*tables("distilbert.", ("word_embeddings", "position_embeddings")), *layers(
+        "distilbert.transformer.layer.{i}.", {
+            "attention/query": "attention.q_lin", "attention/key": "attention.k_lin",
+            "attention/value": "attention.v_lin", "attention/output": "attention.out_lin",
+            "attention_LayerNorm": "sa_layer_norm", "intermediate": "ffn.lin1", "output": "ffn.lin2",
+            "output_LayerNorm": "output_layer_norm"
+        })), forms={
+            "Model": Form(""),
+            "ForMaskedLM": Form("pretraining", words("vocab_transform.", "vocab_layer_norm.", "vocab_projector.bias")),
+            **usual_forms(dense("pooler/", "pre_classifier."))
+        }, tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"}, keys={
+            "vocab_size": "vocab_size", "hidden_size": "dim", "num_hidden_layers": "n_layers",
+            "num_attention_heads": "n_heads", "intermediate_size": "hidden_dim", "hidden_act": "activation",
+            "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout",
+            "max_position_embeddings": "max_position_embeddings", "initializer_range": "initializer_range"
+        }, fixed={"type_vocab_size": 0, "layer_norm_epsilon": 1e-12, "pooler_act": "relu"}, defaults={"n_layers": 6})
 
 FAMILY = (BERT, ROBERTA, DISTILBERT, MPNET, ERNIE, ELECTRA, ALBERT, DEBERTA, MODERNBERT, BIG_BIRD)
 
 
 def member_of(values: Values, path: str) -> tuple[Member, str]:
-    """Returns the member of a `config.json` and its `model_type`. Raises ValueError, with those that are computed, for another."""
+    """Returns the member of a `config.json` and its `model_type`. Raises ValueError, with those that are computed, for
+    another.
+    """
     architectures = values.get("architectures") or []
     if not (isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)):
         raise ValueError(f"{path}: architectures: expected a list of names, got {str(architectures)[:80]}")
@@ -266,8 +304,9 @@ def member_of(values: Values, path: str) -> tuple[Member, str]:
         if kind in member.stems:
             return member, kind
     computed = ", ".join(name for member in FAMILY for name in member.stems)
-    raise ValueError(f"{path}: expected a BERT model or one of its family (model_type {computed}), got model_type {kind!r} "
-                     f"({', '.join(architectures) or 'no architectures'})")
+    raise ValueError(
+        f"{path}: expected a BERT model or one of its family (model_type {computed}), got model_type {kind!r} "
+        f"({', '.join(architectures) or 'no architectures'})")
 
 
 def member_for(config: ModelConfig, model_type: str = "") -> tuple[Member, str]:
@@ -282,4 +321,5 @@ def member_for(config: ModelConfig, model_type: str = "") -> tuple[Member, str]:
             return member, model_type if model_type in member.stems else next(iter(member.stems))
     nearest, fields = min(differing, key=lambda pair: len(pair[1]))
     values = ", ".join(f"model.{name} {getattr(config, name)!r}" for name in fields)
-    raise ValueError(f"no model of Hugging Face's has {values}; the nearest is {nearest.title}; only --to=ours can hold it")
+    raise ValueError(
+        f"no model of Hugging Face's has {values}; the nearest is {nearest.title}; only --to=ours can hold it")

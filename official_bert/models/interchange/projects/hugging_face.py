@@ -1,7 +1,8 @@
-"""Folders of Hugging Face's BERT and its relatives (PyTorch classes), and of sentence-transformers, read and written without PyTorch.
+"""Folders of Hugging Face's BERT and its relatives (PyTorch classes), and of sentence-transformers, read and written
+without PyTorch.
 
-Matrices are [out, in] there and [in, out] here. `hidden_act: gelu` is the erf form there (our `gelu_erf`) and the tanh form in
-Google's configurations (our `gelu`, their `gelu_new`).
+Matrices are [out, in] there and [in, out] here. `hidden_act: gelu` is the erf form there (our `gelu_erf`) and the tanh
+form in Google's configurations (our `gelu`, their `gelu_new`).
 """
 
 import os
@@ -26,15 +27,18 @@ from official_bert.text.subwords import tokenizer_files
 NAME = "Hugging Face folder"
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
-OTHER_CLASSES = ("LMHeadModel", "ForCausalLM", "GenerationEncoder", "GenerationDecoder")  # endings of names; not computed here
+# endings of names; not computed here
+OTHER_CLASSES = ("LMHeadModel", "ForCausalLM", "GenerationEncoder", "GenerationDecoder")
 KINDS: Mapping[str, Kind] = {"single_label_classification": "classifier", "multi_label_classification": "multi_label",
                              "regression": "regression"}
 WEIGHT_TYPES = ("float32", "float16", "bfloat16", "float64")
-USUAL_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # positions 0, 1, 2, ... and segment 0, in some versions
+# positions 0, 1, 2, ... and segment 0, in some versions
+USUAL_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def read(folder: str) -> StoredModel:
-    """Reads the model of a folder. Raises ValueError for another architecture, damaged files, untied output embeddings."""
+    """Reads the model of a folder. Raises ValueError for another architecture, damaged files, untied output embeddings.
+    """
     there = os.listdir(folder)
     names = (CONFIG_FILE, stored_models.BERT_CONFIG_FILE)
     path = os.path.join(folder, next((name for name in names if name in there), CONFIG_FILE))
@@ -48,18 +52,23 @@ def read(folder: str) -> StoredModel:
         tensors = _with_usual_prefix(tensors, member, folder)
     usual_tensors = {_usual_name(name, member): tensor for name, tensor in tensors.items()}
     if len(usual_tensors) < len(tensors):
-        raise ValueError(f"{folder}: several tensors claim one name, once with and once without the prefix {member.prefix}")
+        raise ValueError(
+            f"{folder}: several tensors claim one name, once with and once without the prefix {member.prefix}")
     usual_tensors = member.unpack(usual_tensors, config)
     _drop_copies(usual_tensors, member, folder)
     unusable = _unusable_heads(usual_tensors, member, config.hidden_size) if own_class else []
     if form is None:
-        head = stored_models.head_of(member.table().all_ours(name for name in usual_tensors if name not in unusable)[0], folder)
+        head = stored_models.head_of(member.table().all_ours(name for name in usual_tensors if name not in unusable)[0],
+                                     folder)
         form = next(form for form in member.forms.values() if form.head == head)
     table, head = member.table(form), form.head
     their_names, unknown = table.all_ours(name for name in usual_tensors if name not in unusable)
     _refuse_quantised({theirs: usual_tensors[theirs] for theirs in their_names.values()}, folder)
-    weights = {ours: (usual_tensors[theirs].T if ours.endswith("/kernel") else usual_tensors[theirs]).astype(np.float32, copy=False)
-               for ours, theirs in their_names.items()}
+    weights = {
+        ours: (usual_tensors[theirs].T if ours.endswith("/kernel") else usual_tensors[theirs]).astype(
+            np.float32, copy=False)
+        for ours, theirs in their_names.items()
+    }
     narrow = {str(usual_tensors[theirs].dtype) for theirs in their_names.values()} - {"float32"}
     notes = [f"{' and '.join(sorted(narrow))} weights were made float32"] if narrow else []
     if config.hidden_act == "gelu_erf":
@@ -72,24 +81,27 @@ def read(folder: str) -> StoredModel:
     if own_class:
         warnings.append(f"{architecture} is a class of its own, read by the names of its weights "
                         f"({f'head: {head}' if head else 'the encoder'}); what it computes otherwise is not done here")
-    return StoredModel(origin=f"{NAME} {folder} ({architecture or member.title})", weights=weights, table=table, config=config,
-                       model_type=model_type, head=head, unknown=[*unknown, *unusable], notes=notes, warnings=warnings,
-                       **of_tokenizer, **vectors,
-                       sentence_task=member.sentence_task if "next_sentence/output_bias" in weights else "",
-                       labels=_read_labels(values, path) if head in ("classifier", "tagger") else [],
-                       kind=_read_kind(values, path, len(weights.get("classifier/output_bias", ()))) if head == "classifier" else "")
+    return StoredModel(
+        origin=f"{NAME} {folder} ({architecture or member.title})", weights=weights, table=table, config=config,
+        model_type=model_type, head=head, unknown=[*unknown, *unusable], notes=notes, warnings=warnings, **of_tokenizer,
+        **vectors, sentence_task=member.sentence_task if "next_sentence/output_bias" in weights else "",
+        labels=_read_labels(values, path) if head in ("classifier", "tagger") else [],
+        kind=_read_kind(values, path, len(weights.get("classifier/output_bias", ()))) if head == "classifier" else "")
 
 
 def _refuse_quantised(tensors: Mapping[str, np.ndarray], folder: str) -> None:
     """Raises ValueError for weights in integers or in 8 bits, which mean nothing without their scales."""
     for name, tensor in tensors.items():
         if tensor.dtype.name not in WEIGHT_TYPES:
-            raise ValueError(f"{folder}: {name}: {tensor.dtype.name}: quantised weights are not computed here; expected one of "
-                             f"{', '.join(WEIGHT_TYPES)}")
+            raise ValueError(
+                f"{folder}: {name}: {tensor.dtype.name}: quantised weights are not computed here; expected one of "
+                f"{', '.join(WEIGHT_TYPES)}")
 
 
 def _read_labels(values: Mapping[str, Any], path: str) -> list[str]:
-    """Reads the names of the classes in the order of the logits; [] if there are none. Raises ValueError if they are not numbered."""
+    """Reads the names of the classes in the order of the logits; [] if there are none. Raises ValueError if they are
+    not numbered.
+    """
     labels = values.get("id2label") or {name: label for label, name in (values.get("label2id") or {}).items()}
     if not isinstance(labels, Mapping) or set(map(str, labels)) != set(map(str, range(len(labels)))):
         raise ValueError(f"{path}: id2label: expected the names of the classes 0, 1, 2, ..., got {str(labels)[:80]}")
@@ -108,10 +120,14 @@ def _read_kind(values: Mapping[str, Any], path: str, outputs: int) -> Kind:
 
 
 def _check_architecture(values: Mapping[str, Any], member: Member, model_type: str, path: str) -> str | None:
-    """Returns the class of the model, which may be one of a user's own. Raises ValueError if it is not computed here."""
+    """Returns the class of the model, which may be one of a user's own. Raises ValueError if it is not computed here.
+    """
     names, stem = values.get("architectures") or [], member.stems[model_type]
     if len(names) > 1 or (names and names[0] in {stem + ending for ending in OTHER_CLASSES}):
-        raise ValueError(f"{path}: expected one of {', '.join(member.classes(model_type))}, or a class of your own, got {', '.join(names)}")
+        raise ValueError(
+            f"{path}: expected one of {', '.join(member.classes(model_type))}, or a class of your own, got "
+            f"{', '.join(names)}"
+        )
     return names[0] if names else None
 
 
@@ -124,7 +140,8 @@ def read_tensors(folder: str) -> dict[str, np.ndarray]:
             return load(path)
         if os.path.exists(index):
             return {key: tensor for shard in _shards(index, folder) for key, tensor in load(shard).items()}
-    raise ValueError(f"{folder}: expected {WEIGHTS_FILE} or {TORCH_FILE}, got {', '.join(sorted(os.listdir(folder))[:8])}")
+    raise ValueError(
+        f"{folder}: expected {WEIGHTS_FILE} or {TORCH_FILE}, got {', '.join(sorted(os.listdir(folder))[:8])}")
 
 
 def _shards(index: str, folder: str) -> list[str]:
@@ -142,13 +159,15 @@ def _usual_name(name: str, member: Member) -> str:
     """A tensor's name with the prefix of models with heads, and with the layer norms' names since 2019."""
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     table, prefixed = member.table(), member.prefix + name
-    modules = {theirs.removeprefix(member.prefix).partition(".")[0] for _, theirs in member.encoder}  # embeddings, encoder
+    # embeddings, encoder
+    modules = {theirs.removeprefix(member.prefix).partition(".")[0] for _, theirs in member.encoder}
     known = table.ours(prefixed) or name.partition(".")[0] in modules
     return prefixed if known and not table.ours(name) else name
 
 
 def _with_usual_prefix(tensors: Mapping[str, np.ndarray], member: Member, folder: str) -> dict[str, np.ndarray]:
-    """Gives the encoder's tensors their usual prefix, whatever a class of one's own calls it, such as `model.encoder.` or `module.bert.`.
+    """Gives the encoder's tensors their usual prefix, whatever a class of one's own calls it, such as `model.encoder.`
+    or `module.bert.`.
 
     Raises ValueError for several encoders.
     """
@@ -159,21 +178,34 @@ def _with_usual_prefix(tensors: Mapping[str, np.ndarray], member: Member, folder
     if not encoders or encoders[0] in ("", member.prefix):
         return dict(tensors)
     outer = encoders[0].removesuffix(member.prefix)  # of the heads beside the encoder, if it has one
-    return {f"{member.prefix}{name.removeprefix(encoders[0])}" if name.startswith(encoders[0]) else name.removeprefix(outer): tensor
-            for name, tensor in tensors.items()}
+    return {
+        f"{member.prefix}{name.removeprefix(encoders[0])}"
+        if name.startswith(encoders[0])
+        else name.removeprefix(outer): tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def _unusable_heads(tensors: Mapping[str, np.ndarray], member: Member, hidden_size: int) -> list[str]:
-    """Returns the names of the head's tensors, in a class of one's own, that are not all of one head for the encoder's vectors."""
+    """Returns the names of the head's tensors, in a class of one's own, that are not all of one head for the encoder's
+    vectors.
+    """
     heads: dict[str, dict[str, str]] = {}
     table = member.table()
     for ours, theirs in table.all_ours(tensors)[0].items():
         if prefix := next((prefix for prefix in stored_models.HEAD_PREFIXES if ours.startswith(prefix)), None):
             heads.setdefault(prefix, {})[ours] = theirs
-    whole = [prefix for prefix, names in heads.items() if {*names} == {ours for ours, _ in table.rows if ours.startswith(prefix)}
-             and all(tensors[theirs].shape[-1] == hidden_size for ours, theirs in names.items() if ours.endswith("/output_weights"))]
+    whole = [
+        prefix for prefix, names in heads.items()
+        if {*names} == {ours
+                        for ours, _ in table.rows if ours.startswith(prefix)} and all(
+                            tensors[theirs].shape[-1] == hidden_size
+                            for ours, theirs in names.items() if ours.endswith("/output_weights"))
+    ]
     kinds = {stored_models.HEAD_PREFIXES[prefix] for prefix in whole}
-    return [theirs for prefix, names in heads.items() if prefix not in whole or len(kinds) > 1 for theirs in names.values()]
+    return [
+        theirs for prefix, names in heads.items() if prefix not in whole or len(kinds) > 1 for theirs in names.values()
+    ]
 
 
 def _drop_copies(tensors: dict[str, np.ndarray], member: Member, folder: str) -> None:
@@ -187,7 +219,8 @@ def _drop_copies(tensors: dict[str, np.ndarray], member: Member, folder: str) ->
         if copy in tensors and original not in tensors:
             tensors[original] = tensors.pop(copy)
         if copy in tensors and not np.array_equal(tensors.pop(copy), tensors.get(original, ())):
-            raise ValueError(f"{folder}: {copy} is not {original}: a model with output words of its own is not computed here")
+            raise ValueError(
+                f"{folder}: {copy} is not {original}: a model with output words of its own is not computed here")
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
@@ -197,7 +230,9 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     member, model_type = member_for(config, stored.model_type)
     suffix, form = member.form_of(stored.head, stored.weights)
     architecture, table = member.stems[model_type] + suffix, NameTable([*member.encoder, *form.rows])
-    left_out = [name for name in stored.weights if name.startswith(("pooler/", "boundary/")) and table.theirs(name) is None]
+    left_out = [
+        name for name in stored.weights if name.startswith(("pooler/", "boundary/")) and table.theirs(name) is None
+    ]
     tensors = {}
     own = [name for name in stored.weights if name not in left_out and not name.startswith(LAYER_PREFIX)]
     for ours, theirs in table.all_theirs(own, "a Hugging Face model").items():

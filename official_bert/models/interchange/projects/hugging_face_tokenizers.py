@@ -1,4 +1,6 @@
-"""Reads and writes the tokenizer's files of a Hugging Face folder: vocabulary and casing, or the files of another tokenizer as they are."""
+"""Reads and writes the tokenizer's files of a Hugging Face folder: vocabulary and casing, or the files of another
+tokenizer as they are.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -19,7 +21,8 @@ GENERIC = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend"
 
 
 def read(folder: str) -> dict[str, Any]:
-    """Reads the fields of `StoredModel` that the files tell: `tokenizer` ({} if it is BERT's or there is none), `vocab`, `do_lower_case`.
+    """Reads the fields of `StoredModel` that the files tell: `tokenizer` ({} if it is BERT's or there is none),
+    `vocab`, `do_lower_case`.
 
     Raises ValueError for a tokenizer that is not computed here.
     """
@@ -33,7 +36,9 @@ def read(folder: str) -> dict[str, Any]:
 
 
 def _other_tokenizer(files: Mapping[str, bytes], folder: str) -> definition.Definition | None:
-    """Returns what files say of another tokenizer than BERT's, None for BERT's; raises ValueError for one that is not computed here."""
+    """Returns what files say of another tokenizer than BERT's, None for BERT's; raises ValueError for one that is not
+    computed here.
+    """
     class_name = definition.class_of(files, folder)
     if class_name in CLASSES or (class_name in definition.GENERIC and tokenizer_files.WORDPIECE_FILE in files):
         return None
@@ -50,7 +55,9 @@ def pad_id(stored: StoredModel) -> int:
 
 
 def _read_vocab(folder: str) -> list[str] | None:
-    """Reads `vocab.txt`, or the vocabulary inside `tokenizer.json` (newer versions write only that); None if there is neither."""
+    """Reads `vocab.txt`, or the vocabulary inside `tokenizer.json` (newer versions write only that); None if there is
+    neither.
+    """
     path = os.path.join(folder, FAST_TOKENIZER_FILE)
     if (vocab := stored_models.read_vocab(folder)) is not None or not (values := read_mapping(path, missing={})):
         return vocab
@@ -61,7 +68,9 @@ def _read_vocab(folder: str) -> list[str] | None:
 
 
 def read_alone(folder: str) -> StoredModel | None:
-    """Reads a folder of `tokenizer.save_pretrained`, without a model: vocabulary and casing alone. None if it has no vocabulary."""
+    """Reads a folder of `tokenizer.save_pretrained`, without a model: vocabulary and casing alone. None if it has no
+    vocabulary.
+    """
     fields = read(folder) if os.path.isdir(folder) else {}
     if not fields.get("tokenizer") and fields.get("vocab") is None:
         return None
@@ -79,11 +88,15 @@ def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
             if token not in SPECIAL_TOKENS and not (token in vocab and token.isalnum())]
     if not lost:
         return []
-    return [f"its added tokens ({', '.join(lost[:4])}{', ...' if len(lost) > 4 else ''}) are cut into pieces here, as other text"]
+    return [
+        f"its added tokens ({', '.join(lost[:4])}{', ...' if len(lost) > 4 else ''}) are cut into pieces here, as "
+        f"other text"
+    ]
 
 
 def _read_do_lower_case(folder: str) -> bool | None:
-    """Tells whether text is lower-cased by the files; None if they do not say. `tokenizer_config.json` overrides `tokenizer.json`.
+    """Tells whether text is lower-cased by the files; None if they do not say. `tokenizer_config.json` overrides
+    `tokenizer.json`.
 
     Raises ValueError for another tokenizer than BERT's, and for unsupported switches.
     """

@@ -1,7 +1,7 @@
 """keras-hub's `BertBackbone` and `BertTokenizer`, live or as a preset folder: read and written.
 
-keras-hub uses the tanh form of GELU and epsilon 1e-12, and has one dropout rate. Our heads are beside the preset's files, in
-`official_bert_heads.safetensors`: keras-hub's own masked-LM head is different (erf GELU, epsilon 1e-5).
+keras-hub uses the tanh form of GELU and epsilon 1e-12, and has one dropout rate. Our heads are beside the preset's
+files, in `official_bert_heads.safetensors`: keras-hub's own masked-LM head is different (erf GELU, epsilon 1e-5).
 """
 
 import dataclasses
@@ -55,7 +55,8 @@ def read(folder: str) -> StoredModel:
     notes = []
     if tokenizer is not None and tokenizer.lowercase and not tokenizer.strip_accents:
         notes.append("its tokenizer keeps accents (strip_accents); here they go with lower-casing, as in 2018")
-    return dataclasses.replace(from_backbone(backbone, tokenizer, heads, labels, f"{NAME} {folder}", own_head), kind=kind, notes=notes)
+    return dataclasses.replace(from_backbone(backbone, tokenizer, heads, labels, f"{NAME} {folder}", own_head),
+                               kind=kind, notes=notes)
 
 
 def from_backbone(backbone: keras_hub.models.BertBackbone, tokenizer: keras_hub.tokenizers.BertTokenizer | None = None,
@@ -64,7 +65,9 @@ def from_backbone(backbone: keras_hub.models.BertBackbone, tokenizer: keras_hub.
     """Takes the weights of a live backbone, the vocabulary of a live tokenizer, and heads of ours."""
     variables = {variable.path.removeprefix(f"{backbone.name}/"): variable for variable in backbone.weights}
     known, left_over = TABLE.all_ours(variables)
-    weights = dict(heads or {}) | {ours: np.asarray(variables[theirs].numpy(), np.float32) for ours, theirs in known.items()}
+    weights = dict(heads
+                   or {}) | {ours: np.asarray(variables[theirs].numpy(), np.float32)
+                             for ours, theirs in known.items()}
     config = ModelConfig(
         vocab_size=backbone.vocabulary_size, hidden_size=backbone.hidden_dim, num_hidden_layers=backbone.num_layers,
         num_attention_heads=backbone.num_heads, intermediate_size=backbone.intermediate_dim,
@@ -73,13 +76,15 @@ def from_backbone(backbone: keras_hub.models.BertBackbone, tokenizer: keras_hub.
     head = stored_models.head_of(weights, origin)
     if head == "classifier" and weights["classifier/output_bias"].shape == (1,) and labels == ["choice"]:
         head = "choice"
-    return StoredModel(origin=origin, weights=weights, table=TABLE, config=config, unknown=[*unknown, *left_over], labels=labels, head=head,
-                       vocab=None if tokenizer is None else tokenizer.get_vocabulary(),
+    return StoredModel(origin=origin, weights=weights, table=TABLE, config=config, unknown=[*unknown, *left_over],
+                       labels=labels, head=head, vocab=None if tokenizer is None else tokenizer.get_vocabulary(),
                        do_lower_case=None if tokenizer is None else tokenizer.lowercase)
 
 
 def to_backbone(stored: StoredModel) -> keras_hub.models.BertBackbone:
-    """Makes a live backbone with the model's weights. Raises ValueError for numerics that keras-hub lacks, or without pooler."""
+    """Makes a live backbone with the model's weights. Raises ValueError for numerics that keras-hub lacks, or without
+    pooler.
+    """
     config = stored_models.require_config(stored)
     stored_models.refuse_architecture(config, "keras-hub's BertBackbone")
     stored_models.refuse_numerics(config, "keras-hub's BertBackbone", ("gelu",))
@@ -109,7 +114,10 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     to_backbone(stored).save_to_preset(folder)
     if stored.vocab is not None:
         to_tokenizer(stored).save_to_preset(folder)
-    heads = {name: np.ascontiguousarray(weight) for name, weight in stored.weights.items() if TABLE.theirs(name) is None}
+    heads = {
+        name: np.ascontiguousarray(weight)
+        for name, weight in stored.weights.items() if TABLE.theirs(name) is None
+    }
     if heads:
         labels = ["choice"] if stored.head == "choice" else list(stored.labels)
         save_file(heads, os.path.join(folder, HEADS_FILE), metadata={"labels": json.dumps(labels), "kind": stored.kind})

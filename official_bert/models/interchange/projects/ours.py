@@ -27,13 +27,18 @@ from official_bert.models.text_vectors import VectorLayer
 from official_bert.runtimes.finite import require_finite
 
 NAME, KERAS_NAME = "checkpoint of ours", ".keras file"
-NO_CLASSES = ("the file does not hold the names of the classes, nor whether a text has several: one of LABEL_0, LABEL_1, ... is given "
-              "(convert_checkpoint --labels names them; a run's folder holds both)")
+NO_CLASSES = (
+    "the file does not hold the names of the classes, nor whether a text has several: one of LABEL_0, LABEL_1, ... is "
+    "given "
+    "(convert_checkpoint --labels names them; a run's folder holds both)")
 PREFIX, VALUE = "weights/", "/.ATTRIBUTES/VARIABLE_VALUE"
-MODELS = (BertEncoder, BiEncoder, Pretrainer, Classifier, Tagger, SpanPredictor, ReplacedTokenDetector)  # what a .keras file may hold
+# what a .keras file may hold
+MODELS = (BertEncoder, BiEncoder, Pretrainer, Classifier, Tagger, SpanPredictor, ReplacedTokenDetector)
 # The tasks whose models have these heads, so that a converted model is a run's folder, which can be used and exported.
-TASKS = {"": "pretraining", "pretraining": "pretraining", "classifier": "classification", "choice": "swag", "tagger": "ner",
-         "span": "squad", "replaced": "pretraining"}
+TASKS = {
+    "": "pretraining", "pretraining": "pretraining", "classifier": "classification", "choice": "swag", "tagger": "ner",
+    "span": "squad", "replaced": "pretraining"
+}
 VECTOR_OPTIONS = ("normalize", "include_prompt", "dimensions", "default_prompt")  # of that task, and of `StoredModel`
 VECTORS = "retrieval"  # the task of encoders that say how they make a vector of a text
 WINDOWS = {"tagger": 128, "span": 384}  # tokens
@@ -54,7 +59,10 @@ def is_checkpoint_of(names: Any) -> bool:
 
 def weight_names(prefix: str) -> list[str]:
     """Our names of the weights in a checkpoint of ours."""
-    return [_name(key) for key in sorted(tf.train.load_checkpoint(prefix).get_variable_to_shape_map()) if key.startswith(PREFIX)]
+    return [
+        _name(key) for key in sorted(tf.train.load_checkpoint(prefix).get_variable_to_shape_map())
+        if key.startswith(PREFIX)
+    ]
 
 
 def _name(key: str) -> str:
@@ -64,7 +72,10 @@ def _name(key: str) -> str:
 def read(prefix: str) -> StoredModel:
     """The weights of a checkpoint of ours, and the model's configuration in the `config.yaml` of its run."""
     reader = tf.train.load_checkpoint(prefix)
-    weights = {_name(key): reader.get_tensor(key) for key in sorted(reader.get_variable_to_shape_map()) if key.startswith(PREFIX)}
+    weights = {
+        _name(key): reader.get_tensor(key)
+        for key in sorted(reader.get_variable_to_shape_map()) if key.startswith(PREFIX)
+    }
     run = RunFolder.around(prefix)
     config, vocab = run.recorded_config() if run.has_begun else None, stored_models.read_vocab(run.path)
     tokenizer = stored_models.read_tokenizer(run.path)
@@ -97,10 +108,15 @@ def _vector_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """How a run makes vectors of texts."""
     prompts = {side: options[f"{side}_prompt"] for side in ("query", "passage") if options.get(f"{side}_prompt")}
     pooling = options.get("pooling", "mean")
-    layers = [layer if isinstance(layer, VectorLayer) else VectorLayer(**layer) for layer in options.get("vector_layers", ())]
-    return {"pooling": pooling if isinstance(pooling, str) else tuple(pooling), "prompts": prompts, "vector_layers": layers,
-            "longest_text": options.get("max_seq_length", 128),
-            **{name: options[name] for name in VECTOR_OPTIONS if name in options}}
+    layers = [
+        layer if isinstance(layer, VectorLayer) else VectorLayer(**layer) for layer in options.get("vector_layers", ())
+    ]
+    return {
+        "pooling": pooling if isinstance(pooling, str) else tuple(pooling), "prompts": prompts, "vector_layers": layers,
+        "longest_text": options.get("max_seq_length",
+                                    128), **{name: options[name]
+                                             for name in VECTOR_OPTIONS if name in options}
+    }
 
 
 def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
@@ -115,7 +131,8 @@ def _kind_of(config: Config, weights: Mapping[str, np.ndarray]) -> Kind:
 def load_keras(path: str) -> keras.Model:
     """Loads the model of a `.keras` file, without its optimizer.
 
-    Raises ValueError for a file that is missing, damaged or holds an unknown class, and for weights that are no numbers.
+    Raises ValueError for a file that is missing, damaged or holds an unknown class, and for weights that are no
+    numbers.
     """
     model = _load_keras(local_copy(path))
     require_finite({variable.path: variable for variable in model.variables}, path)
@@ -134,7 +151,8 @@ def _load_keras(path: str) -> keras.Model:
 
 
 def read_keras(path: str) -> StoredModel:
-    """Reads the model of a `.keras` file of ours; a left-to-right one with a head for words is taken to predict the next token.
+    """Reads the model of a `.keras` file of ours; a left-to-right one with a head for words is taken to predict the
+    next token.
 
     Raises ValueError for a file of another model, or a damaged one.
     """
@@ -146,24 +164,30 @@ def read_keras(path: str) -> StoredModel:
     weights = {name: value.numpy() for name, value in named_weights(model).items()}
     head = stored_models.head_of(weights, path)
     predicts_next = head == "pretraining" and fields["attention"] == "left_to_right" and not fields["bilstm_layers"]
-    return StoredModel(origin=f"{KERAS_NAME} {path}", weights=weights, table=TABLE, config=ModelConfig(**fields),
-                       head="choice" if isinstance(model, ChoiceClassifier) else head,
-                       objective="next_token" if predicts_next else "", vocab=stored_models.read_vocab(os.path.dirname(path)),
-                       warnings=[NO_CLASSES] if head == "classifier" and weights["classifier/output_bias"].size > 1 else [],
-                       notes=["the file does not hold the objective; a left-to-right model is taken to predict the next token"]
-                       if predicts_next else [])
+    return StoredModel(
+        origin=f"{KERAS_NAME} {path}", weights=weights, table=TABLE, config=ModelConfig(**fields),
+        head="choice" if isinstance(model, ChoiceClassifier) else head, objective="next_token" if predicts_next else "",
+        vocab=stored_models.read_vocab(os.path.dirname(path)),
+        warnings=[NO_CLASSES] if head == "classifier" and weights["classifier/output_bias"].size > 1 else [],
+        notes=["the file does not hold the objective; a left-to-right model is taken to predict the next token"]
+        if predicts_next else [])
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes a run's folder: `config.yaml` with model, tokenizer and task, `vocab.txt`, a checkpoint; leaves nothing out.
+    """Writes a run's folder: `config.yaml` with model, tokenizer and task, `vocab.txt`, a checkpoint; leaves nothing
+    out.
 
     Raises ValueError for a head that no task has.
     """
     config = stored_models.require_config(stored)
     if stored.head == "replaced":
-        raise ValueError(f"{stored.origin}: a run that tells replaced tokens has a generator that goes on learning, and none is "
-                         "converted to ours; --leave_out='replaced.*' converts the encoder")
-    variables = {name: tf.Variable(in_our_shape(name, weight, config.num_attention_heads)) for name, weight in stored.weights.items()}
+        raise ValueError(
+            f"{stored.origin}: a run that tells replaced tokens has a generator that goes on learning, and none is "
+            "converted to ours; --leave_out='replaced.*' converts the encoder")
+    variables = {
+        name: tf.Variable(in_our_shape(name, weight, config.num_attention_heads))
+        for name, weight in stored.weights.items()
+    }
     tf.train.Checkpoint(weights=variables).save(os.path.join(folder, CHECKPOINT))
     RunFolder(folder).write_config(config_of(stored))
     stored_models.write_vocab(stored, folder)
@@ -177,16 +201,21 @@ def config_of(stored: StoredModel) -> Config:
     """
     model = stored_models.require_config(stored)
     longest = model.longest_row
-    options = class_options(stored) | {"max_seq_length": min(stored.longest_text or WINDOWS.get(stored.head, longest), longest)}
+    options = class_options(stored) | {
+        "max_seq_length": min(stored.longest_text or WINDOWS.get(stored.head, longest), longest)
+    }
     tokenizer = TokenizerConfig(do_lower_case=casing.is_lower_case(stored) is not False)
     makes_vectors = not stored.head and stored.pooling
-    return Config(task=VECTORS if makes_vectors else TASKS[stored.head], model=model, tokenizer=tokenizer, options=options)
+    return Config(task=VECTORS if makes_vectors else TASKS[stored.head], model=model, tokenizer=tokenizer,
+                  options=options)
 
 
 def class_options(stored: StoredModel) -> dict[str, Any]:
-    """The options that tell a task its classes, the kind of its answers and their threshold; a classifier of one class gives a score.
+    """The options that tell a task its classes, the kind of its answers and their threshold; a classifier of one class
+    gives a score.
 
-    A pre-trained model may have words alone, and predict each from those before it; its head for sentences may have learned their order.
+    A pre-trained model may have words alone, and predict each from those before it; its head for sentences may have
+    learned their order.
     """
     if stored.head == "pretraining":
         sentences = {"sentence_task": stored.sentence_task} if stored.sentence_task == "sop" else {}
@@ -197,15 +226,22 @@ def class_options(stored: StoredModel) -> dict[str, Any]:
         if stored.head or not stored.pooling:
             return {}
         prompts = {f"{side}_prompt": prompt for side, prompt in stored.prompts.items()}
-        layers = {"vector_layers": [dataclasses.asdict(layer) for layer in stored.vector_layers]} if stored.vector_layers else {}
+        layers = {"vector_layers": [dataclasses.asdict(layer)
+                                    for layer in stored.vector_layers]} if stored.vector_layers else {}
         usual = StoredModel(origin="", weights={}, table=TABLE)
-        chosen = {name: getattr(stored, name) for name in VECTOR_OPTIONS if getattr(stored, name) != getattr(usual, name)}
-        return {"pooling": stored.pooling if isinstance(stored.pooling, str) else [*stored.pooling]} | chosen | layers | prompts
+        chosen = {
+            name: getattr(stored, name)
+            for name in VECTOR_OPTIONS if getattr(stored, name) != getattr(usual, name)
+        }
+        return {"pooling": stored.pooling if isinstance(stored.pooling, str) else [*stored.pooling]
+                } | chosen | layers | prompts
     labels = stored_models.class_names(stored)
-    if stored.head == "classifier" and (stored.kind == "regression" or (len(labels) == 1 and stored.kind != "multi_label")):
+    if stored.head == "classifier" and (stored.kind == "regression" or
+                                        (len(labels) == 1 and stored.kind != "multi_label")):
         return {"kind": "regression"}
     if stored.head == "tagger" and not chunk_tags.are_of_chunks(labels):
         return {"labels": labels, "scheme": "plain"}
     if stored.kind != "multi_label":
         return {"labels": labels}
-    return {"labels": labels, "kind": "multi_label"} | ({} if stored.threshold is None else {"threshold": stored.threshold})
+    return {"labels": labels, "kind": "multi_label"
+            } | ({} if stored.threshold is None else {"threshold": stored.threshold})

@@ -1,4 +1,6 @@
-"""How a Hugging Face folder of sentence-transformers makes a vector of a text: its modules, their weights and settings, its prompts."""
+"""How a Hugging Face folder of sentence-transformers makes a vector of a text: its modules, their weights and settings,
+its prompts.
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -12,7 +14,12 @@ from official_bert.models.interchange import stored_models
 from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.models.text_vectors import LAYER_PREFIX, Pooling, Poolings, VectorLayer, poolings_of, vector_width
 
-MODULES_FILE, POOLING_FOLDER, CONFIG_FILE, WEIGHTS_FILE = "modules.json", "1_Pooling", "config.json", "model.safetensors"
+MODULES_FILE, POOLING_FOLDER, CONFIG_FILE, WEIGHTS_FILE = (
+    "modules.json",
+    "1_Pooling",
+    "config.json",
+    "model.safetensors",
+)
 SETTINGS_FILE, LENGTH_FILE = "config_sentence_transformers.json", "sentence_bert_config.json"
 TOKENIZER_FILE, NO_LENGTH = "tokenizer_config.json", 10**6  # tokens: a larger number stands for none
 PACKAGE, PREFIX = "sentence_transformers.", "sentence_transformers.models."
@@ -24,17 +31,22 @@ MODES: Mapping[str, Pooling] = {
     "pooling_mode_lasttoken": "lasttoken"}
 KINDS = {"Dense": "dense", "LayerNorm": "layer_norm", "Normalize": "normalize"}
 COMPUTED = ("Transformer", "Pooling", *KINDS)
-ACTIVATIONS = {"Identity": "linear", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Sigmoid": "sigmoid", "SiLU": "silu"}  # of torch.nn
+# of torch.nn
+ACTIVATIONS = {
+    "Identity": "linear", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Sigmoid": "sigmoid", "SiLU": "silu"
+}
 DENSE, NORM = {"linear.weight": "kernel", "linear.bias": "bias"}, {"norm.weight": "gamma", "norm.bias": "beta"}
 SENTENCE = "sentence_embedding"
 ReadTensors = Callable[[str], dict[str, np.ndarray]]  # of a folder
 
 
-def read(folder: str, head: Head, hidden_size: int, read_tensors: ReadTensors) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Returns the fields of `StoredModel` about vectors, and the weights of layers behind the pooling; {} and {} for other folders.
+def read(folder: str, head: Head, hidden_size: int,
+         read_tensors: ReadTensors) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Returns the fields of `StoredModel` about vectors, and the weights of layers behind the pooling; {} and {} for
+    other folders.
 
-    A module or a setting that is not computed here is the field `why_no_vectors`. A classifier has its head, whatever lies beside it.
-    Raises ValueError for damaged files.
+    A module or a setting that is not computed here is the field `why_no_vectors`. A classifier has its head, whatever
+    lies beside it. Raises ValueError for damaged files.
     """
     path = os.path.join(folder, MODULES_FILE)
     modules = _modules(path)
@@ -42,9 +54,13 @@ def read(folder: str, head: Head, hidden_size: int, read_tensors: ReadTensors) -
     if not modules or head not in ("", "pretraining") or (head and "Pooling" not in names):
         return {}, {}
     if foreign := next((name for name in names if name not in COMPUTED), None):
-        return {"why_no_vectors": f"{path}: the module {foreign} is not computed here; expected {', '.join(COMPUTED)}"}, {}
+        return {"why_no_vectors": f"{path}: the module {foreign} is not computed here; expected {', '.join(COMPUTED)}"
+                }, {}
     if names[:2] != ["Transformer", "Pooling"] or {"Transformer", "Pooling"} & {*names[2:]}:
-        return {"why_no_vectors": f"{path}: expected a Transformer, a Pooling and then {', '.join(KINDS)}, got {', '.join(names)}"}, {}
+        return {
+            "why_no_vectors": f"{path}: expected a Transformer, a Pooling and then {', '.join(KINDS)}, got "
+                              f"{', '.join(names)}"
+        }, {}
     fields = _pooling(os.path.join(modules[1][1], CONFIG_FILE)) | _settings(folder)
     layers, weights = list[VectorLayer](), dict[str, np.ndarray]()
     for number, (name, place) in enumerate(modules[2:]):
@@ -60,9 +76,12 @@ def read(folder: str, head: Head, hidden_size: int, read_tensors: ReadTensors) -
 
 
 def _modules(path: str) -> list[tuple[str, str]]:
-    """The class and the folder of each module, in order; [] without `modules.json`. A class of another package has its whole name."""
+    """The class and the folder of each module, in order; [] without `modules.json`. A class of another package has its
+    whole name.
+    """
     modules = read_json(path, missing=[])
-    if not isinstance(modules, list) or not all(isinstance(module, dict) and {"type", "path"} <= module.keys() for module in modules):
+    if not isinstance(modules, list) or not all(
+            isinstance(module, dict) and {"type", "path"} <= module.keys() for module in modules):
         raise ValueError(f"{path}: expected a list of modules with type and path, got {str(modules)[:80]}")
     found = []
     for module in modules:
@@ -81,15 +100,19 @@ def _pooling(path: str) -> dict[str, Any]:
         modes = [mode for key, mode in MODES.items() if values.get(key)] or ["mean"]
     modes = [modes] if isinstance(modes, str) else modes
     if not isinstance(modes, list) or not modes or not all(mode in get_args(Pooling) for mode in modes):
-        raise ValueError(f"{path}: pooling_mode: expected one or several of {', '.join(get_args(Pooling))}, got {str(modes)[:80]}")
+        raise ValueError(
+            f"{path}: pooling_mode: expected one or several of {', '.join(get_args(Pooling))}, got {str(modes)[:80]}")
     include_prompt = values.get("include_prompt", True)
     if not isinstance(include_prompt, bool):
         raise ValueError(f"{path}: include_prompt: expected true or false, got {include_prompt!r:.40}")
     return {"pooling": modes[0] if len(modes) == 1 else tuple(modes), "include_prompt": include_prompt}
 
 
-def _layer(name: str, folder: str, width: int, read_tensors: ReadTensors) -> tuple[VectorLayer | None, dict[str, np.ndarray], str]:
-    """The layer of a module behind vectors of `width` numbers, its weights by our names, and, if it is None, why it is not computed."""
+def _layer(name: str, folder: str, width: int,
+           read_tensors: ReadTensors) -> tuple[VectorLayer | None, dict[str, np.ndarray], str]:
+    """The layer of a module behind vectors of `width` numbers, its weights by our names, and, if it is None, why it is
+    not computed.
+    """
     path = os.path.join(folder, CONFIG_FILE)
     values = read_mapping(path, missing={} if name == "Normalize" else None)
     for key in ("module_input_name", "module_output_name"):
@@ -101,7 +124,11 @@ def _layer(name: str, folder: str, width: int, read_tensors: ReadTensors) -> tup
         return VectorLayer(kind="normalize"), {}, ""
     activation = str(values.get("activation_function", "torch.nn.modules.activation.Tanh"))
     if name == "Dense" and not (activation.startswith("torch.nn.") and activation.rpartition(".")[2] in ACTIVATIONS):
-        return None, {}, f"{path}: activation_function: expected one of torch.nn's {', '.join(ACTIVATIONS)}, got {activation!r:.80}"
+        return (
+            None,
+            {},
+            f"{path}: activation_function: expected one of torch.nn's {', '.join(ACTIVATIONS)}, got {activation!r:.80}",
+        )
     use_bias, units = values.get("bias", True), values.get("out_features", width)
     expected: dict[str, tuple[int, ...]] = {"norm.weight": (width,), "norm.bias": (width,)}
     if name == "Dense":
@@ -110,20 +137,27 @@ def _layer(name: str, folder: str, width: int, read_tensors: ReadTensors) -> tup
     shapes = {key: tensor.shape for key, tensor in tensors.items()}
     if shapes != expected:
         raise ValueError(f"{folder}: expected the weights {expected}, got {str(shapes)[:200]}")
-    weights = {ours: tensors[theirs].astype(np.float32, copy=False) for theirs, ours in (DENSE | NORM).items() if theirs in tensors}
+    weights = {
+        ours: tensors[theirs].astype(np.float32, copy=False)
+        for theirs, ours in (DENSE | NORM).items() if theirs in tensors
+    }
     if name == "LayerNorm":
         return VectorLayer(kind="layer_norm"), weights, ""
     kernel = {"kernel": np.ascontiguousarray(weights["kernel"].T)}
-    return VectorLayer(kind="dense", units=units, activation=ACTIVATIONS[activation.rpartition(".")[2]],  # type: ignore[arg-type]
+    return VectorLayer(kind="dense", units=units,
+                       activation=ACTIVATIONS[activation.rpartition(".")[2]],  # type: ignore[arg-type]
                        use_bias=bool(use_bias)), weights | kernel, ""
 
 
 def _settings(folder: str) -> dict[str, Any]:
     """The prompts, the numbers that are given alone, and the longest text."""
-    path, length_path, tokenizer_path = (os.path.join(folder, name) for name in (SETTINGS_FILE, LENGTH_FILE, TOKENIZER_FILE))
+    path, length_path, tokenizer_path = (os.path.join(folder, name)
+                                         for name in (SETTINGS_FILE, LENGTH_FILE, TOKENIZER_FILE))
     settings, lengths, tokenizer = (read_mapping(name, missing={}) for name in (path, length_path, tokenizer_path))
-    prompts, default, dimensions = settings.get("prompts") or {}, settings.get("default_prompt_name"), settings.get("truncate_dim") or 0
-    longest = lengths.get("max_seq_length") or tokenizer.get("model_max_length") or 0  # the latter alone since its version 6
+    prompts, default, dimensions = settings.get("prompts") or {}, settings.get(
+        "default_prompt_name"), settings.get("truncate_dim") or 0
+    # the latter alone since its version 6
+    longest = lengths.get("max_seq_length") or tokenizer.get("model_max_length") or 0
     longest = 0 if isinstance(longest, (int, float)) and longest > NO_LENGTH else longest
     if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
         raise ValueError(f"{path}: prompts: expected texts by name, got {str(prompts)[:80]}")
@@ -133,9 +167,15 @@ def _settings(folder: str) -> dict[str, Any]:
         raise ValueError(f"{path}: truncate_dim: expected a number of numbers, got {dimensions!r:.40}")
     if not isinstance(longest, int) or longest < 0:
         raise ValueError(f"{length_path}: max_seq_length: expected a number of tokens, got {str(longest)[:40]}")
-    our_prompts = {ours: next((prompts[name] for name in theirs if prompts.get(name)), "") for ours, theirs in PROMPTS.items()}
-    return {"prompts": {name: prompt for name, prompt in our_prompts.items() if prompt}, "longest_text": longest, "dimensions": dimensions,
-            "default_prompt": prompts.get(default, "") if default else ""}
+    our_prompts = {
+        ours: next((prompts[name] for name in theirs if prompts.get(name)), "")
+        for ours, theirs in PROMPTS.items()
+    }
+    return {
+        "prompts": {name: prompt
+                    for name, prompt in our_prompts.items() if prompt}, "longest_text": longest,
+        "dimensions": dimensions, "default_prompt": prompts.get(default, "") if default else ""
+    }
 
 
 def write_modules(stored: StoredModel, width: int, folder: str) -> None:
@@ -158,15 +198,19 @@ def write_modules(stored: StoredModel, width: int, folder: str) -> None:
                      os.path.join(folder, modules[number + 2][0]))
     prompts = {PROMPTS[name][0]: prompt for name, prompt in stored.prompts.items() if prompt}
     default = {"default": stored.default_prompt} if stored.default_prompt else {}
-    stored_models.write_mapping({"prompts": prompts | default, "default_prompt_name": "default" if default else None,
-                                 "similarity_fn_name": "cosine"} | ({"truncate_dim": stored.dimensions} if stored.dimensions else {}),
-                                os.path.join(folder, SETTINGS_FILE))
+    stored_models.write_mapping({
+        "prompts": prompts | default, "default_prompt_name": "default" if default else None,
+        "similarity_fn_name": "cosine"
+    } | ({"truncate_dim": stored.dimensions} if stored.dimensions else {}), os.path.join(folder, SETTINGS_FILE))
     if stored.longest_text:
-        stored_models.write_mapping({"max_seq_length": stored.longest_text, "do_lower_case": False}, os.path.join(folder, LENGTH_FILE))
+        stored_models.write_mapping({"max_seq_length": stored.longest_text, "do_lower_case": False},
+                                    os.path.join(folder, LENGTH_FILE))
 
 
 def _pooling_values(pooling: Poolings, width: int, include_prompt: bool) -> dict[str, Any]:
-    """The configuration of a pooling, in the form that every version reads; an order of one's own is read since version 6."""
+    """The configuration of a pooling, in the form that every version reads; an order of one's own is read since version
+    6.
+    """
     flags = {key: mode in poolings_of(pooling) for key, mode in MODES.items()}
     in_order = [mode for key, mode in MODES.items() if flags[key]] == [*poolings_of(pooling)]
     modes = flags if in_order else {"pooling_mode": [*poolings_of(pooling)]}
@@ -183,5 +227,7 @@ def _write_layer(layer: VectorLayer, width: int, weights: Mapping[str, np.ndarra
         values = {"in_features": width, "out_features": layer.units, "bias": layer.use_bias,
                   "activation_function": f"torch.nn.modules.{'linear' if name == 'Identity' else 'activation'}.{name}"}
     stored_models.write_mapping(values, os.path.join(folder, CONFIG_FILE))
-    save_file({theirs: np.ascontiguousarray(weights[ours].T) for theirs, ours in (DENSE | NORM).items() if ours in weights},
-              os.path.join(folder, WEIGHTS_FILE), metadata={"format": "pt"})
+    save_file(
+        {theirs: np.ascontiguousarray(weights[ours].T)
+         for theirs, ours in (DENSE | NORM).items() if ours in weights}, os.path.join(folder, WEIGHTS_FILE),
+        metadata={"format": "pt"})

@@ -41,10 +41,11 @@ def usual_name(name: str) -> str:
 
 
 def read(prefix: str, head: Head = "") -> StoredModel:
-    """Reads the model of a checkpoint's prefix, with `bert_config.json` and `vocab.txt` beside it; of ELECTRA's two, that with `head`.
+    """Reads the model of a checkpoint's prefix, with `bert_config.json` and `vocab.txt` beside it; of ELECTRA's two,
+    that with `head`.
 
-    Raises ValueError if two variables claim one name, the files beside it are damaged, or name and vocabulary of the folder say another
-    casing.
+    Raises ValueError if two variables claim one name, the files beside it are damaged, or name and vocabulary of the
+    folder say another casing.
     """
     reader, folder = tf.train.load_checkpoint(prefix), os.path.dirname(prefix)
     names = [name for name in sorted(reader.get_variable_to_shape_map()) if not NO_WEIGHTS.fullmatch(name)]
@@ -70,7 +71,9 @@ def _stored(prefix: str, member: str, table: NameTable, weights: Mapping[str, np
 
 def _weights_of(prefix: str, reader: Any, names: Sequence[str], table: NameTable,
                 rename: Callable[[str], str] = str) -> tuple[dict, list[str]]:
-    """Returns the weights of these names by ours, and names without a place. Raises ValueError if two variables claim one name."""
+    """Returns the weights of these names by ours, and names without a place. Raises ValueError if two variables claim
+    one name.
+    """
     weights, unknown = {}, []
     for theirs in names:
         ours = table.ours(rename(usual_name(theirs)))
@@ -89,13 +92,16 @@ def _read_albert(prefix: str, reader: Any, names: Sequence[str]) -> StoredModel:
     there = os.listdir(folder)
     name = next((name for name in ("albert_config.json", stored_models.BERT_CONFIG_FILE) if name in there), "")
     if not name:
-        raise ValueError(f"{prefix}: expected an albert_config.json beside it, got none: attention heads and layers cannot be told from "
-                         "the weights")
+        raise ValueError(
+            f"{prefix}: expected an albert_config.json beside it, got none: attention heads and layers cannot be told "
+            f"from "
+            "the weights")
     path = os.path.join(folder, name)
     config = build(ModelConfig, albert.tf1_config(read_mapping(path), path), path)
     weights, unknown = _weights_of(prefix, reader, names, albert.TF1_TABLE, lambda name: albert.tf1_layer(name, config))
     model = next((name for name in sorted(there) if name.endswith(".model")), "")
-    tokenizer = tokenizer_files.read(os.path.join(folder, model)) | {tokenizer_files.CLASS_FILE: b"AlbertTokenizer"} if model else {}
+    tokenizer = tokenizer_files.read(os.path.join(folder, model)) | {tokenizer_files.CLASS_FILE: b"AlbertTokenizer"
+                                                                     } if model else {}
     return _stored(prefix, " (ALBERT)", albert.TF1_TABLE, weights, unknown, config=config, tokenizer=tokenizer,
                    do_lower_case=True if model else None, model_type="albert",
                    sentence_task=albert.ALBERT.sentence_task if "next_sentence/output_bias" in weights else "")
@@ -110,7 +116,8 @@ def _read_electra(prefix: str, reader: Any, names: Sequence[str], wants_generato
     both = any(name.startswith(electra.TF1_GENERATOR) for name in generator)
     is_generator = wants_generator or not any(name.startswith("electra/encoder/") for name in names)
     if is_generator and not both:
-        raise ValueError(f"{prefix}: expected the variables of a generator ({', '.join(electra.TF1_GENERATOR)}), got none")
+        raise ValueError(
+            f"{prefix}: expected the variables of a generator ({', '.join(electra.TF1_GENERATOR)}), got none")
     own = generator if is_generator else [name for name in names if not name.startswith(electra.TF1_GENERATOR)]
     weights, unknown = _weights_of(prefix, reader, own, electra.TF1_TABLE, electra.tf1_row)
     if "replaced/output_weights" in weights:
@@ -126,10 +133,11 @@ def _read_electra(prefix: str, reader: Any, names: Sequence[str], wants_generato
 
 
 def write(stored: StoredModel, folder: str) -> list[str]:
-    """Writes `bert_model.ckpt`, `bert_config.json` (`albert_config.json`), `vocab.txt` (`spiece.model`) as the authors' scripts read them.
+    """Writes `bert_model.ckpt`, `bert_config.json` (`albert_config.json`), `vocab.txt` (`spiece.model`) as the authors'
+    scripts read them.
 
-    Returns our names of the weights that have no place there: a pooler that an ELECTRA does not have. Raises ValueError for a model that
-    their code cannot compute.
+    Returns our names of the weights that have no place there: a pooler that an ELECTRA does not have. Raises ValueError
+    for a model that their code cannot compute.
     """
     config = stored_models.require_config(stored)
     stored_models.refuse_architecture(config, "the 2018 code")
@@ -151,10 +159,15 @@ def _write_albert(stored: StoredModel, config: ModelConfig, folder: str) -> list
 
 def _write_electra(stored: StoredModel, config: ModelConfig, folder: str) -> list[str]:
     stored_models.refuse_acts(config, "Google's ELECTRA", ("gelu_erf",))
-    left_out = [name for name in stored.weights if name.startswith("pooler/") and stored.head in ("", "pretraining", "replaced")]
-    weights = {name: weight.T if name == "replaced/output_weights" else weight for name, weight in stored.weights.items()
-               if name not in left_out}
-    values = {key: getattr(config, key) for key in OF_2018} | {"hidden_act": "gelu", "embedding_size": config.table_width}
+    left_out = [
+        name for name in stored.weights if name.startswith("pooler/") and stored.head in ("", "pretraining", "replaced")
+    ]
+    weights = {
+        name: weight.T if name == "replaced/output_weights" else weight
+        for name, weight in stored.weights.items() if name not in left_out
+    }
+    values = {key: getattr(config, key)
+              for key in OF_2018} | {"hidden_act": "gelu", "embedding_size": config.table_width}
     _write_files(dataclasses.replace(stored, weights=weights), electra.TF1_TABLE, values, folder,
                  rename=lambda name: electra.tf1_name(name, stored.head == "pretraining"))
     return left_out
@@ -177,7 +190,8 @@ def _write_files(stored: StoredModel, table: NameTable, values: Mapping[str, Any
 def write_checkpoint(variables: Mapping[str, np.ndarray], folder: str) -> None:
     """Writes variables by name to `bert_model.ckpt`, and its name to `checkpoint`."""
     prefix = os.path.join(folder, "bert_model.ckpt")
-    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(variables), shape_and_slices=[""] * len(variables), tensors=list(variables.values()))
+    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(variables), shape_and_slices=[""] * len(variables),
+                      tensors=list(variables.values()))
     # By hand: TensorFlow's own writer takes the name for one that is relative to the working folder.
     with open(os.path.join(folder, "checkpoint"), "w", encoding="utf-8") as file:
         file.write('model_checkpoint_path: "bert_model.ckpt"\nall_model_checkpoint_paths: "bert_model.ckpt"\n')

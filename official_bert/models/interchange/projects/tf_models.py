@@ -1,6 +1,7 @@
 """Object checkpoints of tf-models-official's `BertEncoderV2`, import only.
 
-The weights' shapes give all sizes, attention heads included; activation and epsilon are the library's (tanh GELU, 1e-12).
+The weights' shapes give all sizes, attention heads included; activation and epsilon are the library's (tanh GELU,
+1e-12).
 """
 
 import os
@@ -32,7 +33,8 @@ TABLE = NameTable([
     *rows("masked_lm/output_bias", "masked_lm/output_bias.Sbias"),
 ])
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-NO_WEIGHTS = re.compile(r"_CHECKPOINTABLE_OBJECT_GRAPH|save_counter|.*/?global_step|(.*/)?optimizer/.*|.*\.OPTIMIZER_SLOT.*")
+NO_WEIGHTS = re.compile(
+    r"_CHECKPOINTABLE_OBJECT_GRAPH|save_counter|.*/?global_step|(.*/)?optimizer/.*|.*\.OPTIMIZER_SLOT.*")
 # The encoder, and the word embeddings if the checkpoint reached them through the masked-LM head first.
 IS_ENCODER = re.compile(r"(^|/)(?=_(embedding|type|position|transformer|pooler)[a-z_]*/|masked_lm/)")
 
@@ -57,9 +59,9 @@ def read(prefix: str) -> StoredModel:
             weights[ours] = reader.get_tensor(key)
     folder = os.path.dirname(prefix)
     config, vocab = stored_models.read_config(folder), stored_models.read_vocab(folder)
-    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config or infer_config(weights, prefix),
-                       unknown=unknown, head=stored_models.head_of(weights, prefix), vocab=vocab,
-                       do_lower_case=casing.of_folder(prefix, vocab),
+    return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config
+                       or infer_config(weights, prefix), unknown=unknown, head=stored_models.head_of(weights, prefix),
+                       vocab=vocab, do_lower_case=casing.of_folder(prefix, vocab),
                        notes=[] if config else ["activations are taken to be gelu in the tanh form"])
 
 

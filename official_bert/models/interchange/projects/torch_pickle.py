@@ -1,7 +1,9 @@
-"""Reads the tensors of a `pytorch_model.bin` without PyTorch and without Python's unpickler: nothing in the file is run.
+"""Reads the tensors of a `pytorch_model.bin` without PyTorch and without Python's unpickler: nothing in the file is
+run.
 
-A pickle file is a program for a stack machine. Here its operations, as `pickletools` reads them, are only interpreted: they put numbers,
-texts, tuples, lists, dictionaries with texts as keys, storages, and arrays over these on the stack. Everything else is refused.
+A pickle file is a program for a stack machine. Here its operations, as `pickletools` reads them, are only interpreted:
+they put numbers, texts, tuples, lists, dictionaries with texts as keys, storages, and arrays over these on the stack.
+Everything else is refused.
 """
 
 import collections
@@ -18,14 +20,19 @@ import numpy as np
 
 from official_bert.limits import MOST_DIMENSIONS, MOST_OPERATIONS, MOST_SHARED
 
-STORAGES: Mapping[str, np.dtype] = {f"torch.{kind}Storage": np.dtype(dtype) for kind, dtype in {
-    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": ml_dtypes.bfloat16, "Long": "int64", "Int": "int32",
-    "Byte": "uint8", "Bool": "bool"}.items()}
-MAGIC = 0x1950a86a20f9469cfc6c  # in the first of the pickles of a file before PyTorch 1.6 (July 2020), which is no archive
+STORAGES: Mapping[str, np.dtype] = {
+    f"torch.{kind}Storage": np.dtype(dtype)
+    for kind, dtype in {
+        "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": ml_dtypes.bfloat16, "Long": "int64",
+        "Int": "int32", "Byte": "uint8", "Bool": "bool"
+    }.items()
+}
+# in the first of the pickles of a file before PyTorch 1.6 (July 2020), which is no archive
+MAGIC = 0x1950a86a20f9469cfc6c
 VERSION = 1001  # in the second
 MARK = object()
-DAMAGED = (ValueError, LookupError, TypeError, AttributeError, EOFError, OSError, RuntimeError, ArithmeticError, MemoryError, struct.error,
-           zipfile.BadZipFile)
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError, EOFError, OSError, RuntimeError, ArithmeticError,
+           MemoryError, struct.error, zipfile.BadZipFile)
 
 
 class Storage(NamedTuple):
@@ -39,7 +46,8 @@ class Storage(NamedTuple):
 def load_tensors(path: str) -> dict[str, np.ndarray]:
     """Returns the tensors of a file of `torch.save` of any version by name; some may share their numbers.
 
-    Raises ValueError for anything but a dictionary of tensors, for a damaged file, and for one that claims more than it holds.
+    Raises ValueError for anything but a dictionary of tensors, for a damaged file, and for one that claims more than it
+    holds.
     """
     with open(path, "rb") as file:
         interpreter = _Interpreter(os.path.getsize(path))
@@ -49,8 +57,9 @@ def load_tensors(path: str) -> dict[str, np.ndarray]:
                 raise ValueError(f"a {type(tensors).__name__} with other values")
         except DAMAGED as error:
             kind = "" if isinstance(error, ValueError) else f"damaged, {type(error).__name__}: "
-            raise ValueError(f"{path}: refused: {kind}{' '.join(str(error).split())[:200]}; expected a file of torch.save with a "
-                             "dictionary of tensors; convert to safetensors") from None
+            raise ValueError(
+                f"{path}: refused: {kind}{' '.join(str(error).split())[:200]}; expected a file of torch.save with a "
+                "dictionary of tensors; convert to safetensors") from None
     return tensors
 
 
@@ -77,7 +86,9 @@ def _read_entry(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def _read_older(file: IO[bytes], interpreter: "_Interpreter") -> Any:
-    """Reads a file from before PyTorch 1.6: pickles of magic number, version, machine, tensors and keys, and then the storages' numbers."""
+    """Reads a file from before PyTorch 1.6: pickles of magic number, version, machine, tensors and keys, and then the
+    storages' numbers.
+    """
     file.seek(0)
     if interpreter.run(file) != MAGIC:
         raise ValueError("one of something else")
@@ -85,7 +96,8 @@ def _read_older(file: IO[bytes], interpreter: "_Interpreter") -> Any:
         raise ValueError(f"another version than {VERSION}, or a machine that is not little-endian")
     tensors, keys = interpreter.run(file), interpreter.run(file)
     storages = {storage.key: storage for storage in interpreter.contents}
-    if type(keys) is not list or {*map(type, keys)} - {str} or sorted(keys) != sorted(storage.key for storage in interpreter.contents):
+    if type(keys) is not list or {*map(type, keys)} - {str} or sorted(keys) != sorted(
+            storage.key for storage in interpreter.contents):
         raise ValueError("other storages than those of its tensors")
     for key in keys:
         content = interpreter.contents[storages[key]]
@@ -97,7 +109,8 @@ def _read_older(file: IO[bytes], interpreter: "_Interpreter") -> Any:
 class _Interpreter:
     """Interprets the operations of pickles; the number of operations and the file's size bound its work.
 
-    Values are compared, hashed and shown only if their type is known: nested tuples may be too deep or too many for that.
+    Values are compared, hashed and shown only if their type is known: nested tuples may be too deep or too many for
+    that.
     """
 
     def __init__(self, size: int):
@@ -106,21 +119,39 @@ class _Interpreter:
         self.contents: dict[Storage, bytearray] = {}
         self.arrays: dict[tuple, np.ndarray] = {}  # by storage, offset, size and stride: tied weights are one array
         self.operations_left, self.storage_bytes_left, self.array_bytes_left = MOST_OPERATIONS, size, MOST_SHARED * size
-        self.names = {"collections.OrderedDict": lambda: collections.OrderedDict(), "torch._utils._rebuild_tensor_v2": self._tensor,
-                      "torch._utils._rebuild_parameter": lambda tensor, _requires_grad, _hooks: tensor, **STORAGES}
-        # Functions of the values that an operation takes from the stack, and of its argument; they return the value that it puts there.
+        self.names = {
+            "collections.OrderedDict": lambda: collections.OrderedDict(),
+            "torch._utils._rebuild_tensor_v2": self._tensor,
+            "torch._utils._rebuild_parameter": lambda tensor, _requires_grad, _hooks: tensor, **STORAGES
+        }
+        # Functions of the values that an operation takes from the stack, and of its argument; they return the value
+        # that it puts there.
         self.operations: Mapping[str, Callable] = {
-            **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "PROTO", "STOP"), lambda value: value),
+            **dict.fromkeys(
+                ("BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "PROTO", "STOP"), lambda value: value
+            ),
             **dict.fromkeys(("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"), lambda *items: items),
-            "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False, "MARK": lambda: MARK,
-            "EMPTY_TUPLE": tuple, "EMPTY_LIST": list, "EMPTY_DICT": dict,
-            **dict.fromkeys(("APPEND", "APPENDS"), _extended), **dict.fromkeys(("SETITEM", "SETITEMS"), _with_items),
+            "NONE": lambda: None,
+            "NEWTRUE": lambda: True,
+            "NEWFALSE": lambda: False,
+            "MARK": lambda: MARK,
+            "EMPTY_TUPLE": tuple,
+            "EMPTY_LIST": list,
+            "EMPTY_DICT": dict,
+            **dict.fromkeys(("APPEND", "APPENDS"), _extended),
+            **dict.fromkeys(("SETITEM", "SETITEMS"), _with_items),
             **dict.fromkeys(("BINPUT", "LONG_BINPUT"), lambda place: self.memo.update({place: self.stack[-1]})),
             **dict.fromkeys(("BINGET", "LONG_BINGET"), self.memo.__getitem__),
-            "GLOBAL": self._named, "REDUCE": _call, "BINPERSID": self._storage, "BUILD": _without_state}
+            "GLOBAL": self._named,
+            "REDUCE": _call,
+            "BINPERSID": self._storage,
+            "BUILD": _without_state,
+        }
 
     def run(self, program: IO[bytes]) -> Any:
-        """Returns the value of the next pickle in a file. Raises ValueError for operations and names other than those of tensors."""
+        """Returns the value of the next pickle in a file. Raises ValueError for operations and names other than those
+        of tensors.
+        """
         for operation, argument, _ in pickletools.genops(program):
             self.operations_left -= 1
             if self.operations_left < 0:
@@ -148,7 +179,8 @@ class _Interpreter:
         return self.names[name]
 
     def _storage(self, identity: Any) -> Storage:
-        """Returns the storage of an identity: the word storage, its type, key, device, count, and None in older files."""
+        """Returns the storage of an identity: the word storage, its type, key, device, count, and None in older files.
+        """
         _, dtype, key, _, count, *part = identity if type(identity) is tuple else ()
         if not isinstance(dtype, np.dtype) or (type(key), type(count)) != (str, int) or part not in ([], [None]):
             raise ValueError("a reference to something else than a whole storage")
@@ -160,7 +192,8 @@ class _Interpreter:
             self.contents[storage] = bytearray(count * dtype.itemsize)
         return storage
 
-    def _tensor(self, storage: Any, offset: Any, size: Any, stride: Any, _requires_grad: Any, _hooks: Any, _metadata: Any = None) -> Any:
+    def _tensor(self, storage: Any, offset: Any, size: Any, stride: Any, _requires_grad: Any, _hooks: Any,
+                _metadata: Any = None) -> Any:
         """Returns an array over a part of a storage; offset and stride count numbers."""
         if not isinstance(storage, Storage) or max(len(size), len(stride)) > MOST_DIMENSIONS:
             raise ValueError(f"a tensor without storage, or of more than {MOST_DIMENSIONS} dimensions")
@@ -172,7 +205,8 @@ class _Interpreter:
             if last >= storage.length and 0 not in size:  # NumPy checks too, but its product may overflow
                 raise ValueError("a tensor that reaches beyond its storage")
             width = storage.dtype.itemsize
-            self.arrays[view] = np.ndarray(size, storage.dtype, self.contents[storage], offset * width, [step * width for step in stride])
+            self.arrays[view] = np.ndarray(size, storage.dtype, self.contents[storage], offset * width,
+                                           [step * width for step in stride])
             self.array_bytes_left -= self.arrays[view].nbytes
             if self.array_bytes_left < 0:
                 raise ValueError(f"tensors that take more than {MOST_SHARED} times the bytes of the file")

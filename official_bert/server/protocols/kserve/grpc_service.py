@@ -23,9 +23,13 @@ class InferenceService:
 
     def handlers(self) -> Any:
         """Returns what a gRPC server takes."""
-        return grpc.method_handlers_generic_handler(SERVICE, {name: grpc.unary_unary_rpc_method_handler(
-            getattr(self, name), message_class(f"{name}Request").FromString, message_class(f"{name}Response").SerializeToString)
-            for name in METHODS})
+        return grpc.method_handlers_generic_handler(
+            SERVICE, {
+                name: grpc.unary_unary_rpc_method_handler(getattr(self, name),
+                                                          message_class(f"{name}Request").FromString,
+                                                          message_class(f"{name}Response").SerializeToString)
+                for name in METHODS
+            })
 
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802  the protocol's names
         """True: it answers at all."""
@@ -54,7 +58,8 @@ class InferenceService:
         """The tensors of a model."""
         async with answering(self.handler, context, "ModelMetadata") as (admission, _):
             admission.name = request.name
-            return message_class("ModelMetadataResponse")(**metadata(self.handler, address_of(request.name, request.version)))
+            return message_class("ModelMetadataResponse")(
+                **metadata(self.handler, address_of(request.name, request.version)))
 
     async def ModelInfer(self, data: bytes, context: Any) -> Any:  # noqa: N802
         """Runs a model for a serialized `ModelInferRequest`."""
@@ -67,7 +72,9 @@ class InferenceService:
 
 
 def _response(name: str, answer: Answer, identity: str, raw: bool) -> Any:
-    """Makes a `ModelInferResponse`: raw bytes if the request had them, or if a type has no other form; else lists of values."""
+    """Makes a `ModelInferResponse`: raw bytes if the request had them, or if a type has no other form; else lists of
+    values.
+    """
     types = {key: datatype_of(key, array) for key, array in answer.outputs.items()}
     raw = raw or any(datatype in ("FP16", "BF16") for datatype in types.values())
     response = message_class("ModelInferResponse")(model_name=name, model_version=str(answer.version), id=identity)

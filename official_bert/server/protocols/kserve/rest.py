@@ -48,15 +48,18 @@ class KServe(RestProtocol):
             raise RequestError("UNAVAILABLE", waiting)
         return json_response({"ready": True})
 
-    async def _model_ready(self, request: web.BaseRequest, address: ModelAddress, deadline: float | None) -> web.StreamResponse:
+    async def _model_ready(self, request: web.BaseRequest, address: ModelAddress,
+                           deadline: float | None) -> web.StreamResponse:
         with self.handler.manager.using(*address):
             return json_response({"name": address.name, "ready": True})
 
-    async def _metadata(self, request: web.BaseRequest, address: ModelAddress, deadline: float | None) -> web.StreamResponse:
+    async def _metadata(self, request: web.BaseRequest, address: ModelAddress,
+                        deadline: float | None) -> web.StreamResponse:
         with self.handler.admitted(address.name, "ModelMetadata", "REST"):
             return json_response(metadata(self.handler, address))
 
-    async def _infer(self, request: web.BaseRequest, address: ModelAddress, deadline: float | None) -> web.StreamResponse:
+    async def _infer(self, request: web.BaseRequest, address: ModelAddress,
+                     deadline: float | None) -> web.StreamResponse:
         header = request.headers.get(HEADER)
         if header is not None and not (header.isascii() and header.isdecimal() and len(header) < 16):
             raise invalid(f"{HEADER}: expected a number of bytes, got {header!r:.40}")
@@ -81,10 +84,14 @@ class KServe(RestProtocol):
 
 
 def metadata(handler: RequestHandler, address: ModelAddress) -> dict[str, Any]:
-    """Returns what KServe says of a model: its versions, and the tensors of its default signature. Raises RequestError."""
+    """Returns what KServe says of a model: its versions, and the tensors of its default signature. Raises RequestError.
+    """
     with handler.manager.using(*address) as servable:
         signature = servable.signature("")
-        versions = [str(entry.number) for entry in handler.manager.statuses(address.name, address.version) if entry.state == "AVAILABLE"]
+        versions = [
+            str(entry.number) for entry in handler.manager.statuses(address.name, address.version)
+            if entry.state == "AVAILABLE"
+        ]
         return {"name": address.name, "versions": versions, "platform": PLATFORM,
                 "inputs": _tensors(signature.inputs), "outputs": _tensors(signature.outputs)}
 

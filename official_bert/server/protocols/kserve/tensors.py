@@ -1,7 +1,8 @@
-"""Tensors of KServe's V2 protocol as arrays and back: JSON, the binary extension, and gRPC's contents. Knows no TensorFlow.
+"""Tensors of KServe's V2 protocol as arrays and back: JSON, the binary extension, and gRPC's contents. Knows no
+TensorFlow.
 
-Source: the Open Inference Protocol and its binary tensor data extension. Binary strings stand behind their lengths, 4 bytes each,
-little-endian; numbers are little-endian, row by row.
+Source: the Open Inference Protocol and its binary tensor data extension. Binary strings stand behind their lengths, 4
+bytes each, little-endian; numbers are little-endian, row by row.
 """
 
 import math
@@ -34,21 +35,26 @@ DATATYPES: Mapping[str, tuple[str, str]] = {
     "bool": ("BOOL", "bool_contents"), "uint8": ("UINT8", "uint_contents"), "uint16": ("UINT16", "uint_contents"),
     "uint32": ("UINT32", "uint_contents"), "uint64": ("UINT64", "uint64_contents"), "int8": ("INT8", "int_contents"),
     "int16": ("INT16", "int_contents"), "int32": ("INT32", "int_contents"), "int64": ("INT64", "int64_contents"),
-    "float16": ("FP16", ""), "bfloat16": ("BF16", ""), "float32": ("FP32", "fp32_contents"), "float64": ("FP64", "fp64_contents"),
-    "string": ("BYTES", "bytes_contents")}
+    "float16": ("FP16", ""), "bfloat16": ("BF16", ""), "float32": ("FP32", "fp32_contents"),
+    "float64": ("FP64", "fp64_contents"), "string": ("BYTES", "bytes_contents")
+}
 NAMES = {datatype: (name, field) for name, (datatype, field) in DATATYPES.items()}
 MOST_VERSION = MOST_SIZE = (1 << 63) - 1
 
 
 def read_rest(body: bytes, limits: Limits, header: int | None = None) -> Reading:
-    """Reads the body of an `infer`; `header` is the number of bytes of its JSON, if binary tensors follow. Raises RequestError."""
+    """Reads the body of an `infer`; `header` is the number of bytes of its JSON, if binary tensors follow. Raises
+    RequestError.
+    """
     if header is not None and not 0 <= header <= len(body):
-        raise invalid(f"Inference-Header-Content-Length: expected at most the {len(body)} bytes of the body, got {header}")
+        raise invalid(
+            f"Inference-Header-Content-Length: expected at most the {len(body)} bytes of the body, got {header}")
     request, binary = rest_json.parse_body(body[:header]), memoryview(body)[len(body) if header is None else header:]
     entries = _objects(request, "inputs")
     if not entries:
         raise invalid("'inputs': expected a tensor at least, got none")
-    shapes = _declared([(_text(entry, "name"), _text(entry, "datatype"), entry.get("shape")) for entry in entries], limits)
+    shapes = _declared([(_text(entry, "name"), _text(entry, "datatype"), entry.get("shape")) for entry in entries],
+                       limits)
     arrays, start = {}, 0
     for entry, (name, (dtype, shape)) in zip(entries, shapes.items()):
         size = _parameters(entry).get("binary_data_size")
@@ -56,8 +62,9 @@ def read_rest(body: bytes, limits: Limits, header: int | None = None) -> Reading
             arrays[name] = _from_json(name, dtype, shape, entry.get("data"))
             continue
         if type(size) is not int or not 0 <= size <= len(binary) - start:
-            raise invalid(f"input {name!r}: binary_data_size: expected at most the {len(binary) - start} bytes that are left, "
-                          f"got {size!r:.40}")
+            raise invalid(
+                f"input {name!r}: binary_data_size: expected at most the {len(binary) - start} bytes that are left, "
+                f"got {size!r:.40}")
         arrays[name] = from_bytes(name, dtype, shape, binary[start:start + size])
         start += size
     if start < len(binary):
@@ -76,25 +83,31 @@ def read_rest(body: bytes, limits: Limits, header: int | None = None) -> Reading
 def read_grpc(data: bytes, limits: Limits) -> Reading:
     """Reads a serialized `ModelInferRequest`. Raises RequestError; INTERNAL for what is none."""
     request = parse_message(message_class("ModelInferRequest"), data)
-    shapes = _declared([(entry.name, entry.datatype, list(entry.shape[:MOST_DIMENSIONS + 1])) for entry in request.inputs], limits)
+    shapes = _declared([(entry.name, entry.datatype, list(entry.shape[:MOST_DIMENSIONS + 1]))
+                        for entry in request.inputs], limits)
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
-        raise invalid(f"raw_input_contents: expected one for each of the {len(request.inputs)} inputs, or none, got {len(raw)}")
+        raise invalid(
+            f"raw_input_contents: expected one for each of the {len(request.inputs)} inputs, or none, got {len(raw)}")
     arrays = {}
     for place, (entry, (name, (dtype, shape))) in enumerate(zip(request.inputs, shapes.items())):
         if raw and entry.HasField("contents"):
             raise invalid(f"input {name!r}: expected contents or raw_input_contents, got both")
-        arrays[name] = from_bytes(name, dtype, shape, memoryview(raw[place])) if raw else _from_contents(name, dtype, shape, entry.contents)
+        arrays[name] = from_bytes(name, dtype, shape, memoryview(raw[place])) if raw else _from_contents(
+            name, dtype, shape, entry.contents)
     check_all_strings(arrays, limits)
     return Reading(inputs=arrays, address=address_of(request.model_name, request.model_version),
                    outputs=tuple(entry.name for entry in request.outputs), more={"id": request.id, "raw": bool(raw)})
 
 
 def address_of(name: str, version: str) -> ModelAddress:
-    """Returns the model that a request names, the highest version for "". Raises RequestError for a version that is no number."""
+    """Returns the model that a request names, the highest version for "". Raises RequestError for a version that is no
+    number.
+    """
     if not version:
         return ModelAddress(name)
-    if not (version.isascii() and version.isdecimal() and len(version) <= len(str(MOST_VERSION)) and int(version) <= MOST_VERSION):
+    if not (version.isascii() and version.isdecimal() and len(version) <= len(str(MOST_VERSION))
+            and int(version) <= MOST_VERSION):
         raise invalid(f"version: expected a number, got {version!r:.60}")
     return ModelAddress(name, int(version))
 
@@ -145,7 +158,8 @@ def _from_contents(name: str, dtype: str, shape: tuple[int, ...], contents: Any)
 
 
 def format_answer(head: Mapping[str, Any], outputs: Arrays, binary: Sequence[str]) -> tuple[bytes, int | None]:
-    """Returns the body of an answer, and the bytes of its JSON if the outputs `binary` follow it. Raises RequestError."""
+    """Returns the body of an answer, and the bytes of its JSON if the outputs `binary` follow it. Raises RequestError.
+    """
     pieces, tail = [], []
     for name, array in outputs.items():
         entry: dict[str, Any] = {"name": name, "datatype": datatype_of(name, array), "shape": list(array.shape)}

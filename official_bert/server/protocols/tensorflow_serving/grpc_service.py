@@ -1,4 +1,5 @@
-"""TF Serving's gRPC services, with the official protocol: PredictionService and ModelService, and gRPC's own of health."""
+"""TF Serving's gRPC services, with the official protocol: PredictionService and ModelService, and gRPC's own of health.
+"""
 
 import asyncio
 import contextlib
@@ -29,7 +30,8 @@ WATCH_SECONDS = 0.5  # between looks at the state for those who watch it
 
 
 class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
-    """Predict and GetModelMetadata; Classify, Regress and MultiInference answer UNIMPLEMENTED, as Keras 3 exports none."""
+    """Predict and GetModelMetadata; Classify, Regress and MultiInference answer UNIMPLEMENTED, as Keras 3 exports none.
+    """
 
     def __init__(self, handler: RequestHandler):
         self.handler = handler
@@ -131,16 +133,18 @@ class Health(health_pb2_grpc.HealthServicer):
 
 
 @contextlib.asynccontextmanager
-async def answering(handler: RequestHandler, context: Any, api: str, request: Any = None) -> AsyncIterator[tuple[Admission, float | None]]:
+async def answering(handler: RequestHandler, context: Any, api: str,
+                    request: Any = None) -> AsyncIterator[tuple[Admission, float | None]]:
     """Counts a request, and gives the time (of `time.monotonic`) until which its client waits.
 
-    Raises RequestError for whatever goes wrong in it. After the deadline that is always DEADLINE_EXCEEDED: the client gives itself this
-    status, and whether the server's answer is quicker than the client's clock is chance.
+    Raises RequestError for whatever goes wrong in it. After the deadline that is always DEADLINE_EXCEEDED: the client
+    gives itself this status, and whether the server's answer is quicker than the client's clock is chance.
     """
     seconds = context.time_remaining()
     deadline = None if seconds is None else time.monotonic() + seconds
     try:
-        with handler.admitted(request.model_spec.name if request is not None else "", api, "GRPC", deadline) as admission:
+        with handler.admitted(request.model_spec.name if request is not None else "", api, "GRPC",
+                              deadline) as admission:
             if seconds is not None and seconds <= 0:
                 raise RequestError("DEADLINE_EXCEEDED", "the deadline was over when the request arrived")
             if request is not None and not request.HasField("model_spec"):

@@ -36,8 +36,9 @@ class TensorFlowServing(RestProtocol):
         address, method = _address(match), match["method"].lower()
         async with self.admitted(request, method.capitalize(), deadline, address.name) as (body, _):
             if method != "predict":
-                raise RequestError("UNIMPLEMENTED", f"{method}: not served here; send the same Examples to :predict with "
-                                                    '"signature_name": "examples"')
+                raise RequestError(
+                    "UNIMPLEMENTED", f"{method}: not served here; send the same Examples to :predict with "
+                    '"signature_name": "examples"')
             with self.handler.manager.using(*address) as servable:
                 reading = await self.handler.reader.read("predict_rest", body, signatures=servable.input_specs)
                 answer = await self.handler.predict(servable, reading, deadline)
@@ -56,7 +57,8 @@ class TensorFlowServing(RestProtocol):
 def _address(match: re.Match) -> ModelAddress:
     """Reads which model a path means."""
     digits = match["version"] and (match["version"].lstrip("0") or "0")
-    if digits and (len(digits) > len(str(MOST_VERSION)) or int(digits) > MOST_VERSION):  # Python reads no number of 5,000 digits
+    # Python reads no number of 5,000 digits
+    if digits and (len(digits) > len(str(MOST_VERSION)) or int(digits) > MOST_VERSION):
         raise invalid(f"Failed to convert version: {match['version'][:40]} to numeric.")
     version = int(digits) if digits else None
     label = urllib.parse.unquote(match["label"]) if match["label"] else None
@@ -75,4 +77,5 @@ def _metadata(response: Any, labels: list[str]) -> dict[str, Any]:
 
 
 def _to_dict(message: Any) -> dict[str, Any]:
-    return json_format.MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    return json_format.MessageToDict(message, preserving_proto_field_name=True,
+                                     always_print_fields_with_no_presence=True)

@@ -1,7 +1,7 @@
 """TF Serving's JSON as arrays and back: rows (`instances` -> `predictions`) and columns (`inputs` -> `outputs`).
 
-Source: TF Serving's api_rest.md. Binary strings are `{"b64": "..."}`; NaN and Infinity stand without quotes in a request,
-and no answer has them; outputs whose names end in `_bytes` are binary.
+Source: TF Serving's api_rest.md. Binary strings are `{"b64": "..."}`; NaN and Infinity stand without quotes in a
+request, and no answer has them; outputs whose names end in `_bytes` are binary.
 """
 
 import base64
@@ -44,7 +44,8 @@ def signature_name(request: Mapping[str, Any]) -> str:
     """Which signature a request asks for; empty for the default."""
     name = request.get("signature_name", "")
     if not isinstance(name, str):
-        raise invalid(f"JSON Value: {_shown(name)} not formatted correctly. 'signature_name' key must be a string value.")
+        raise invalid(
+            f"JSON Value: {_shown(name)} not formatted correctly. 'signature_name' key must be a string value.")
     return name
 
 
@@ -66,8 +67,10 @@ def _columns_of_rows(rows: Any, specs: Specs) -> dict[str, list]:
         raise invalid("No values in 'instances' array")
     are_objects = [isinstance(row, dict) and not _is_binary(row) for row in rows]
     if any(are_objects) != all(are_objects):
-        raise invalid(f"Expecting {'object' if are_objects[0] else 'value/list'} but got {'list' if are_objects[0] else 'object'} "
-                      f"at item {are_objects.index(not are_objects[0])} of input list")
+        raise invalid(
+            f"Expecting {'object' if are_objects[0] else 'value/list'} but got "
+            f"{'list' if are_objects[0] else 'object'} "
+            f"at item {are_objects.index(not are_objects[0])} of input list")
     if not are_objects[0]:
         if len(specs) != 1:
             raise invalid("instances is a plain list, but expecting list of objects as multiple input tensors required "
@@ -102,7 +105,8 @@ def to_array(value: Any, spec: TensorSpec, name: str) -> np.ndarray:
         size = len(leaves[0])
         if wrong := [item for item in leaves if not isinstance(item, list) or len(item) != size]:
             got = f"of {len(wrong[0])}" if isinstance(wrong[0], list) else f"but got {_shown(wrong[0])}"
-            raise invalid(f"input {name!r}: expected lists of equal length {size} at level {len(shape)}, found one {got}")
+            raise invalid(
+                f"input {name!r}: expected lists of equal length {size} at level {len(shape)}, found one {got}")
         shape.append(size)
         leaves = [leaf for item in leaves for leaf in item]
     if not leaves and spec.shape is not None and len(shape) < len(spec.shape):
@@ -147,7 +151,8 @@ def _string(leaf: Any, name: str) -> bytes:
             raise invalid(f"input {name!r}: a lone surrogate is not text") from None
     if not _is_binary(leaf):
         raise _type_error(leaf, "string", name)
-    encoded = "".join(leaf["b64"].split())  # as in TF Serving, spaces and line ends mean nothing, and padding may be missing
+    # as in TF Serving, spaces and line ends mean nothing, and padding may be missing
+    encoded = "".join(leaf["b64"].split())
     padding = "" if "=" in encoded else "=" * (-len(encoded) % 4)
     try:
         return base64.b64decode(encoded + padding, validate=True)
@@ -176,8 +181,8 @@ def _shown(value: Any) -> str:
 def format_outputs(outputs: Arrays, as_rows: bool, most_bytes: int) -> bytes:
     """Returns the body of an answer: one output stands alone, several are objects.
 
-    It is made of pieces that are soon written, so that other threads may run. Raises RequestError for outputs without rows,
-    and for more than `most_bytes`.
+    It is made of pieces that are soon written, so that other threads may run. Raises RequestError for outputs without
+    rows, and for more than `most_bytes`.
     """
     if as_rows:
         sizes = {name: array.shape[0] if array.ndim else None for name, array in outputs.items()}
@@ -216,7 +221,8 @@ def _rows(outputs: Arrays) -> Iterator[bytes]:
     def write(rows: slice) -> bytes:
         part = {name: array[rows] for name, array in outputs.items()}
         values = {name: _plain(array, name) for name, array in part.items()}
-        return _dump([dict(zip(values, row)) for row in zip(*values.values())] if len(values) > 1 else next(iter(values.values())))
+        return _dump([dict(zip(values, row))
+                      for row in zip(*values.values())] if len(values) > 1 else next(iter(values.values())))
 
     yield from _list_pieces(len(next(iter(outputs.values()))), sum(array.size for array in outputs.values()), write,
                             lambda row: _columns_out({name: array[row] for name, array in outputs.items()}))
@@ -233,8 +239,11 @@ def _array(name: str, array: np.ndarray) -> Iterator[bytes]:
         yield from _list_pieces(len(array), array.size, write, lambda index: _array(name, array[index]))
 
 
-def _list_pieces(count: int, size: int, write: Callable[[slice], bytes], write_item: Callable[[int], Iterator[bytes]]) -> Iterator[bytes]:
-    """The JSON of a list of `count` items with `size` values: several items to a piece, and an item that is too large in its own pieces."""
+def _list_pieces(count: int, size: int, write: Callable[[slice], bytes],
+                 write_item: Callable[[int], Iterator[bytes]]) -> Iterator[bytes]:
+    """The JSON of a list of `count` items with `size` values: several items to a piece, and an item that is too large
+    in its own pieces.
+    """
     step = PIECE * count // max(1, size)
     yield b"["
     for start in range(0, count, max(1, step)):

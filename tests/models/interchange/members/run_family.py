@@ -1,13 +1,14 @@
-"""Makes models of all members with Hugging Face's PyTorch classes, and runs those that we wrote, in an environment of its own.
+"""Makes models of all members with Hugging Face's PyTorch classes, and runs those that we wrote, in an environment of
+its own.
 
     .venv-torch/bin/python tests/models/interchange/members/run_family.py make FOLDER CLASSES.json
     .venv-torch/bin/python tests/models/interchange/members/run_family.py compare FOLDER
     .venv-torch/bin/python tests/models/interchange/members/run_family.py keys MODELS.json
 
-`make` writes FOLDER/NUMBER/{config.json, model.safetensors, expected.npz}; `compare` reads FOLDER/NUMBER/written and prints the largest
-difference from expected.npz, relative to each tensor's largest magnitude. `keys` prints, for each class of MODELS.json, [class, arguments
-of its configuration, keys that should change nothing]: its keys with their defaults, those that its code reads, and the keys of the list
-that change an output.
+`make` writes FOLDER/NUMBER/{config.json, model.safetensors, expected.npz}; `compare` reads FOLDER/NUMBER/written and
+prints the largest difference from expected.npz, relative to each tensor's largest magnitude. `keys` prints, for each
+class of MODELS.json, [class, arguments of its configuration, keys that should change nothing]: its keys with their
+defaults, those that its code reads, and the keys of the list that change an output.
 """
 
 import inspect
@@ -25,12 +26,17 @@ INPUTS = {"input_ids": "input_ids", "input_mask": "attention_mask", "segment_ids
 
 def outputs_of(model, rows, takes_segments):
     """Returns all outputs of a model by name."""
-    inputs = {theirs: torch.tensor(rows[ours]).long() for ours, theirs in INPUTS.items() if takes_segments or theirs != "token_type_ids"}
+    inputs = {
+        theirs: torch.tensor(rows[ours]).long()
+        for ours, theirs in INPUTS.items() if takes_segments or theirs != "token_type_ids"
+    }
     if type(model).__name__.endswith("MultipleChoice"):
         inputs = {name: value[:, None] for name, value in inputs.items()}
     with torch.no_grad():
         found = model.eval()(**inputs, output_hidden_states=True)
-    last = {"last_hidden_state": found["last_hidden_state"] if "last_hidden_state" in found else found["hidden_states"][-1]}
+    last = {
+        "last_hidden_state": found["last_hidden_state"] if "last_hidden_state" in found else found["hidden_states"][-1]
+    }
     return {name: value.numpy() for name, value in (dict(found) | last).items() if isinstance(value, torch.Tensor)}
 
 
@@ -48,7 +54,10 @@ def make(folder, classes):
         mask = (np.arange(23) < lengths[:, None]).astype("int64")
         ids = np.where(mask, rng.integers(4, arguments["vocab_size"], (3, 23)), arguments.get("pad_token_id", 0))
         ids[1, 3] = arguments.get("pad_token_id", 0)  # typed in the text
-        rows = {"input_ids": ids, "input_mask": mask, "segment_ids": rng.integers(0, 2, (3, 23)) * mask * int(takes_segments)}
+        rows = {
+            "input_ids": ids, "input_mask": mask, "segment_ids": rng.integers(0, 2,
+                                                                              (3, 23)) * mask * int(takes_segments)
+        }
         np.savez(place / "expected.npz", **{f"in.{key}": value for key, value in rows.items()},
                  **{f"out.{key}": value for key, value in outputs_of(model, rows, takes_segments).items()})
 
@@ -84,7 +93,8 @@ def other(key, value):
 
 
 def keys(models):
-    """Prints what the configuration of each class has, what its code reads, and which keys of a list change an output."""
+    """Prints what the configuration of each class has, what its code reads, and which keys of a list change an output.
+    """
     ids = torch.tensor([[5, 7, 9, 1, 0, 8], [3, 4, 4, 6, 0, 0]])
     mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
     for name, arguments, passed_over in json.loads(pathlib.Path(models).read_text()):

@@ -13,10 +13,14 @@ PAGE = (ROOT / "docs" / "family.md").read_text(encoding="utf-8")
 
 
 def tables():
-    """Returns the tables of marks, each (name of the first column, rows), with the tests of their columns; a row is {column: cell}."""
+    """Returns the tables of marks, each (name of the first column, rows), with the tests of their columns; a row is
+    {column: cell}.
+    """
     found = []
-    for block in re.findall(r"(?:^\|.*\n)+", PAGE[PAGE.index("## What is tested"):PAGE.index("Google's checkpoints")], re.MULTILINE):
-        header, _, *lines = ([cell.strip() for cell in line.strip().strip("|").split("|")] for line in block.splitlines())
+    for block in re.findall(r"(?:^\|.*\n)+", PAGE[PAGE.index("## What is tested"):PAGE.index("Google's checkpoints")],
+                            re.MULTILINE):
+        header, _, *lines = ([cell.strip() for cell in line.strip().strip("|").split("|")]
+                             for line in block.splitlines())
         found.append([dict(zip(header, line, strict=True)) for line in lines])
     assert len(found) == 4
     return [(found[place], {row["column"]: row["test"].strip("`") for row in found[place + 1]}) for place in (0, 2)]
@@ -30,9 +34,14 @@ def cases(test):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     function = getattr(module, name)
-    values = [value for mark in getattr(function, "pytestmark", ()) if mark.name == "parametrize" for value in mark.args[1]]
+    values = [
+        value for mark in getattr(function, "pytestmark", ()) if mark.name == "parametrize" for value in mark.args[1]
+    ]
     fixtures = (getattr(module, argument, None) for argument in inspect.signature(function).parameters)
-    values += [value for fixture in fixtures for value in getattr(getattr(fixture, "_fixture_function_marker", None), "params", None) or ()]
+    values += [
+        value for fixture in fixtures
+        for value in getattr(getattr(fixture, "_fixture_function_marker", None), "params", None) or ()
+    ]
     plain = (value.values if isinstance(value, type(pytest.param())) else value for value in values)
     return {str(part) for value in plain for part in (value if isinstance(value, tuple | list) else [value])}
 
@@ -50,7 +59,8 @@ def test_every_mark_is_a_case_of_a_test():
                 else:
                     assert cell == "x", (row, column)
                     own = keys if column == "classes" else keys - {row.get("`model_type`", "").strip("`")} or keys
-                    assert any(case == key or case.startswith(f"{key}/") for case in cases(test) for key in own), (row[first], column)
+                    assert any(case == key or case.startswith(f"{key}/") for case in cases(test)
+                               for key in own), (row[first], column)
 
 
 def test_every_model_and_tokenizer_has_a_row():
