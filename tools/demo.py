@@ -198,20 +198,19 @@ def main(_) -> None:
     """Runs every step and prints the held-out loss beside that of the unigram distribution."""
     begin, output = time.monotonic(), pathlib.Path(FLAGS.output_dir).absolute()
     require_here(FLAGS.output_dir, "output_dir", "the commands that this one calls share its files")
-    raw = from_here(FLAGS.corpus) if FLAGS.corpus else ""
     config = absolute(FLAGS.config) if exists(FLAGS.config) else FLAGS.config  # or a name of configs/
     output.mkdir(parents=True, exist_ok=True)
-    documents, tokenizer = make_data(raw, output)
-    names = ("train.tfrecord", "held_out.tfrecord", "model", "exported", "loss.png")
-    train, held_out, model, exported, picture = (output / name for name in names)
+    documents, tokenizer = make_data(from_here(FLAGS.corpus) if FLAGS.corpus else "", output)
+    train, held_out, model, exported, picture = map(
+        output.joinpath, ("train.tfrecord", "held_out.tfrecord", "model", "exported", "loss.png"))
     unigram = unigram_loss(str(train), str(held_out), len(tokenizer.vocab))
     run("-m", "official_bert.run_pretraining", f"--config={config}", f"--vocab_file={output / VOCAB_FILE}",
         f"--input_file={train}", f"--eval_input_file={held_out}", f"--output_dir={model}",
         f"--do_lower_case={tokenizer.do_lower_case}", f"--set=model.vocab_size={len(tokenizer.vocab)}",
         *(f"--set={override}" for override in FLAGS.set))
     loss = last_held_out_loss(model / LOG_FILE)
-    run("tools/plot_run.py", f"--run={model}", f"--output_file={picture}", "--name=mlm_loss",
-        f"--baseline={unigram:.4f}")
+    curve = ("--name=mlm_loss", f"--baseline={unigram:.4f}")
+    run("tools/plot_run.py", f"--run={model}", f"--output_file={picture}", *curve)
     run("-m", "official_bert.run_export", f"--checkpoint={model}", f"--output={exported}")
     blanks = make_blanks(documents, tokenizer)
     run("-m", "official_bert.run_predict", "--task=fill_mask", f"--model={exported}", *(text for text, _ in blanks))

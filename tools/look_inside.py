@@ -11,6 +11,7 @@ writes `report.md` too, with its pictures beside it, for sites that show such fi
 from official_bert.command_line import run_main
 
 import collections
+import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -291,29 +292,23 @@ def main(_) -> None:
     from official_bert.models.run_folder import RunFolder
     from official_bert.reports.page import as_lines, write_report
     if RunFolder(FLAGS.output_dir).has_begun:
-        raise ValueError(
-            f"--output_dir={FLAGS.output_dir}: expected a folder for this page, got a run, whose own report it would "
-            f"replace"
-        )
+        raise ValueError(f"--output_dir={FLAGS.output_dir}: expected a folder for this page, got a run with a report")
     check_model(FLAGS.model)
     documents = read_documents(FLAGS.input_file)
-    sentences = [line for document in documents for line in document]
+    sentences = list(itertools.chain.from_iterable(documents))
     fill, tokenizer = load_filling(FLAGS.model, FLAGS.vocab_file)
     encoder = official_bert.load_encoder(FLAGS.model, return_layers=True)
     pieces = [tokenizer.tokenize(line) for line in sentences]
-    counts = collections.Counter(piece for tokens in pieces for piece in tokens)
-    vectors = ops.convert_to_numpy(encoder.embeddings.word_embeddings)
+    counts = collections.Counter(itertools.chain.from_iterable(pieces))
     embed = official_bert.Predictor(FLAGS.model, vocab_file=FLAGS.vocab_file, head="embeddings", pooling="mean")
-    sections = [
-        *fill_blanks(fill, tokenizer, sentences, FLAGS.seed, FLAGS.input_file),
-        neighbours_section(vectors, tokenizer, counts, FLAGS.least_count),
-        *attention_sections(encoder, tokenizer, sentences, pieces, FLAGS.sentence),
-        plane_section(documents, embed)
-    ]
+    sections = [*fill_blanks(fill, tokenizer, sentences, FLAGS.seed, FLAGS.input_file),
+                neighbours_section(ops.convert_to_numpy(encoder.embeddings.word_embeddings), tokenizer, counts,
+                                   FLAGS.least_count),
+                *attention_sections(encoder, tokenizer, sentences, pieces, FLAGS.sentence),
+                plane_section(documents, embed)]
     make_folder(FLAGS.output_dir)
     written = write_report(FLAGS.title or f"Inside {FLAGS.model}", sections, FLAGS.output_dir, FLAGS.markdown)
-    print("\n".join(as_lines(sections)))
-    print(f"\nwritten: {', '.join(written)}")
+    print("\n".join([*as_lines(sections), "", f"written: {', '.join(written)}"]))
 
 
 if __name__ == "__main__":

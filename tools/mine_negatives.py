@@ -72,9 +72,8 @@ def main(_) -> None:
     cross_encoder = _load_cross_encoder(FLAGS.cross_encoder) if FLAGS.cross_encoder else None
     depth = FLAGS.last_rank + max(map(len, _answers(material.rows).values())) + bool(material.own)
     if FLAGS.model:
-        ranking = negatives.rank_by_vectors(material, depth,
-                                            Predictor(FLAGS.model, head="embeddings",
-                                                      vocab_file=FLAGS.vocab_file), FLAGS.batch_size, FLAGS.faiss_index,
+        predictor = Predictor(FLAGS.model, head="embeddings", vocab_file=FLAGS.vocab_file)
+        ranking = negatives.rank_by_vectors(material, depth, predictor, FLAGS.batch_size, FLAGS.faiss_index,
                                             os.path.dirname(os.path.abspath(FLAGS.output_file)),
                                             lambda parts: tqdm(parts, desc="passages", disable=len(parts) < 2))
     else:

@@ -397,38 +397,48 @@ def check_places(inputs: list[str], outputs: list[str], values: Any) -> None:
 
 
 def main(_) -> None:
-    """Reads and writes in this process and splits in workers, so the order is that of the input for any number of
-    workers.
-    """
+    """Checks the flags and files, makes the corpus, prints the report."""
     interruption.end_on_signals()
-    files, mixture = input_files(FLAGS.input_file, FLAGS.language,
-                                 FLAGS.same_language), Mixture(FLAGS.mix, FLAGS.smoothing)
+    files = input_files(FLAGS.input_file, FLAGS.language, FLAGS.same_language)
+    mixture = Mixture(FLAGS.mix, FLAGS.smoothing)
     check_flags(FLAGS, files)
     outputs = [path for name in FLAGS.output_file for path in shard_names(name)]
     held_out = [held_out_name(FLAGS.output_file[0])] if FLAGS.held_out else []
-    shortest = FLAGS.shortest_document or (1 if FLAGS.keep_everything else 3)
-    cleaning = {
-        "shortest": shortest, "keep_everything": FLAGS.keep_everything,
-        "limits": from_flags(quality.QualityLimits, FLAGS)
-    }
     print("\n".join(map(languages.describe_rule, files)))
     inputs = [path for paths in files.values() for path in paths if path != containers.STANDARD_INPUT]
     check_places(inputs, outputs + held_out, FLAGS)
-    discard = FLAGS.discard or FLAGS.input_file == containers.STANDARD_INPUT  # a pipe cannot be read again
-    deciding = deciding_values(files, {name: FLAGS[name].value for name in DECIDING})
-    read = read_pieces(files, {"form": FLAGS.format, "text_key": FLAGS.text_key}, FLAGS.on_bad_text,
-                       FLAGS.allow_large_lines)
-    with (WorkFolder(work_path(outputs[0]), deciding, discard) as work, worker_pool(FLAGS.num_workers) as pool,
-          tempfile.TemporaryDirectory(dir=work.path, prefix="memory_of_") as folder):
-        pieces = resumed(read, work, pool, {"cleaning": cleaning, "kinds": FLAGS.drop_duplicates},
-                         2 * FLAGS.num_workers)
-        seen = deduplication.Deduplicator(FLAGS.drop_duplicates, folder, FLAGS.near_similarity)
-        with open_outputs(work, outputs + held_out) as opened:
-            writer = Writer(opened, FLAGS.held_out, folder, list(files), mixture)
-            write_corpus(pieces, writer, seen, shortest, sum(map(size_of, inputs)))
-            duplicate_lines = writer.check(FLAGS.input_file, sum(map(len, files.values())), shortest, FLAGS.report_file)
-        publish(work, outputs + held_out, outputs if writer.holds_copies else [])
+    writer, duplicate_lines = make_corpus(FLAGS, files, mixture, outputs, held_out, sum(map(size_of, inputs)))
     print_report(writer.report, duplicate_lines, writer.shares(), FLAGS.report_file)
+
+
+def make_corpus(values: Any, files: dict[str, list[str]], mixture: Mixture, outputs: list[str], held_out: list[str],
+                size: int) -> tuple[Writer, int]:
+    """Reads and writes in this process and splits in workers: the order is that of the input for any number of workers.
+
+    `values` are absl's `FLAGS`, `files` paths by language, of `size` bytes. Returns the writer and the number of
+    duplicate lines.
+    """
+    shortest = values.shortest_document or (1 if values.keep_everything else 3)
+    cleaning = {
+        "shortest": shortest, "keep_everything": values.keep_everything,
+        "limits": from_flags(quality.QualityLimits, values)
+    }
+    discard = values.discard or values.input_file == containers.STANDARD_INPUT  # a pipe cannot be read again
+    deciding = deciding_values(files, {name: values[name].value for name in DECIDING})
+    read = read_pieces(files, {"form": values.format, "text_key": values.text_key}, values.on_bad_text,
+                       values.allow_large_lines)
+    with (WorkFolder(work_path(outputs[0]), deciding, discard) as work, worker_pool(values.num_workers) as pool,
+          tempfile.TemporaryDirectory(dir=work.path, prefix="memory_of_") as folder):
+        pieces = resumed(read, work, pool, {"cleaning": cleaning, "kinds": values.drop_duplicates},
+                         2 * values.num_workers)
+        seen = deduplication.Deduplicator(values.drop_duplicates, folder, values.near_similarity)
+        with open_outputs(work, outputs + held_out) as opened:
+            writer = Writer(opened, values.held_out, folder, list(files), mixture)
+            write_corpus(pieces, writer, seen, shortest, size)
+            duplicate_lines = writer.check(values.input_file, sum(map(len, files.values())), shortest,
+                                           values.report_file)
+        publish(work, outputs + held_out, outputs if writer.holds_copies else [])
+    return writer, duplicate_lines
 
 
 def input_files(input_file: str, language: str, same_language: bool) -> dict[str, list[str]]:

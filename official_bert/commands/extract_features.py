@@ -49,8 +49,7 @@ def main(_) -> None:
     lines = read_texts(FLAGS.input_file)
     preflight.check_outputs([FLAGS.output_file], [FLAGS.input_file])
     layers = read_layers(FLAGS.layers, config.model.num_hidden_layers)
-    length = config.options.get("max_seq_length", 128)
-    check_length(length, config.model, "--max_seq_length", least=3)
+    check_length(length := config.options.get("max_seq_length", 128), config.model, "--max_seq_length", least=3)
     tokenizer = loading.load(config.tokenizer.vocab_file, config.tokenizer.do_lower_case)
     if any(PAIR.fullmatch(line) for line in lines):
         check_segments(config.model.type_vocab_size, f"--input_file={FLAGS.input_file}", tokenizer.second_segment)
@@ -58,8 +57,8 @@ def main(_) -> None:
     cut = write_features(FLAGS.output_file, lines, tokenizer, length, encoder, layers, FLAGS.batch_size)
     print(f"{FLAGS.output_file}: {len(lines):,} lines, layers {FLAGS.layers}")
     if cut:
-        logging.warning("%s: %s of its lines are longer than --max_seq_length=%d tokens and were cut", FLAGS.input_file,
-                        f"{cut:,}", length)
+        logging.warning("%s: %d of its lines are longer than --max_seq_length=%d tokens and were cut", FLAGS.input_file,
+                        cut, length)
 
 
 def read_texts(path: str) -> list[str]:

@@ -117,9 +117,7 @@ class SelfAttention(Configured):
     @extension_point
     def call(self, x: Float[Any, "_ _ D"], attention_mask: Any, queries: Any = None,
              training: bool | None = None) -> Float[Any, "_ _ D"]:
-        """x [B,S,D], attention_mask a `TokenLayout` or [B,1,1 or Q,S] (true = visible), queries [B,Q,D] or None for x
-        -> [B,Q,D].
-        """
+        """x [B,S,D], attention_mask a `TokenLayout` or [B,1,1 or Q,S] (true = visible), queries [B,Q,D] -> [B,Q,D]."""
         layout = TokenLayout.of(attention_mask, queries)
         q = self.query(layout.query_rows(x, queries)) * self.scale                    # [B,Q,N,H]
         q, k, v = layout.split_heads(q, self.key(x), self.value(x))                   # [B,N,Q,H], [B,N,S,H] twice

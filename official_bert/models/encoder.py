@@ -75,9 +75,8 @@ class BertEncoder(keras.Model):
         self.check(inputs)
         embedded = self.embeddings(inputs["input_ids"], inputs["segment_ids"], inputs.get("position_ids"),
                                    inputs.get("task_type_ids"), training=training)    # [B,S,D]
-        layout, positions = encoder_parts.make_layout(self, inputs, embedded,
-                                                      training), self.reader.computed_positions(inputs)
-        x, layer_outputs = layout.unpad(embedded), []
+        layout = encoder_parts.make_layout(self, inputs, embedded, training)
+        x, layer_outputs, positions = layout.unpad(embedded), [], self.reader.computed_positions(inputs)
         for layer in self.stack.steps[:-1]:                                           # paper 3: L layers
             x = layer(x, attention_mask=layout, training=training)
             layer_outputs.append(x)

@@ -111,7 +111,7 @@ def test_a_page_is_made_of_a_model_and_a_text(tmp_path, golden):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/config.yaml").write_text("task: pretraining\n")
     done = run_here(*arguments[:2], f"--output_dir={tmp_path}/run", f"--input_file={tmp_path}/text.txt")
-    assert done.returncode == 1 and "run: expected a folder for this page, got a run, whose own report" in done.stderr
+    assert done.returncode == 1 and "run: expected a folder for this page, got a run with a report" in done.stderr
     (tmp_path / "bert/vocab.txt").rename(tmp_path / "words.txt")
     done = run_here(*arguments, f"--input_file={tmp_path}/text.txt", f"--vocab_file={tmp_path}/words.txt")
     assert done.returncode == 0 and json.loads((tmp_path / "inside/report.json").read_text()) == report, done.stderr
