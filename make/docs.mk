@@ -5,7 +5,7 @@ docs: .venv/.installed-docs
 	@echo "build/site/index.html"
 .venv/.installed-docs: requirements-docs.txt .venv/.installed
 	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet -r requirements-docs.txt && touch $@
-# The page of all options, from the fields of the classes.
+# The pages of all options, from the fields of the classes, and of what is promised.
 .PHONY: options
 options: .venv/.installed
-	@TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python docs/write_options.py
+	@TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python docs/write_options.py && TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python docs/write_promises.py

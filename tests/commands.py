@@ -274,7 +274,7 @@ def _execute(arguments: list[str]) -> int:
     app.define_help_flags()
     path, argv, main = sys.path[:], sys.argv, sys.modules.get("__mp_main__")
     sys.modules["__mp_main__"] = _Main("__mp_main__")
-    others = _forget_own_flags()
+    others = forget_own_flags()
     try:
         if arguments[0] == "-m":
             sys.path.insert(0, os.getcwd())
@@ -292,7 +292,7 @@ def _execute(arguments: list[str]) -> int:
         traceback.print_exc()
         return 1
     finally:
-        _forget_own_flags()
+        forget_own_flags()
         for name, flag in others.items():
             flags.FLAGS[name] = flag
         sys.path[:], sys.argv = path, argv
@@ -302,7 +302,7 @@ def _execute(arguments: list[str]) -> int:
     return 0
 
 
-def _forget_own_flags() -> dict[str, flags.Flag]:
+def forget_own_flags() -> dict[str, flags.Flag]:
     """Removes and returns the flags that no installed package has defined: those of mains, loaded by tests or run
     before.
     """

@@ -1,0 +1,49 @@
+"""docs/promises.md names what the code has: names, commands, flags, files of a run, signatures."""
+
+import importlib.util
+import pathlib
+import re
+
+import pytest
+from absl import flags
+from commands import forget_own_flags
+
+import official_bert
+from official_bert.models import run_folder
+from official_bert.reports import page as report
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGE = (ROOT / "docs/promises.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def no_flags():
+    """Takes away the flags of commands that other tests have loaded."""
+    others = forget_own_flags()
+    yield
+    for name, flag in others.items():
+        flags.FLAGS[name] = flag
+
+
+def test_the_tables_have_all_flags_and_signatures(no_flags):
+    spec = importlib.util.spec_from_file_location("write_promises", ROOT / "docs" / "write_promises.py")
+    write_promises = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(write_promises)
+    assert PAGE == write_promises.page(), "make options writes them anew"
+    assert "checkpoint" in write_promises.flags_of("official_bert.commands.run_export")
+
+
+def test_the_python_names_are_those_of_the_package():
+    row = re.search(r"^\| Python names \|(.*?)\|", PAGE, re.MULTILINE)[1]
+    assert re.findall(r"`(\w+)`", row) == official_bert.__all__
+    reference = (ROOT / "docs/reference/interface.md").read_text(encoding="utf-8")
+    assert all(re.search(rf"auto\w+:: official_bert\.[\w.]+\.{name}$", reference, re.MULTILINE) for name in official_bert.__all__)
+
+
+def test_every_file_of_a_run_is_promised_or_called_a_note():
+    section = PAGE.partition("## Files of a run")[2].partition("## Version")[0]
+    names = [name for line in section.splitlines() if line.startswith(("| `", "are notes", "The vocabulary"))
+             for name in re.findall(r"`([\w.*-]+)/?`", line.split(" | ")[0])]
+    constants = {value for module in (run_folder, report) for name, value in vars(module).items() if name.endswith(("_FILE", "_FOLDER"))}
+    assert {name for name in names if not name.startswith(("ckpt-N.", "vocab.txt"))} == constants
+    assert names.count("ckpt-N.index") == 1 and run_folder.CHECKPOINT == "ckpt"
