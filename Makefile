@@ -3,16 +3,16 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 CORPUS ?=
 
-.PHONY: help install demo test test-slow lint clean
+.PHONY: help install demo test test-slow known-shard lint lint-forms clean
 help:
 	@echo "make install    .venv with everything that the other commands need; PYTHON=python3.13 takes another Python (3.11 to 3.13)"
 	@echo "make demo       text -> records -> pre-training -> exported model, on a corpus that needs no download"
 	@echo "                make demo CORPUS='path/*.txt' takes yours"
 	@echo "make test       the tests, at most 10 minutes on 2 cores"
-	@echo "make test-slow  what takes longer or needs more tools"
+	@echo "make test-slow  what takes longer or needs more tools; SHARD=3/16: the third of 16 shards"
 	@echo "make notebooks  the notebooks of docs/ run again, their outputs kept"
 	@echo "make docs       the site, in build/site"
-	@echo "make lint       ruff and mypy"
+	@echo "make lint       ruff, mypy, and the schemas of .github/"
 
 # What every command imports. Compiled at installation, by all cores: otherwise the first command does it, and where Python may not
 # write bytecode (PYTHONDONTWRITEBYTECODE) each command again. All that is installed would take four times as long.
@@ -44,12 +44,30 @@ demo: .venv/.installed
 test: .venv/.installed
 	@$(WRITING_BYTECODE) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
-test-slow: .venv/.installed
-	@$(WRITING_BYTECODE) $(BIN)/python -m pytest -m slow $(ARGS)
+# SHARD=3/16: the third of sixteen shards that take about equally long, by the seconds in tests/slow_durations.json;
+# ARGS=--store-durations writes those of the tests that run.
+test-slow: known-shard .venv/.installed
+	@$(WRITING_BYTECODE) $(BIN)/python -m pytest -m slow --durations-path=tests/slow_durations.json \
+	  $(if $(SHARD),--splits=$(word 2,$(SHARD_NUMBERS)) --group=$(word 1,$(SHARD_NUMBERS))) $(ARGS)
+SHARD_NUMBERS = $(subst /, ,$(SHARD))
+known-shard:
+	@case $$SHARD in \
+	  "") ;; \
+	  *[!0-9/]* | */*/* | /* | */) false ;; \
+	  */*) test "$${SHARD%/*}" -ge 1 -a "$${SHARD%/*}" -le "$${SHARD#*/}" 2>/dev/null ;; \
+	  *) false ;; esac \
+	  || { echo "error: SHARD: expected K/N with K from 1 to N, such as 3/16, got $$SHARD" >&2; exit 1; }
 
-lint: .venv/.installed
+lint: .venv/.installed lint-forms
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+FORMS := .github/ISSUE_TEMPLATE
+lint-forms: .venv/.installed  # what GitHub reads
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config $(FORMS)/config.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms \
+	  $(filter-out %/config.yml,$(wildcard $(FORMS)/*.yml))
 
 clean:
 	rm -rf demo build *.egg-info

@@ -6,8 +6,7 @@
 import importlib
 import pathlib
 import runpy
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from absl import flags
 
@@ -39,24 +38,26 @@ def served_models(cls: type[ServedModel] = ServedModel) -> Iterator[type[ServedM
         yield from served_models(subclass)
 
 
-def listed(names: Iterator[str] | list[str] | Mapping) -> str:
-    """Returns names as a cell of a table."""
-    return ", ".join(f"`{name}`" for name in names)
+def row(first: str, *lists: Iterable[str]) -> str:
+    """Returns a row of a table, with lists of names in its cells."""
+    return f"| {' | '.join([first, *(', '.join(f'`{name}`' for name in names) for names in lists)])} |"
 
 
 def tables() -> str:
     """Returns both tables."""
     for module in {path.rpartition(".")[0] for path in MODULES.values()}:
         importlib.import_module(f"{module}.served")
-    commands = [f"| `{name}` | {listed(f'--{flag}' for flag in flags_of(module))} |" for name, module in COMMANDS.items()]
-    models = sorted(f"| {cls.__name__.removeprefix('Served')} | {listed(cls.text_inputs)} | {listed(cls.outputs)} |" for cls in served_models())
+    commands = [row(f"`{name}`", [f"--{flag}" for flag in flags_of(module)]) for name, module in COMMANDS.items()]
+    models = sorted(row(cls.__name__.removeprefix("Served"), cls.text_inputs, cls.outputs) for cls in served_models())
     return "\n".join(["### Commands and flags", "", "| `official-bert` | flags |", "|---|---|", *commands, "",
-                      "### Signatures of `text` models", "", "| model | inputs | outputs |", "|---|---|---|", *models, ""])
+                      "### Signatures of `text` models", "", "| model | inputs | outputs |", "|---|---|---|", *models,
+                      ""])
 
 
 def page() -> str:
     """Returns the page with its tables anew."""
-    return f"{PAGE.read_text(encoding='utf-8').partition(BEGIN)[0]}{BEGIN}\n\n`make options` writes these tables.\n\n{tables()}"
+    prose = PAGE.read_text(encoding="utf-8").partition(BEGIN)[0]
+    return f"{prose}{BEGIN}\n\n`make options` writes these tables.\n\n{tables()}"
 
 
 if __name__ == "__main__":

@@ -8,4 +8,5 @@ docs: .venv/.installed-docs
 # The pages of all options, from the fields of the classes, and of what is promised.
 .PHONY: options
 options: .venv/.installed
-	@TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python docs/write_options.py && TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python docs/write_promises.py
+	@TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python docs/write_options.py
+	@TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python docs/write_promises.py

@@ -1,5 +1,6 @@
-"""What CI runs: all steps within its time, one shard of the slow tests, a table at the end; and the workflow that runs the same."""
+"""What CI runs: all steps within its time, one shard of the slow tests, a table at the end; the same on GitHub."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -22,7 +23,8 @@ esac
 def commit(folder: pathlib.Path, count: int) -> None:
     """Makes a repository with .ci/run and so many commits."""
     def git(*arguments: str) -> None:
-        subprocess.run(["git", "-C", folder, "-c", "user.name=T", "-c", "user.email=t@example.org", *arguments], check=True)
+        author = ("-c", "user.name=T", "-c", "user.email=t@example.org")
+        subprocess.run(["git", "-C", folder, *author, *arguments], check=True)
     (folder / ".ci").mkdir(parents=True)
     (folder / ".ci/run").write_bytes((ROOT / ".ci/run").read_bytes())
     (folder / ".ci/run").chmod(0o755)
@@ -41,9 +43,11 @@ def run_ci(tmp_path):
 
     def run(folder: pathlib.Path, failing: str = "none", hanging: str = "none", seconds: int = 60):
         (tmp_path / "made").unlink(missing_ok=True)
-        environment = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "MADE": str(tmp_path / "made"), "CI_SHARDS": "7",
-                                    "FAILING": failing, "HANGING": hanging, "CI_SECONDS": str(seconds)}
-        done = subprocess.run(["bash", folder / ".ci/run"], env=environment, text=True, capture_output=True, check=False, timeout=60)
+        environment = os.environ | {
+            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "MADE": str(tmp_path / "made"), "CI_SHARDS": "7",
+            "FAILING": failing, "HANGING": hanging, "CI_SECONDS": str(seconds)}
+        done = subprocess.run(["bash", folder / ".ci/run"], env=environment, text=True, capture_output=True,
+                              check=False, timeout=60)
         return done.returncode, (tmp_path / "made").read_text().splitlines(), done.stdout.splitlines()
     return run
 
@@ -55,16 +59,17 @@ def test_all_steps_run_and_the_last_lines_tell_them(tmp_path, run_ci, commits, s
     assert status == 0
     assert made == ["install", "test", "lint", "docs", f"test-slow SHARD={shard} ARGS=-x -m 'slow and not speed'"]
     table = [line.split() for line in lines[-6:]]
-    assert [words[:-2] for words in table] == [["make", "install"], ["make", "test"], ["make", "lint"], ["make", "docs"],
-                                               ["slow", "shard", shard], ["all"]]
+    assert [" ".join(words[:-2]) for words in table] == [
+        "make install", "make test", "make lint", "make docs", f"slow shard {shard}", "all"]
     assert all(words[-2] == "passed" and words[-1].startswith("0:0") for words in table)
 
 
 def test_a_shallow_clone_takes_the_shard_of_its_hash(tmp_path, run_ci):
     commit(tmp_path / "clone", 3)
-    subprocess.run(["git", "clone", "--quiet", "--depth=1", f"file://{tmp_path}/clone", tmp_path / "shallow"], check=True)
-    head = subprocess.run(["git", "-C", tmp_path / "shallow", "rev-parse", "HEAD"], text=True, capture_output=True, check=True).stdout
-    assert run_ci(tmp_path / "shallow")[1][-1].split()[1] == f"SHARD={int(head[:8], 16) % 7 + 1}/7"
+    shallow = tmp_path / "shallow"
+    subprocess.run(["git", "clone", "--quiet", "--depth=1", f"file://{tmp_path}/clone", shallow], check=True)
+    head = subprocess.run(["git", "-C", shallow, "rev-parse", "HEAD"], text=True, capture_output=True, check=True)
+    assert run_ci(shallow)[1][-1].split()[1] == f"SHARD={int(head.stdout[:8], 16) % 7 + 1}/7"
 
 
 @pytest.mark.parametrize("failing", ["install", "test", "docs", "test-slow"])
@@ -92,10 +97,37 @@ def test_tests_that_take_too_long_are_a_failure(tmp_path, run_ci):
 
 
 def test_the_workflow_runs_the_same_on_every_python_of_the_package():
-    workflow, = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / ".github/workflows").glob("*.yml"))
+    paths = (ROOT / ".github/workflows").glob("*.yml")
+    workflow, = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths)
     job, = workflow["jobs"].values()
     assert [step["run"] for step in job["steps"] if "run" in step and "if" not in step] == [".ci/run"]
     matrix = job["strategy"]["matrix"]
     assert len(matrix["system"]) == 3
-    required = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
-    assert required == ">=3.11,<3.14" and matrix["python"] == ["3.11", "3.12", "3.13"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["requires-python"] == ">=3.11,<3.14" and matrix["python"] == ["3.11", "3.12", "3.13"]
+
+
+def check_shard(text: str) -> subprocess.CompletedProcess:
+    return subprocess.run(["make", "--silent", "known-shard", f"SHARD={text}"], cwd=ROOT, text=True,
+                          capture_output=True, check=False)
+
+
+@pytest.mark.parametrize("text", ["1/1", "3/16", "16/16", ""])
+def test_a_shard_of_a_number_of_shards_is_known(text):
+    done = check_shard(text)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("text", [
+    "0/3", "4/3", "3", "/3", "3/", "a/b", "1/2/3", "-1/3", "1 2/3", "'", "9999999999999999999999/3"])
+def test_another_shard_is_told_in_one_line(text):
+    done = check_shard(text)
+    lines = done.stderr.splitlines()
+    assert lines[0] == f"error: SHARD: expected K/N with K from 1 to N, such as 3/16, got {text}"
+    assert done.returncode == 2 and len(lines) == 2 and lines[1].startswith("make: *** ")
+
+
+def test_recorded_seconds_are_those_of_files_that_are_there():
+    durations = json.loads((ROOT / "tests/slow_durations.json").read_text(encoding="utf-8"))
+    assert all((ROOT / name.partition("::")[0]).exists() for name in durations)
+    assert all(seconds >= 0 for seconds in durations.values())

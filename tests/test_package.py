@@ -8,11 +8,11 @@ import tomllib
 
 import pytest
 from commands import ROOT, run_here
+from needed_tools import UV, need
 
 from official_bert.__main__ import COMMANDS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-UV = ROOT / ".venv/bin/uv"
 PEERS = {"tf-models-official"}  # of tests and benchmarks; nothing in the package imports them
 
 
@@ -71,8 +71,7 @@ def test_a_missing_extra_names_itself():
 @pytest.mark.parametrize("platform", ["x86_64-manylinux_2_28", "aarch64-manylinux_2_28", "aarch64-apple-darwin"])
 def test_requirements_resolve(tmp_path, platform, version):
     """What the wheel requires has wheels for each platform and Python; what a checkout requires resolves."""
-    if not UV.exists():
-        pytest.skip("uv is not installed: `make install` does it")
+    need(UV)
     (tmp_path / "wheel.txt").write_text("\n".join(PROJECT["dependencies"]))
     files = (tmp_path / "wheel.txt", ROOT / "requirements-serving.txt")
     for more, paths in ((["--only-binary", ":all:"], files), ([], (ROOT / "requirements.txt", files[1]))):
@@ -94,8 +93,7 @@ def test_a_wheel_is_enough(tmp_path):
         assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-3000:])
         return done.stdout
 
-    if not UV.exists():
-        pytest.skip("uv is not installed: `make install` does it")
+    need(UV)
     subprocess.run([UV, "build", "--quiet", "--out-dir", tmp_path / "dist", ROOT], check=True, timeout=300)
     wheel, = (tmp_path / "dist").glob("*.whl")
     assert len(list((tmp_path / "dist").glob("*.tar.gz"))) == 1

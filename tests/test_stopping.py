@@ -23,6 +23,7 @@ TOLD, STOPPED = "SIGINT: ends after the computation under way\n", "error: stoppe
 
 
 @pytest.mark.slow
+@pytest.mark.speed
 @pytest.mark.parametrize(("iterations", "errors"), [(1, STOPPED), (6_000_000, TOLD + STOPPED)],
                          ids=["idle", "in compiled code"])
 def test_ctrl_c_is_answered_within_a_second(root, iterations, errors):

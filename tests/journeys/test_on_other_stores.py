@@ -15,6 +15,7 @@ import urllib.request
 import pytest
 import toy_world
 from commands import ROOT, run_here
+from needed_tools import need
 
 from official_bert import files, stores
 
@@ -120,7 +121,7 @@ def test_every_file_of_every_command_may_lie_on_another_store(scheme, given, on_
 @pytest.fixture
 def bucket(tmp_path, monkeypatch):
     """An S3 server in a process of its own, with a bucket; its address is in the environment."""
-    pytest.importorskip("s3fs")
+    need("s3fs")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

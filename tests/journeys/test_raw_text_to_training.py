@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 from made_pretraining import make_config
+from needed_tools import need
 
 from official_bert.config import to_dict
 from official_bert.data import records
@@ -94,7 +95,7 @@ def test_raw_pages_of_four_languages_reach_a_first_training_step(run, vocab, tmp
 
 @pytest.mark.slow
 def test_files_of_beam_some_of_them_empty_are_taken_by_inspection_and_training(run, vocab, tmp_path):
-    pytest.importorskip("apache_beam", reason="requirements-beam.txt is not installed")
+    need("apache_beam")
     for name, extra in (("here", ()), ("beam", ("--engine=beam", "--beam_options=--runner=DirectRunner"))):
         run(*create_arguments(tmp_path, f"{tmp_path}/{name}.tfrecord@200"), *extra,
             messages=(CUT_OFF, r"warning: \d+ of 200 output files .*", BEAMS_OWN))

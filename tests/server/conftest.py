@@ -30,8 +30,8 @@ def server(request, demo_root):
     else:
         binary = os.environ.get("TF_MODEL_SERVER")
         if not binary:
-            pytest.skip(
-                "TF_MODEL_SERVER does not name a tensorflow_model_server: the same tests were not run against it")
+            pytest.skip("TF_MODEL_SERVER does not name a tensorflow_model_server: apt-get install "
+                        "tensorflow-model-server, from TensorFlow's repository of packages")
         serving = made_serving.tf_serving(binary, demo_root)
     with serving as running:
         yield running

@@ -79,6 +79,7 @@ def health_latencies(url, until):
 
 
 @pytest.mark.slow
+@pytest.mark.speed
 def test_healthz_answers_within_50_ms_while_the_worst_bodies_arrive(process):
     """Each kind of body is sent by two clients at once. The clock of a busy machine adds what it adds without any of
     them.
@@ -300,6 +301,7 @@ def test_twenty_thousand_hostile_requests_hurt_no_innocent_client(process):
 
 
 @pytest.mark.slow
+@pytest.mark.speed
 @pytest.mark.parametrize("moment", ["loading", "serving"])
 def test_sigterm_ends_it_within_its_time(tmp_path, moment):
     """While a version's warm-up runs for minutes; and while a client's request does, over both protocols."""

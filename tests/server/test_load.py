@@ -1,4 +1,4 @@
-"""Half an hour of requests, right and wrong, small and large: the server goes on answering, and its memory does not
+"""Twenty minutes of requests, right and wrong, small and large: the server goes on answering, and its memory does not
 grow.
 """
 
@@ -17,13 +17,14 @@ from official_bert.config import Config, TokenizerConfig
 from official_bert.serving import export
 from official_bert.tasks.texts.served import ServedClassifier
 
-MINUTES = float(os.environ.get("LOAD_TEST_MINUTES", "30"))
+MINUTES = float(os.environ.get("LOAD_TEST_MINUTES", "20"))
 WARM_UP = 0.15  # of the time: thread pools, arenas and caches come to their size
 MOST_GROWTH = 0.02
 SAMPLE_SECONDS = 2.0
 
 
 @pytest.mark.slow
+@pytest.mark.speed
 def test_memory_stays_what_it_is_under_mixed_load(root, classifier, graph_tokenizer, small_config, golden, tmp_path):
     served = ServedClassifier(classifier(2), graph_tokenizer, 32, labels=("no", "yes"))
     config = Config(model=small_config, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")))

@@ -7,6 +7,7 @@ import subprocess
 
 import made_serving
 import pytest
+from needed_tools import need
 
 from official_bert.config import Config, TokenizerConfig
 from official_bert.models.pretrainer import Pretrainer
@@ -47,10 +48,7 @@ def models(graph_tokenizer, small_config, classifier, token_tagger, span_model, 
 @pytest.fixture(scope="module")
 def browser():
     """Headless Chromium. Its sandbox cannot be had by root."""
-    for program in ("chromium", "chromedriver"):
-        if not shutil.which(program):
-            pytest.skip(
-                f"{program} is not installed (Debian: chromium chromium-driver): the page was not tried in a browser")
+    need("chromium", "chromedriver")
     from selenium import webdriver
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium")
@@ -145,6 +143,7 @@ def test_the_request_as_curl_gets_the_same_answer_in_a_shell(models, browser):
     line = wait(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#result pre"))[0].text
     assert wait(browser, lambda: browser.find_element(By.CSS_SELECTOR, "#result .note").text).startswith(
         ("Copied", "Selected"))
+    need("curl")
     done = subprocess.run(["bash", "-c", line.replace("curl ", "curl --silent ", 1)], capture_output=True, text=True,
                           check=True)
     with RestClient(models.url, "blank") as client:

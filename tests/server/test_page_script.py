@@ -2,10 +2,9 @@
 
 import json
 import re
-import shutil
 import subprocess
 
-import pytest
+from needed_tools import need
 
 from official_bert.server import page
 
@@ -42,8 +41,7 @@ setTimeout(async () => {
 
 
 def test_a_newer_version_is_shown_with_its_own_labels():
-    if not shutil.which("node"):
-        pytest.skip("node is not installed: the page's script was not run")
+    need("node")
     script = re.search("<script>(.*?)</script>", page.read(), re.DOTALL)[1].replace('"use strict";', "")
     begin = "document.getElementById('model').value = 'm';"
     finished = subprocess.run(["node", "-e", BROWSER + begin + script + THEN], capture_output=True, text=True,

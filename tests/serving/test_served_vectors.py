@@ -7,8 +7,8 @@ import subprocess
 import numpy as np
 import pytest
 import tensorflow as tf
-from commands import ROOT
 from made_finetuning import VOCAB, make_config
+from needed_tools import TORCH, needs_torch
 
 from official_bert.config import save_config
 from official_bert.interface.predictor import Predictor
@@ -20,7 +20,6 @@ from official_bert.tasks.loading import load_task, restore_for_inference
 
 TEXTS = ["the king", "a river of the city", "war and music", "a school", "film"]
 PROMPTS = {"query_prompt": "who: ", "passage_prompt": "text: "}
-PEER = ROOT / ".venv-torch/bin/python"
 
 
 @pytest.fixture(scope="module")
@@ -130,11 +129,9 @@ def test_a_folder_of_sentence_transformers_keeps_how_vectors_are_made(task, mode
 
 
 @pytest.mark.slow
+@needs_torch
 @pytest.mark.parametrize("normalize", [True, False])
 def test_sentence_transformers_computes_the_same_vectors(task, tmp_path, normalize):
-    if not PEER.exists() or subprocess.run([PEER, "-c", "import sentence_transformers"], check=False,
-                                           capture_output=True).returncode:
-        pytest.skip("sentence-transformers is not installed: `make venv-torch` does it")
     task = load_task(make_config("retrieval", options={"max_seq_length": 16, "normalize": normalize, **PROMPTS}))
     run = store_run(task, task.build_model(), tmp_path / "run")
     formats.write(formats.read(run), "hugging_face", str(tmp_path / "st"))
@@ -144,7 +141,7 @@ def test_sentence_transformers_computes_the_same_vectors(task, tmp_path, normali
         f"S({str(tmp_path / 'st')!r}); "
         f"t = {[*TEXTS, long]!r}; m.save({str(tmp_path / 'theirs')!r}); "
         "print(json.dumps([m.encode(t).tolist(), m.encode_query(t).tolist(), m.encode_document(t).tolist()]))")
-    done = subprocess.run([PEER, "-c", code], check=True, capture_output=True, text=True,
+    done = subprocess.run([TORCH, "-c", code], check=True, capture_output=True, text=True,
                           env=os.environ | {"HF_HUB_OFFLINE": "1"})
     theirs = np.array(json.loads(done.stdout.splitlines()[-1]))
     for folder in ("st", "theirs"):  # ours, and the same written by sentence-transformers

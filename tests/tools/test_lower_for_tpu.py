@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import yaml
+from needed_tools import TPU, need
 
 from official_bert.config import load_config
 from official_bert.models.interchange import formats
@@ -19,12 +20,11 @@ FAMILY = pathlib.Path(__file__).parents[1] / "golden" / "family"
 
 def lower(root, *arguments, config="pretrain/tiny.yaml"):
     # TPU_PYTHON: of an environment with another version of tensorflow-tpu (`make venv-tpu TPU_VERSION=...`).
-    python = sys.executable if "--platform=CPU" in arguments else os.environ.get("TPU_PYTHON", root
-                                                                                 / ".venv-tpu/bin/python")
-    if not pathlib.Path(python).exists():
-        pytest.skip("needs the environment of `make venv-tpu`")
+    python = sys.executable if "--platform=CPU" in arguments else os.environ.get("TPU_PYTHON", TPU)
+    if python == TPU:
+        need(TPU)
     return subprocess.run([
-        str(python),
+        python,
         str(root / "tools/lower_for_tpu.py"), f"--config={root}/configs/{config}", "--set=training.batch_size=8",
         *arguments
     ], check=False, capture_output=True, text=True, timeout=1800)

@@ -7,6 +7,7 @@ import made_tokenizers
 import numpy as np
 import pytest
 from commands import run_here
+from needed_tools import why_not
 
 from official_bert.data.pretraining import token_store
 from official_bert.data.pretraining.generator import Generator, Scratch, poor_shards
@@ -14,9 +15,7 @@ from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 from official_bert.text import loading
 
-pytest.importorskip("apache_beam", reason="requirements-beam.txt is not installed")
-from official_bert.data.pretraining import beam_generation
-
+beam_generation = pytest.importorskip("official_bert.data.pretraining.beam_generation", reason=why_not("apache_beam"))
 IN_PROCESS = ["--runner=DirectRunner", "--direct_num_workers=1"]
 TWO_WORKERS = ["--runner=DirectRunner", "--direct_num_workers=2", "--direct_running_mode=multi_processing"]
 

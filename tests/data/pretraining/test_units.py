@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from commands import run_here
+from needed_tools import need
 
 from official_bert.data import records
 from official_bert.data.pretraining.dynamic_masking import DynamicMasking
@@ -83,7 +84,7 @@ def test_tokens_that_continue_a_unit_are_told_apart_and_lines_stay_what_they_are
 
 @pytest.mark.slow  # its dictionary takes seconds
 def test_a_segmenter_gives_the_words():
-    pytest.importorskip("jieba")
+    need("jieba")
     words = [text for text, unit in TextUnits(segmenter="jieba").split_line("使用语言模型来预测 BERT") if unit]
     assert "".join(words) == "使用语言模型来预测BERT" and "语言" in words and "预测" in words
 

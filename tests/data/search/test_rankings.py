@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from needed_tools import need
 
 from official_bert.data.search import measures, neighbours
 from official_bert.data.search.bm25 import nearest_by_words
@@ -27,7 +28,7 @@ def test_blocks_give_the_nearest_of_a_full_sort(values, monkeypatch):
 
 
 def test_faiss_gives_the_same_with_a_flat_index():
-    pytest.importorskip("faiss")
+    need("faiss")
     rng = np.random.default_rng(1)
     queries, passages = rng.normal(size=(5, 8)).astype("float32"), rng.normal(size=(50, 8)).astype("float32")
     np.testing.assert_array_equal(
@@ -53,7 +54,7 @@ def test_measures_are_those_worked_out_by_hand():
 
 @pytest.mark.slow
 def test_ranx_measures_the_same_where_trec_eval_has_no_wheel(monkeypatch):
-    pytest.importorskip("ranx")
+    need("ranx")
     rng = np.random.default_rng(0)
     rankings = [rng.permutation(300)[:length].tolist() for length in (1, 5, 12, 100, 250)]
     relevant = [{

@@ -13,6 +13,7 @@ import zipfile
 import numpy as np
 import pytest
 from made_checkpoints import SMALL, WORDS, stored_small
+from needed_tools import TORCH, needs_torch
 from safetensors.numpy import load_file, save_file
 
 from official_bert.models.interchange import formats
@@ -234,11 +235,6 @@ def test_damaged_files_are_named(copied):
     (copied / "config.json").write_text("{")
     with pytest.raises(ValueError, match="config.json: not valid JSON"):
         formats.read(str(copied))
-
-
-TORCH = os.path.join(os.path.dirname(__file__), "..", "..", "..", ".venv-torch", "bin", "python")
-needs_torch = pytest.mark.skipif(not os.path.exists(TORCH),
-                                 reason="PyTorch and transformers are not there: make venv-torch")
 
 
 def run_torch(*arguments):

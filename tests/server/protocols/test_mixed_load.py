@@ -119,6 +119,7 @@ class Loads:
 
 
 @pytest.mark.slow
+@pytest.mark.speed
 def test_memory_stays_what_it_is_under_every_protocol(graph_tokenizer, small_config, golden, tmp_path):
     served = ServedEmbeddings(make_encoder(small_config), graph_tokenizer, 32)
     config = Config(model=small_config, tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")))

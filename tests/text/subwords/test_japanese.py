@@ -5,11 +5,12 @@ are those that `transformers` gives for the same files.
 import json
 
 import pytest
+from needed_tools import need
 
 from official_bert.text import loading
 from official_bert.text.graph_loading import load_graph
 
-pytest.importorskip("fugashi", reason="requirements-japanese.txt is not installed")
+need("fugashi")
 PIECES = (
     "[PAD]",
     "[UNK]",

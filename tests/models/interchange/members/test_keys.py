@@ -8,8 +8,9 @@ import json
 import pathlib
 
 import pytest
+from needed_tools import needs_torch
 from safetensors.numpy import load_file, save_file
-from test_with_hugging_face import KINDS, SIZES, needs_torch, run_torch
+from test_with_hugging_face import KINDS, SIZES, run_torch
 
 from official_bert.model_config import ModelConfig
 from official_bert.models.interchange import formats

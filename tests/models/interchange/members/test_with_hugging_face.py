@@ -9,11 +9,11 @@ import subprocess
 
 import numpy as np
 import pytest
+from needed_tools import TORCH, needs_torch
 
 from official_bert.models.interchange import formats
 from official_bert.models.interchange.members.family import FAMILY
 
-TORCH = os.path.join(os.path.dirname(__file__), *[".."] * 4, ".venv-torch", "bin", "python")
 SIZES = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40,
          "max_position_embeddings": 40}
 DISTIL = {"vocab_size": 61, "dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40, "max_position_embeddings": 30}
@@ -36,8 +36,6 @@ KINDS["deberta-v2"] = [SIZES | {
     "pos_att_type": ["c2p", "p2c"], "position_buckets": 6, "max_relative_positions": span, "type_vocab_size": 0, **more}
     for span, more in ((-1, {}), (20, {"conv_kernel_size": 5, "conv_act": "tanh", "share_att_key": False}))]
 KINDS["big_bird"] = [SIZES | {"attention_type": kind} for kind in ("original_full", "block_sparse")]
-needs_torch = pytest.mark.skipif(not os.path.exists(TORCH),
-                                 reason="PyTorch and transformers are not there: make venv-torch")
 THEIR_OWN = ("DebertaV2ForPreTraining",)  # DeBERTa's authors have that class, transformers has none
 KINDS["modernbert"] = [
     SIZES | {
