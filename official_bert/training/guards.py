@@ -139,7 +139,8 @@ def _bad_in_part(step: Step, weights: Tensors, part: Batch, totals: dict, number
         if not is_finite(value):
             bad.append(f"output of {path}")
     with watched(step.model, note):
-        gradients, losses, _ = step.gradients(weights, seeds, part, totals, tf.constant(1.0))
+        gradients, losses, _ = step.gradients(weights, seeds, step.objective.with_answers(part), totals,
+                                              tf.constant(1.0))
     if bad:
         return bad[0]
     values = [(f"{name} loss", value) for name, value in losses.items()]

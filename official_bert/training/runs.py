@@ -1,12 +1,9 @@
 """One fine-tuning: training, evaluation and prediction, shared by the fine-tuning commands and Python functions."""
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
-
-from tensorflow.python.framework import ops
 
 from official_bert.config import differences, to_dict
 from official_bert.copies import original_paths
@@ -27,25 +24,6 @@ from official_bert.training.task import (
     Steps,
     TaskBase,
 )
-
-
-@contextlib.contextmanager
-def _forgotten_gradients() -> Iterator[None]:
-    """Forgets the gradients that graphs made meanwhile have registered, once nothing trains any more.
-
-    TensorFlow registers each use of `tf.custom_gradient` in a graph for good, and with it the graph and its variables:
-    a search of twenty runs would hold the weights and moments of all. No public call removes an entry. Gradients in
-    graphs of tensors alone hold no variables, but TensorFlow's optimizer then adds numbers in another order: the last
-    digits of a training would change.
-    """
-    registered = ops.gradient_registry._registry
-    before = set(registered)
-    try:
-        yield
-    finally:
-        for name in registered.keys() - before:
-            if name.startswith("CustomGradient-"):
-                del registered[name]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,11 +62,10 @@ class FineTuning:
         first = is_first_worker(self.placement)
         if first and (constant := self.task.constant_answers(self.files, self.steps)):
             return _write_constant(constant, self.run, self.report)
-        with _forgotten_gradients():
-            evaluation_name = self._evaluation_name()
-            measured = self.train() if self.steps.train else self._evaluate() if self.steps.evaluate else None
-            if first:
-                self._write(measured, evaluation_name)
+        evaluation_name = self._evaluation_name()
+        measured = self.train() if self.steps.train else self._evaluate() if self.steps.evaluate else None
+        if first:
+            self._write(measured, evaluation_name)
         return measured.metrics if measured else {}
 
     def _write(self, measured: Measured | None, evaluation_name: str) -> None:

@@ -138,8 +138,10 @@ class Step:
         self.pure_updates = [optimization.pure_update(config.optimizer, *key) for key in keys]
         self.updates_in_place = [optimization.update_in_place(config.optimizer, *key) for key in keys]
         self.compiled_add = _compiled_add(tuple(shape for shape, _ in keys), self.names)
-        self.compiled_gradients = (tf.function(self.gradients, jit_compile=True, autograph=False) if config.training.xla
-                                   else self.gradients)
+        # Functions of tensors alone, whose graphs have no variables: TensorFlow keeps each graph with a
+        # `tf.custom_gradient` for good.
+        self.graph_of_gradients = tf.function(self.gradients, jit_compile=config.training.xla or None, autograph=False)
+        self.graph_of_evaluation = tf.function(self._evaluate, reduce_retracing=True, autograph=False)
 
     def train(self, state: State, batch: Batch, step: tf.Tensor, replica: tf.Tensor,
               all_reduce: AllReduce) -> tuple[State, tf.Tensor]:
@@ -196,7 +198,7 @@ class Step:
 
         def measure(index, part):
             seeds = fold_seeds(self.model.non_trainable_variables, self.config.seed, step, replica * count + index)
-            return self.compiled_gradients(state.weights, seeds, part, totals, state.scale)
+            return self.graph_of_gradients(state.weights, seeds, self.objective.with_answers(part), totals, state.scale)
         if count == 1:
             return measure(0, batch)
         pieces = {key: _cut(value, count) for key, value in batch.items()}
@@ -211,8 +213,9 @@ class Step:
 
     def gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict, scale: tf.Tensor):
         """Returns one micro-batch's gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters.
+
+        The batch has its teacher's answers, if there is a teacher.
         """
-        batch = self.objective.with_answers(batch)
         with computing(removes_padding=self.skips_padding, compiles_every_length=self.compiles_every_length):
             with tf.GradientTape() as tape:
                 tape.watch(weights)
@@ -253,6 +256,9 @@ class Step:
 
     def evaluate(self, weights: Tensors, batch: Batch):
         """Returns (sum, weight) of losses and of counters, and the predictions of the batch's rows."""
-        outputs, _ = self.model.stateless_call(weights, self._others(), dict(batch), training=False)
-        return self.task.losses(outputs, batch), self.task.counters(outputs,
-                                                                    batch), self.task.predictions(outputs, batch)
+        return self.graph_of_evaluation(weights, self._others(), batch)
+
+    def _evaluate(self, weights: Tensors, others: Tensors, batch: Batch):
+        outputs, _ = self.model.stateless_call(weights, others, dict(batch), training=False)
+        predictions = self.task.predictions(outputs, batch)
+        return self.task.losses(outputs, batch), self.task.counters(outputs, batch), predictions

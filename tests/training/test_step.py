@@ -54,6 +54,22 @@ def test_six_steps_are_those_of_the_2018_code(golden):
         np.testing.assert_allclose(variable.numpy().reshape(wanted[name].shape), wanted[name], atol=1e-4, err_msg=name)
 
 
+def test_what_tensorflow_keeps_of_a_step_holds_no_variables(tmp_path):
+    # Graphs that call tf.custom_gradient are never freed: a search of twenty runs would hold the weights and moments of
+    # all.
+    trainer, source = trained_on(make_config(training={"freeze": "embeddings"}),
+                                 write_records(tmp_path / "r.tfrecord", 50))
+    step, batch = trainer.step, dict(next(iter(source.dataset())))
+    weights = [tf.convert_to_tensor(weight) for weight in trainer.weights]
+    others = fold_seeds(trainer.model.non_trainable_variables, 0, tf.constant(0), tf.constant(0))
+    graphs = [
+        step.graph_of_gradients.get_concrete_function(weights, others, batch, step.objective.loss_weights(batch),
+                                                      tf.constant(1.0)),
+        step.graph_of_evaluation.get_concrete_function(weights, others, batch)
+    ]
+    assert not [tensor for graph in graphs for tensor in graph.captured_inputs if tensor.dtype == tf.resource]
+
+
 def test_a_step_holds_one_forward_pass(tmp_path):
     path = write_records(tmp_path / "r.tfrecord", 50)
     trainer, source = trained_on(make_config(), path)
