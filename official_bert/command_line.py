@@ -93,7 +93,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import concurrent.futures
 import contextlib
-import ctypes
 import dataclasses
 import importlib.util
 import math
@@ -150,7 +149,6 @@ WITHOUT_MEANING: Mapping[str, tuple[str, str]] = types.MappingProxyType({
     "use_one_hot_embeddings": ("boolean", "tables are read by gathering rows on every device"),
     "verbose_logging": ("boolean", "what is left out is counted and shown without it"),
     "predict_batch_size": ("integer", "--eval_batch_size is the size of every batch without training")})
-SET_MIN_LOG_LEVEL = "_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE"  # absl::SetMinLogLevel
 BACKENDS = ("jax", "torch", "openvino")  # what the other backends of Keras import
 FULL = 1 << 20  # bytes: a disk that has fewer free is full
 NO_MEANING = "2018: has no meaning here: "
@@ -363,23 +361,6 @@ def _announcing_stop() -> Iterator[None]:
             ended.set()
 
 
-def quiet_abseil() -> None:
-    """Applies TF_CPP_MIN_LOG_LEVEL to what XLA and CUDA log through Abseil, which else begins with a WARNING in every
-    training.
-
-    There is no public way: Abseil's level is a function of C++ alone, and gRPC's GRPC_VERBOSITY, the only variable that
-    sets it, counts only once TensorFlow's own server starts. So this calls the function as TensorFlow 2.20 exports it;
-    a release that names it otherwise stays as it is.
-    """
-    spec = importlib.util.find_spec("tensorflow")
-    level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "")
-    for name in ("libtensorflow_framework.so.2", "libtensorflow_framework.2.dylib"):
-        library = os.path.join(os.path.dirname(spec.origin or ""), name) if spec else ""
-        if level in ("1", "2", "3") and os.path.exists(library) and (set_level := getattr(
-                ctypes.CDLL(library), SET_MIN_LOG_LEVEL, None)):
-            set_level(int(level))
-
-
 def note_of_full_disks(values: Any) -> str:
     """Returns which of the paths on the command line, and of this machine's temporary files, lie on full disks; "" for
     none.
@@ -433,7 +414,6 @@ def run_main(main: Any) -> None:
     """Runs an absl main; an error that `error_line` knows gives its line and status 1."""
     def checked_main(arguments):
         logging.set_verbosity(logging.WARNING)
-        quiet_abseil()
         if without := flags_without_meaning(flags.FLAGS):
             print(f"of 2018, without meaning here: {', '.join(without)}", file=sys.stderr)
         try:
