@@ -47,6 +47,9 @@ def test_entities_in_every_form_are_read_back_by_training(tmp_path, form):
               "brat": "ann"}.get(form, "json" if form in span_forms.LISTS else "jsonl")
     path = str(tmp_path / f"answers.{suffix}")
     write_answers(path, form, [{"text": text} for text in TEXTS], ENTITIES, None)
+    if form == "label_studio":  # a person confirms what was predicted
+        text = (tmp_path / "answers.json").read_text()
+        (tmp_path / "answers.json").write_text(text.replace('"predictions"', '"annotations"'))
     sentences = conll.read_sentences(path if form == "conll" or span_forms.span_rows(path) else rows_of(path))
     assert [sentence.tags for sentence in sentences] == [("B-PER", "O", "O", "B-LOC", "O"), ("O", "O"),
                                                          ("B-LOC", "I-LOC", "O")]

@@ -13,6 +13,7 @@ import numpy as np
 from official_bert.data.tables import Table
 
 GOLD = "gold_label"
+ANSWER, ANSWERS = "answer", ("accept", "reject", "ignore")  # Prodigy's, to a row that it shows
 SAME_SHARE = 0.9  # of held-out rows that are training rows: from here on the held-out data count as training data
 EmptyText = Literal["refuse", "skip", "keep"]
 MissingLabel = Literal["refuse", "skip"]
@@ -122,6 +123,14 @@ def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: 
         raise ValueError(f"{first} ({len(empty_cells)} such in this file)")
     warn(f"{first}; {'left out' if empty == 'skip' else 'kept'}, as are {len(empty_cells) - 1} more")
     return table.without({row for row, _ in empty_cells}) if empty == "skip" else table
+
+
+def unconfirmed(answers: Sequence[Any]) -> set[int]:
+    """Returns the numbers of the rows that nobody accepted in Prodigy, by their `answer`; none of another file."""
+    given = [answer for answer in answers if answer is not None]
+    if not given or not all(isinstance(answer, str) and answer in ANSWERS for answer in given):
+        return set()
+    return {row for row, answer in enumerate(answers) if answer != ANSWERS[0]}
 
 
 def without_agreement(table: Table, labels: Sequence[str], warn: Callable[[str], None]) -> Table:

@@ -14,7 +14,8 @@ from official_bert.data.tables import SUFFIXES
 from official_bert.data.tabular.companions import annotations_of
 from official_bert.data.tabular.formats import PACKED, suffix_of
 from official_bert.data.tagged import brat, span_forms
-from official_bert.data.tagged.span_forms import Reading, Span
+from official_bert.data.tagged.span_forms import Reading
+from official_bert.data.tagged.spans import Span, in_utf16
 from official_bert.files import require_new_folder, shard_names, written_beside, written_whole
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging.conll import Sentence, write_columns
@@ -109,7 +110,7 @@ def _write_entities(path: str, form: str, rows: Rows, answers: Rows,
                 [Span(start, end, kind) for start, end, kind in zip(answer["starts"], answer["ends"], answer["types"])])
                for row, answer in zip(rows, answers)]
     if config and config.options.get("places") == "utf16" and form in span_forms.BY_NAME:
-        records = [(text, span_forms.in_utf16(text, spans)) for text, spans in records]
+        records = [(text, in_utf16(text, spans)) for text, spans in records]
     if form == BRAT:
         places = [[(span.start, span.end, span.kind) for span in spans] for _, spans in records]
         brat.write_documents(path, brat.answered_documents(rows, places, os.path.basename(path), encoding))

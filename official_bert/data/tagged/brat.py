@@ -12,6 +12,7 @@ from typing import Any
 from official_bert.data.tables import Rows
 from official_bert.data.tabular.companions import ANNOTATIONS, TEXT, text_of
 from official_bert.data.tabular.encodings import text_lines
+from official_bert.data.tagged.spans import Span
 from official_bert.files import written_folder, written_together
 
 Places = tuple[int, int, str]  # start, end, type
@@ -31,7 +32,8 @@ def read_rows(path: str, names: Sequence[str], encoding: str = "") -> Rows:
     """Returns the rows of the documents with these files of annotations, in doccano's form with the keys `file` and
     `start`.
 
-    Raises ValueError for a missing file, a bad line, and places beyond the text.
+    Raises ValueError for a missing file, a bad line, places beyond the text, and words that are not those of their
+    places.
     """
     if not names:
         raise ValueError(f"{path}: expected files of brat, NAME{TEXT} and NAME{ANNOTATIONS}, got none")
@@ -40,7 +42,7 @@ def read_rows(path: str, names: Sequence[str], encoding: str = "") -> Rows:
         text = read_document_text(name, encoding)
         entities = [
             entity for number, line in enumerate(text_lines(name, encoding, "file of annotations"), 1)
-            if line.startswith("T") for entity in _entity(line.rstrip("\n"), f"{name}:{number}")
+            if line.startswith("T") for entity in _entity(line.rstrip("\n"), text, f"{name}:{number}")
         ]
         if beyond := [start for start, _, _ in entities if not 0 <= start < max(len(text), 1)]:
             raise ValueError(f"{name}: expected places within the {len(text)} characters of the text, got {beyond[0]}")
@@ -83,14 +85,20 @@ def _rows_of(text: str, entities: Sequence[Places]) -> Iterator[tuple[int, int, 
                 start, first_line = place + 1, line
 
 
-def _entity(line: str, where: str) -> Iterator[Places]:
+def _entity(line: str, text: str, where: str) -> Iterator[Places]:
     """Yields the entity of a line `T1<tab>Type 0 5<tab>words`; one in several pieces goes from its first to its last.
     """
     try:
-        kind, *numbers = line.rstrip("\r").split("\t")[1].replace(";", " ").split(" ")
-        yield int(numbers[0]), int(numbers[-1]), kind
-    except (IndexError, ValueError):
+        _, places, *words = line.rstrip("\r").split("\t")
+        kind, _, numbers = places.partition(" ")
+        pieces = [(int(first), int(last)) for first, last in (piece.split(" ") for piece in numbers.split(";"))]
+    except ValueError:
         raise ValueError(f"{where}: expected T1, a tab, a type with start and end, got {line[:60]!r}") from None
+    start, end = pieces[0][0], pieces[-1][1]
+    span = Span(start, end, kind, " ".join(words))
+    if 0 <= start < len(text) and span.contradicts(text, " ".join(text[first:last] for first, last in pieces)):
+        raise ValueError(f"{where}: {span.contradiction(text)}")
+    yield start, end, kind
 
 
 def answered_documents(rows: Sequence[Mapping[str, Any]], entities: Sequence[Sequence[Places]], name: str,

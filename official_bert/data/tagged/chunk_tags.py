@@ -26,6 +26,7 @@ UNNAMED = "entity"  # what the type of tags without one is called in answers
 PREFIXES = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
 LETTERS: Mapping[str, str] = {"iob1": "BIIB", "iob2": "BIIB", "iobes": "BIES", "bilou": "BILU", "bmes": "BMES",
                               "bmewo": "BMEW"}  # of a chunk's first, inner and last word, and of a chunk of one word
+LIKE_SUFFIX = re.compile(r"[_.:/|][BIMESLUW]$")  # if all tags end so, it ends no type
 LIKE_PREFIX = re.compile(r"[A-Z]-|[BIMESLUW][_.:/|]")  # begins no type
 HINT = " (options.scheme=plain reads tags that stand for themselves, such as parts of speech)"
 FORM = "a tag such as O, B-PER or I-PER"
@@ -52,6 +53,23 @@ def split_tag(tag: str) -> tuple[str, str]:
 def has_prefix(tag: str) -> bool:
     """Whether a tag is a letter and a type."""
     return tag[1:2] == "-" and len(tag) > 2 and tag[0] in PREFIXES
+
+
+def has_suffix(tag: str) -> bool:
+    """Whether a tag is a type and a letter, such as `PER-B`."""
+    kind, dash, letter = tag.rpartition("-")
+    return bool(kind and dash) and letter in PREFIXES
+
+
+def with_prefixes(tags: Iterable[str]) -> dict[str, str]:
+    """Returns the tags of a file as B-PER if they are spelled PER-B, by their spelling; {} unless all are that have a
+    type.
+    """
+    names = {*tags}
+    typed = names - {OUTSIDE, NOT_LABELLED}
+    if not all(map(has_suffix, typed)) or all(map(has_prefix, typed)):
+        return {}
+    return {tag: f"{tag[-1]}-{tag[:-2]}" if tag in typed else tag for tag in names}
 
 
 def are_of_chunks(labels: Iterable[str]) -> bool:
@@ -99,11 +117,12 @@ def check_tags(places: Mapping[str, str]) -> None:
     if not other_tags:
         return
     wrong = next(filter(LIKE_PREFIX.match, other_tags), other_tags[0])
+    has_letters = bool(LIKE_PREFIX.match(wrong)) or all(map(LIKE_SUFFIX.search, other_tags))
     if scheme_tags:
         raise ValueError(f"{places[wrong]}: expected {FORM}, got {wrong!r}; the file has {scheme_tags[0]!r} in "
                          f"{places[scheme_tags[0]]}: tags of one scheme are wanted")
-    if OUTSIDE not in places or LIKE_PREFIX.match(wrong):
-        raise ValueError(f"{places[wrong]}: expected {FORM}, got {wrong!r}{HINT}")
+    if OUTSIDE not in places or has_letters:
+        raise ValueError(f"{places[wrong]}: expected {FORM}, got {wrong!r}{'' if has_letters else HINT}")
 
 
 def of_scheme(tag: str, scheme_tags: Iterable[str]) -> bool:

@@ -5,63 +5,47 @@ Places count code points of the text from 0, the end exclusive (CLUENER: inclusi
 """
 
 import dataclasses
-import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from official_bert.data.labelled_texts import ANSWER, ANSWERS, unconfirmed
 from official_bert.data.tables import Rows, Source, collected, format_of_objects, json_values, place
 from official_bert.data.tabular.companions import annotations_of
-from official_bert.data.tagged import brat
+from official_bert.data.tagged import brat, label_studio
 from official_bert.data.tagged.chunk_tags import Chunk, write_tags
+from official_bert.data.tagged.spans import Reader, Record, Span, wide
 from official_bert.files import is_file, is_folder
 from official_bert.text.tokenization import BasicTokenizer
 
 Overlaps = Literal["refuse", "longest"]
-Unit = Literal["characters", "utf16"]  # of places: code points, or the units of JavaScript's texts
 OF_FORMS = ("text", "data", "answer", "label")  # keys that have a meaning in forms
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Span:
-    """An entity of a text."""
-
-    start: int
-    end: int
-    kind: str
-    words: str = dataclasses.field(default="", compare=False)  # as the file has them, if it does
-
-
-Record = tuple[str, list[Span]]  # a text with its entities
 
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """A form of rows: which rows have it, and how one is read and written; `read` gives None for a row that people
-    rejected.
-    """
+    """A form of rows: which rows have it, and how one is read and written."""
 
     name: str
     tool: str
     fits: Callable[[Any], bool]
-    read: Callable[[Any], Record | None]
-    # from the row that was read ({} if there is none), its text and its entities
+    read: Reader
     write: Callable[[Any, str, Sequence[Span]], Any]
+    """From the row that was read ({} if there is none), its text and its entities."""
+    reader: Callable[[Sequence[Any]], Reader] | None = None  # of rows all of which tell how one is read
 
     def convert(self, row: Mapping[str, Any], text: str, spans: Sequence[Span]) -> Any:
         """Writes a row of another form, or of none: with all that it holds, unless that would be read as other
-        entities.
-        """
+        entities."""
         whole = self.write(row, text, spans)
         try:
-            if (form := form_of(whole)) and form.read(whole) == (text, list(spans)):
+            if (form := form_of(whole)) and form.read(whole) in ((text, list(spans)), (text, None)):
                 return whole
-        except (LookupError, TypeError, ValueError, StopIteration):
+        except (LookupError, TypeError, ValueError):
             pass
-        return self.write(
-            {key: value
-             for key, value in row.items() if isinstance(value, (str, int, float)) and key not in OF_FORMS}, text,
-            spans)
+        plain = {key: value for key, value in row.items()
+                 if isinstance(value, (str, int, float)) and key not in OF_FORMS}
+        return self.write(plain, text, spans)
 
 
 class Entities(NamedTuple):
@@ -79,74 +63,43 @@ class Entities(NamedTuple):
         return isinstance(values, list) and all(isinstance(value, Mapping) and {*self} <= {*value} for value in values)
 
     def read(self, values: Iterable[Any]) -> list[Span]:
-        """Reads entities; those of Label Studio may have several types each."""
-        if self == LABEL_STUDIO:
-            return [
-                Span(value["start"], value["end"], kind, str(value.get("text") or "")) for value in values
-                for kind in value["labels"]
-            ]
-        return [Span(value[self.start], value[self.end], value[self.kind]) for value in values]
+        """Reads entities."""
+        return [Span(value[self.start], value[self.end], value[self.kind], _words_of(value)) for value in values]
 
-    def write(self, text: str, spans: Iterable[Span]) -> list[Any]:
-        """Writes entities of a text."""
-        if self == LABEL_STUDIO:
-            return [{
-                "start": span.start, "end": span.end, "text": span.words or text[span.start:span.end],
-                "labels": [span.kind]
-            } for span in spans]
+    def write(self, spans: Iterable[Span]) -> list[Any]:
+        """Writes entities."""
         values = [[span.start, span.end, span.kind] for span in spans]
         return values if self == TRIPLES else [dict(zip(self, value)) for value in values]
 
 
-TRIPLES, OBJECTS, LABEL_STUDIO = Entities(0, 1, 2), Entities("start", "end",
-                                                             "label"), Entities("start", "end", "labels")
+TRIPLES, OBJECTS = Entities(0, 1, 2), Entities("start", "end", "label")
 RELATED = Entities("start_offset", "end_offset", "label")  # doccano's, with relations
+
+
+def _words_of(value: Any) -> str:
+    """The words of an entity, if the file has them."""
+    return value["text"] if isinstance(value, Mapping) and isinstance(value.get("text"), str) else ""
 
 
 def _is_text_row(row: Any, *keys: str, text_key: str = "text") -> bool:
     return isinstance(row, Mapping) and isinstance(row.get(text_key), str) and all(key in row for key in keys)
 
 
-def _text_form(name: str, tool: str, fits: Callable[[Any], bool], entities: Entities, keys: Sequence[str] = (),
+def _text_form(name: str, tool: str, fits: Callable[[Any], bool], entities: Entities, keys: Sequence[str],
                text_key: str = "text", left_out: Sequence[str] = ()) -> Form:
-    """A form of objects with a text and a list of entities: under the first of `keys` (none: of any) that has such a
-    list.
-    """
+    """A form of objects with a text and a list of entities, under the first of `keys` that has such a list."""
     def key_of(row: Mapping[str, Any]) -> str:
-        return keys[0] if len(keys) == 1 else next((key for key in keys or row if entities.fit(row.get(key))), "label")
+        return keys[0] if len(keys) == 1 else next((key for key in keys if entities.fit(row.get(key))), "label")
 
     def write(row: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
         kept = {key: value for key, value in row.items() if key not in left_out}
-        return kept | {text_key: text, key_of(row): entities.write(text, spans)}
-    return Form(name, tool, fits, lambda row: (row[text_key], entities.read(row[key_of(row)])), write)
-
-
-def _read_label_studio(task: Mapping[str, Any]) -> Record | None:
-    everybody = task.get("annotations") or task.get("completions") or []
-    annotations = [annotation for annotation in everybody if not annotation.get("was_cancelled")]
-    if everybody and not annotations:
-        return None  # a person skipped it
-    results = (annotations or task.get("predictions") or [{}])[0].get("result", [])
-    values = [result["value"] for result in results if result.get("type", "labels") == "labels"]
-    return task["data"][_label_studio_key(task["data"])], LABEL_STUDIO.read(values)
-
-
-def _label_studio_key(data: Mapping[str, Any]) -> str:
-    return "text" if "text" in data else next(key for key, value in data.items() if isinstance(value, str))
-
-
-def _write_label_studio(task: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
-    data = stored_data if isinstance(stored_data := task.get("data"), Mapping) and stored_data else {"text": text}
-    results = [{
-        "id": f"e{number}", "from_name": "label", "to_name": _label_studio_key(data), "type": "labels", "value": value
-    } for number, value in enumerate(LABEL_STUDIO.write(text, spans))]
-    kept = {key: value for key, value in task.items() if key not in ("annotations", "completions", "predictions")}
-    return kept | {"data": data, "predictions": [{"result": results}]}
+        return kept | {text_key: text, key_of(row): entities.write(spans)}
+    return Form(name, tool, fits, lambda row: (row[text_key], entities.read(row.get(key_of(row)) or [])), write)
 
 
 def _read_cluener(row: Mapping[str, Any]) -> Record:
-    return row["text"], [Span(start, end + 1, kind) for kind, names in row["label"].items() for places in names.values()
-                         for start, end in places]
+    return row["text"], [Span(start, end + 1, kind, words) for kind, names in row["label"].items()
+                         for words, places in names.items() for start, end in places]
 
 
 def _write_cluener(row: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
@@ -161,8 +114,24 @@ def _is_pair(row: Any) -> bool:
     return isinstance(row, (list, tuple)) and len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], Mapping)
 
 
-PRODIGY = _text_form("prodigy", "Prodigy", lambda row: _is_text_row(row, "spans"), OBJECTS, ["spans"],
-                     left_out=["answer", "tokens"])
+def _is_of_prodigy(row: Any) -> bool:
+    """Whether a row is one of Prodigy's: one that people skipped may lack spans."""
+    return _is_text_row(row, "spans") or (_is_text_row(row) and row.get(ANSWER) in ANSWERS[1:])
+
+
+def _read_doccano_old(row: Mapping[str, Any]) -> Record:
+    """Reads entities whose types are numbers; one without any, which nobody approved, is not labelled."""
+    unseen = not row["annotations"] and row.get("annotation_approver", "") is None
+    spans = [dataclasses.replace(span, kind=str(span.kind)) for span in RELATED.read(row["annotations"])]
+    return row["text"], None if unseen else spans
+
+
+def _write_doccano_old(row: Mapping[str, Any], text: str, spans: Sequence[Span]) -> dict[str, Any]:
+    values = [value | {"label": int(kind) if (kind := value["label"]).isdecimal() else kind}
+              for value in RELATED.write(spans)]
+    return {**row, "text": text, "annotations": values}
+
+
 DOCCANO_KEYS = ("label", "labels", "entities")
 # The form of rows is the first that fits all of them: one without entities may be in several, of which doccano stands
 # before Label Studio. The name is a value of --output_format.
@@ -170,15 +139,12 @@ FORMS: Sequence[Form] = (
     Form(
         "spacy", "spaCy's (text, {\"entities\": ...}), in JSON lists", _is_pair, lambda row:
         (row[0], TRIPLES.read(row[1].get("entities", []))),
-        lambda row, text, spans: [text, {**(row[1] if _is_pair(row) else {}), "entities": TRIPLES.write(text, spans)}]),
+        lambda row, text, spans: [text, {**(row[1] if _is_pair(row) else {}), "entities": TRIPLES.write(spans)}]),
     _text_form("spacy_docs", "spaCy's Doc.to_json", lambda row: _is_text_row(row, "ents"), OBJECTS, ["ents"],
                left_out=["tokens"]),
-    Form(
-        "label_studio", "Label Studio's JSON", lambda row: isinstance(row, Mapping) and isinstance(
-            row.get("data"), Mapping) and any(isinstance(value, str) for value in row["data"].values()),
-        _read_label_studio, _write_label_studio),
-    dataclasses.replace(PRODIGY, read=lambda row: PRODIGY.read(row)
-                        if row.get("answer", "accept") == "accept" else None),
+    Form("label_studio", "Label Studio's JSON", label_studio.is_task, lambda row: label_studio.reader([row])(row),
+         label_studio.write_task, label_studio.reader),
+    _text_form("prodigy", "Prodigy", _is_of_prodigy, OBJECTS, ["spans"], left_out=[ANSWER, "tokens"]),
     Form(
         "cluener", "CLUENER", lambda row: _is_text_row(row, "label") and isinstance(row["label"], Mapping) and all(
             isinstance(names, Mapping) and all(isinstance(places, list) for places in names.values())
@@ -192,10 +158,12 @@ FORMS: Sequence[Form] = (
         lambda row: _is_text_row(row) and RELATED.fit(row.get("entities")), lambda row:
         (row["text"], RELATED.read(row["entities"])), lambda row, text, spans: {
             **row, "text": text, "relations": [],
-            "entities": [{"id": number, **entity} for number, entity in enumerate(RELATED.write(text, spans))]
+            "entities": [{"id": number, **entity} for number, entity in enumerate(RELATED.write(spans))]
         }),
-    _text_form("label_studio_min", "Label Studio's JSON_MIN",
-               lambda row: _is_text_row(row) and any(map(LABEL_STUDIO.fit, row.values())), LABEL_STUDIO),
+    Form("doccano_old", "doccano's older export",
+         lambda row: _is_text_row(row) and RELATED.fit(row.get("annotations")), _read_doccano_old, _write_doccano_old),
+    Form("label_studio_min", "Label Studio's JSON_MIN", label_studio.is_min_row,
+         lambda row: label_studio.min_reader([row])(row), label_studio.write_min, label_studio.min_reader),
     _text_form("flair", "flair", lambda row: _is_text_row(row, text_key="data") and TRIPLES.fit(row.get("label")),
                TRIPLES, ["label"], "data"),
 )
@@ -242,22 +210,18 @@ class Reading:
 
     overlaps: Overlaps = "refuse"
     widened: list[str] = dataclasses.field(default_factory=list)  # the places of spans that cut a word
-    differing: list[str] = dataclasses.field(default_factory=list)  # of those whose words in the file are others
     dropped: list[str] = dataclasses.field(default_factory=list)  # of those that a longer one overlaps
     rejected: int = 0  # rows
+    unlabelled: int = 0
 
     def notes(self, source: Source) -> list[str]:
         """Lines for the user about what was counted."""
-        hint = ("have other words in the file than stand at their places (options.places: utf16 reads those of "
-                "JavaScript)")
-        places_and_words = [(self.differing, hint), (self.widened, "cut a word and were widened to it"),
-                (self.dropped, "overlapped a longer one and were left out")]
-        lines = [
-            f"{source}: {len(places)} spans {what}, the first in {places[0]}" for places, what in places_and_words
-            if places
-        ]
-        return lines + ([f"{source}: {self.rejected} rows that people rejected or skipped left out"]
-                        if self.rejected else [])
+        places_and_words = [(self.widened, "cut a word and were widened to it"),
+                            (self.dropped, "overlapped a longer one and were left out")]
+        counts = [(self.rejected, "people rejected or skipped"), (self.unlabelled, "nobody labelled")]
+        return [f"{source}: {len(places)} spans {what}, the first in {places[0]}"
+                for places, what in places_and_words if places] + [
+                    f"{source}: {count} rows that {what} left out" for count, what in counts if count]
 
 
 def common_form(rows: Rows) -> Form:
@@ -280,11 +244,17 @@ def records(rows: Rows) -> Iterator[tuple[int, Record | None]]:
     others'.
     """
     form = common_form(rows)
+    rejected = unconfirmed([row.get(ANSWER) if isinstance(row, Mapping) else None for row in rows.values])
+    try:
+        read = form.reader(rows.values) if form.reader else form.read
+    except ValueError as error:
+        raise ValueError(f"{rows}: {error}") from None
     for number, row in enumerate(rows.values):
         try:
-            yield number, form.read(row)
-        except (LookupError, TypeError, ValueError, StopIteration) as error:
-            raise ValueError(f"{place(rows, number)}: not in the form of {form.tool}: {error!r:.80}") from None
+            yield number, None if number in rejected else read(row)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            reason = str(error) if isinstance(error, ValueError) else f"{error!r:.80}"
+            raise ValueError(f"{place(rows, number)}: not in the form of {form.tool}: {reason}") from None
 
 
 def to_words(text: str, spans: Sequence[Span], where: str, reading: Reading) -> tuple[list[str], list[Chunk]]:
@@ -307,8 +277,9 @@ def to_words(text: str, spans: Sequence[Span], where: str, reading: Reading) -> 
                 f"{where}: expected places from 0 to {len(text)}, the length of the text, got {span.start} to "
                 f"{span.end} "
                 f"({span.kind}){hint}")
-        if span.words and span.words.split() != text[span.start:span.end].split():
-            reading.differing.append(where)
+        if span.contradicts(text):
+            hint = "; options.places: utf16 reads places as JavaScript counts" if wide(text) else ""
+            raise ValueError(f"{where}: {span.contradiction(text)}{hint}")
         inside = [number for number, (start, end) in enumerate(words) if start < span.end and span.start < end]
         if not inside:
             raise ValueError(
@@ -335,36 +306,6 @@ def _apart(chunks: Sequence[Chunk], where: str, reading: Reading) -> list[Chunk]
         else:
             apart.append(chunk)
     return sorted(apart, key=lambda entity: entity.start)
-
-
-def wide(text: str) -> bool:
-    """Whether a text has characters that are two units of UTF-16, such as emojis."""
-    return any(character > "\uffff" for character in text)
-
-
-def _units(text: str) -> list[int]:
-    """The place in UTF-16 units of each character of a text, and of its end."""
-    return list(itertools.accumulate((1 + (character > "\uffff") for character in text), initial=0))
-
-
-def of_utf16(text: str, spans: Sequence[Span], where: str) -> list[Span]:
-    """Returns entities whose places count UTF-16 units with places that count characters. Raises ValueError for others.
-    """
-    units = _units(text)
-    places = {unit: place for place, unit in enumerate(units)}
-    for wrong in spans:
-        if all(type(place) is int and place in places for place in (wrong.start, wrong.end)):
-            continue
-        raise ValueError(
-            f"{where}: expected places between characters, from 0 to {units[-1]} units of UTF-16, got {wrong.start} to "
-            f"{wrong.end} ({wrong.kind})")
-    return [dataclasses.replace(span, start=places[span.start], end=places[span.end]) for span in spans]
-
-
-def in_utf16(text: str, spans: Iterable[Span]) -> list[Span]:
-    """Returns entities with places that count UTF-16 units."""
-    units = _units(text)
-    return [Span(units[span.start], units[span.end], span.kind, text[span.start:span.end]) for span in spans]
 
 
 def split_words(text: str) -> list[tuple[int, int]]:

@@ -1,17 +1,14 @@
 """Words with tags in columns (CoNLL 2003 and similar files), or in rows."""
 
-import collections
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from official_bert.data.labelled_texts import SAME_SHARE, EmptyText
+from official_bert.data.labelled_texts import ANSWER, SAME_SHARE, EmptyText, unconfirmed
 from official_bert.data.tables import Rows, Source, place, spelled
-from official_bert.data.tabular.encodings import text_lines
-from official_bert.data.tabular.formats import suffix_of
 from official_bert.data.tagged import brat
 from official_bert.data.tagged.chunk_tags import (
     HINT,
@@ -19,39 +16,27 @@ from official_bert.data.tagged.chunk_tags import (
     OUTSIDE,
     check_tags,
     has_prefix,
-    of_scheme,
+    has_suffix,
+    with_prefixes,
     with_types,
 )
-from official_bert.data.tagged.span_forms import Overlaps, Reading, Unit, of_utf16, records, span_rows, tags_of
+from official_bert.data.tagged.column_files import (
+    DOCUMENT_START,
+    SPACES,
+    Block,
+    ColumnFile,
+    Columns,
+    divider,
+    has_column,
+    read_columns,
+)
+from official_bert.data.tagged.span_forms import Reading, records, span_rows, tags_of
+from official_bert.data.tagged.spans import of_utf16
 from official_bert.files import written_whole
 
-FILE = "file of words and tags"
-DOCUMENT_START = "-DOCSTART-"
 WORD_KEYS, TAG_KEYS = ("tokens", "words"), ("ner_tags", "tags")  # of rows
-SPACES = " \t\r\n"  # others, such as a no-break space, belong to words
-# Of Universal Dependencies: comments, ranges of words (1-2) and empty nodes (1.1) are no words.
-CONLL_U, NEW_DOCUMENT, NO_WORD = ".conllu", "# newdoc", re.compile(r"#|\d+[-.]\d")
 NO_TAG = "_"  # of CoNLL-U: the column is not specified
 NO_NUMBER = -100  # of a row's tag: the word is not labelled
-
-
-@dataclasses.dataclass(frozen=True)
-class Columns:
-    """The columns of a file's lines, counted from 0, or backwards from -1."""
-
-    word: int = 0
-    tag: int = -1
-    separator: str = ""  # any run of spaces and tabs
-    plain: bool = False  # tags of any form
-    names: tuple[str, ...] = ()  # of tags that rows give as numbers
-    empty: EmptyText = "refuse"  # sentences without words, and blank words
-    overlaps: Overlaps = "refuse"  # of entities in rows of texts
-    encoding: str = ""  # UTF-8
-    places: Unit = "characters"  # of entities in rows of texts
-
-    def split(self, line: str) -> list[str]:
-        """Splits a line, without its end, into columns."""
-        return line.split(spelled(self.separator)) if self.separator else re.split(f"[{SPACES}]+", line.strip(SPACES))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,28 +65,18 @@ class SentenceFile:
         return dataclasses.replace(self, sentences=[self.sentences[number] for number in keep])
 
 
-@dataclasses.dataclass(frozen=True)
-class Block:
-    """The lines of a sentence with their numbers."""
-
-    rows: list[tuple[int, str]]
-    document: int
-
-
 def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool = True,
                    notes: list[str] | None = None) -> list[Sentence]:
-    """Reads the sentences of a file, separated by blank lines; a line that begins with -DOCSTART- begins a document.
+    """Reads the sentences of a file: lines of words in columns (`data/tagged/column_files.py`), or texts with entities
+    as character spans (`data/tagged/span_forms.py`).
 
-    Texts with entities as character spans (`data/tagged/span_forms.py`) are sentences too. A BOM and CRLF are accepted.
-    Of CoNLL-U (`.conllu`), comments, ranges of words and empty nodes are no words, and `# newdoc` begins a
-    document. Rows in memory are sentences: `tokens` (or `words`) with `ner_tags` (or `tags`), of which -100 is no
-    label. The scheme of the tags is decided by all of them. A comment begins with #, its last column is no tag of the
-    file's scheme, and it has another number of columns than its sentence's words, or stands before them with ##.
-    `notes` gets lines about what was left out.
+    A BOM and CRLF are accepted. Rows in memory are sentences: `tokens` (or `words`) with `ner_tags` (or `tags`), of
+    which -100 is no label. The scheme of the tags is decided by all of them. `notes` gets lines about what was left
+    out.
 
-    Raises ValueError if the file is missing, not UTF-8 or has no sentence, and, naming the line, for a missing column,
-    a tag that is no chunk tag, tags of several schemes, and, unless `columns.empty` says otherwise, for a sentence
-    without words or a blank word.
+    Raises ValueError if the file is missing, not UTF-8, of another form or has no sentence, and, naming the line, for
+    another number of columns, a tag that is no chunk tag, tags of several schemes, and, unless `columns.empty` says
+    otherwise, for a sentence without words or a blank word.
     """
     columns, notes = columns or Columns(), [] if notes is None else notes
     first: dict[str, str] = {}  # the place of each tag's first word
@@ -109,20 +84,25 @@ def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool
     if (rows := span_rows(path, columns.encoding)) is not None:
         sentences = _of_spans(rows, with_tags, columns, empty, notes)
     elif isinstance(path, Rows):
-        sentences = list(
-            filter(None,
-                   (_sentence(path, number, with_tags, columns, first, empty) for number in range(len(path.values)))))
+        rejected = unconfirmed([row.get(ANSWER) for row in path.values]) if with_tags else set()
+        notes += Reading(rejected=len(rejected)).notes(path)
+        sentences = list(filter(None, (_sentence(path, number, with_tags, columns, first, empty)
+                                       for number in range(len(path.values)) if number not in rejected)))
     else:
-        blocks = list(_blocks(path, columns))
-        if with_tags and not columns.plain and not is_universal(path):
-            blocks = _without_comments(path, blocks, columns, notes)
-        sentences = list(filter(None, (_of_lines(path, block, with_tags, columns, first, empty) for block in blocks)))
+        file = read_columns(path, columns)
+        notes += file.notes
+        sentences = list(filter(None, (_of_lines(path, file, block, with_tags, columns.empty, first, empty)
+                                       for block in file.blocks)))
+    if not columns.plain and (prefixed := with_prefixes(first)):
+        first = {prefixed[tag]: where for tag, where in first.items()}
+        sentences = [dataclasses.replace(sentence, tags=tuple(map(prefixed.__getitem__, sentence.tags)))
+                     for sentence in sentences]
     if not columns.plain:
         check_tags(first)
         if any(map(has_prefix, first)) and any(len(tag) == 1 and tag != OUTSIDE for tag in first):
             sentences = [_spelled_out(path, sentence) for sentence in sentences]
     if not sentences:
-        raise ValueError(f"{path}: no sentence in this file")
+        raise ValueError("; ".join([f"{path}: no sentence in this file", *notes]))
     if empty:
         notes.append(f"{empty[0]}; {'left out' if columns.empty == 'skip' else 'kept'}, as are {len(empty) - 1} more")
     return sentences
@@ -139,7 +119,10 @@ def _of_spans(rows: Rows, with_tags: bool, columns: Columns, empty: list[str], n
             reading.rejected += 1
             continue
         where, (text, spans) = place(rows, number), record
-        spans = of_utf16(text, spans, where) if columns.places == "utf16" else spans
+        if spans is None and with_tags:
+            reading.unlabelled += 1
+            continue
+        spans = of_utf16(text, spans or [], where) if columns.places == "utf16" else spans or []
         words, tags = tags_of(text, spans if with_tags else (), where, reading)
         if not words:
             if columns.empty == "refuse":
@@ -154,77 +137,38 @@ def _of_spans(rows: Rows, with_tags: bool, columns: Columns, empty: list[str], n
     return sentences
 
 
-def is_universal(path: str) -> bool:
-    """Whether a file's name says that it is CoNLL-U."""
-    return suffix_of(path) == CONLL_U
-
-
-def _blocks(path: str, columns: Columns) -> Iterator[Block]:
-    """Yields the lines of each sentence."""
-    rows: list[tuple[int, str]] = []
-    document = 0
-    for number, line in [*_lines(path, columns), (0, "")]:
-        if line.strip(SPACES) and not line.startswith(DOCUMENT_START):
-            rows.append((number, line))
-            continue
-        if rows:
-            yield Block(rows, document)
-            rows = []
-        document += line.startswith(DOCUMENT_START)
-
-
-def _without_comments(path: str, blocks: Sequence[Block], columns: Columns, notes: list[str]) -> list[Block]:
-    """Leaves out comments, and sentences that consist of them."""
-    def last(line: str) -> str:
-        return columns.split(line)[-1].strip(SPACES)
-    if not any(line.startswith("#") for block in blocks for _, line in block.rows):
-        return list(blocks)
-    words = [line for block in blocks for _, line in block.rows if not line.startswith("#")]
-    tags = {cells[columns.tag].strip(SPACES) for cells in map(columns.split, words) if _has_column(cells, columns.tag)}
-    widths = collections.Counter(len(columns.split(line)) for line in words)
-    sentences, comments = [], []
-    for block in blocks:
-        rows: list[tuple[int, str]] = []
-        widths_here = {len(columns.split(line))
-                       for _, line in block.rows if not line.startswith("#")} or {*dict(widths.most_common(1))}
-        for number, line in block.rows:
-            odd = len(columns.split(line)) not in widths_here or (line.startswith("##") and not rows)
-            if line.startswith("#") and odd and not of_scheme(last(line), tags):
-                comments.append(number)
-            else:
-                rows.append((number, line))
-        if rows:
-            sentences.append(Block(rows, block.document))
-    if comments:
-        notes.append(f"{path}: {len(comments)} comment lines left out, the first in line {comments[0]}")
-    return sentences
-
-
-def _of_lines(path: str, block: Block, with_tags: bool, columns: Columns, first: dict[str, str],
+def _of_lines(path: str, file: ColumnFile, block: Block, with_tags: bool, empty_text: EmptyText, first: dict[str, str],
               empty: list[str]) -> Sentence | None:
     """Converts the lines of a sentence; None for one that is left out."""
     words, tags = [], []
-    for number, line in block.rows:
-        where, cells = f"{path}:{number}", columns.split(line)
-        words.append(_cell(cells, columns.word, "word", where, may_be_blank=columns.empty != "refuse"))
-        if not with_tags:
-            continue
-        tag = _cell(cells, columns.tag, "tag", where)
-        if (columns.word - columns.tag) % len(cells) == 0:
-            raise ValueError(f"{where}: expected words and tags in two columns, got {columns.word} and {columns.tag}, "
-                             f"which are one of the line's {len(cells)}: {tag[:80]!r}")
-        if tag == NO_TAG and is_universal(path):
-            raise ValueError(
-                f"{where}: expected a tag in column {columns.tag}, got {NO_TAG!r}, with which CoNLL-U leaves it open")
-        first.setdefault(tag, where)
-        tags.append(tag)
+    for number, _, cells in block.lines:
+        where = f"{path}:{number}"
+        words.append(_cell(cells, file.word, "word", where, may_be_blank=empty_text != "refuse"))
+        if with_tags:
+            tags.append(_tag_of(cells, file, where))
+            first.setdefault(tags[-1], where)
+        if len(cells) > file.width or (with_tags and len(cells) < file.width):
+            raise ValueError(f"{where}: expected {file.width} columns, as in most lines, got {len(cells)}: "
+                             f"{' '.join(cells)[:80]!r}")
+    numbers = [line.number for line in block.lines]
     if any(not word.strip(SPACES) for word in words):
-        empty.append(f"{path}:{block.rows[0][0]}: expected words, got a blank one")
-        if columns.empty == "skip":
+        empty.append(f"{path}:{numbers[0]}: expected words, got a blank one")
+        if empty_text == "skip":
             return None
-    numbers = [number for number, _ in block.rows]
     in_a_row = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     return Sentence(tuple(words), tuple(tags), numbers[0], block.document, () if in_a_row else tuple(numbers))
+
+
+def _tag_of(cells: Sequence[str], file: ColumnFile, where: str) -> str:
+    """Returns the tag of a line. Raises ValueError, naming the line, if it has none."""
+    tag = _cell(cells, file.tag, "tag", where)
+    if (file.word - file.tag) % len(cells) == 0:
+        raise ValueError(f"{where}: expected words and tags in two columns, got {file.word} and {file.tag}, "
+                         f"which are one of the line's {len(cells)}: {tag[:80]!r}")
+    if tag == NO_TAG and file.universal:
+        raise ValueError(
+            f"{where}: expected a tag in column {file.tag}, got {NO_TAG!r}, with which CoNLL-U leaves it open")
+    return tag
 
 
 def _spelled_out(path: Source, sentence: Sentence) -> Sentence:
@@ -246,21 +190,6 @@ def tag_place(path: Source, sentence: Sentence, number: int) -> str:
     if isinstance(path, Rows):
         return place(path, sentence.line)
     return place(path, sentence.lines[number] if sentence.lines else sentence.line + number)
-
-
-def _lines(path: str, columns: Columns) -> Iterator[tuple[int, str]]:
-    """Yields the lines that are words, ends of sentences or starts of documents, with their numbers."""
-    universal = is_universal(path)
-    if universal and (columns.word == 0 or columns.tag == -1):
-        raise ValueError(
-            f"{path}: expected options.word_column=1 and options.tag_column=3 (or another one) for CoNLL-U, got "
-            f"{columns.word} and {columns.tag}")
-    for number, whole in enumerate(text_lines(path, columns.encoding, FILE), 1):
-        line = whole.rstrip("\r\n")
-        if universal and line.startswith(NEW_DOCUMENT):
-            yield number, DOCUMENT_START
-        elif not (universal and NO_WORD.match(line)):
-            yield number, line
 
 
 def _sentence(rows: Rows, number: int, with_tags: bool, columns: Columns, first: dict[str, str],
@@ -310,22 +239,18 @@ def _named(tag: Any, where: str, names: Sequence[str]) -> str:
 
 def has_tags(path: Source, columns: Columns) -> bool:
     """Whether the first line with a word also has a column for its tag, or the first row its tags; of CoNLL-U, any line
-    a tag.
+    a tag; of texts, one has entities, and people labelled all.
     """
     if (texts := span_rows(path, columns.encoding)) is not None:
-        return any(record and record[1] for _, record in records(texts))
+        labelled = [record[1] for _, record in records(texts) if record]
+        return any(labelled) and None not in labelled
     if isinstance(path, Rows):
         return any(key in path.values[0] for key in TAG_KEYS)
-    lines = (line for _, line in _lines(path, columns) if line.strip(SPACES) and not line.startswith(DOCUMENT_START))
-    rows = map(columns.split, lines)
-    if is_universal(path):
-        return any(_has_column(cells, columns.tag) and cells[columns.tag].strip(SPACES) != NO_TAG for cells in rows)
-    return _has_column(next(rows, []), columns.tag)
-
-
-def _has_column(cells: Sequence[str], tag: int) -> bool:
-    """Whether a line has a column `tag` beside its word."""
-    return len(cells) > 1 and -len(cells) <= tag < len(cells)
+    file = read_columns(path, columns)
+    rows = (line.cells for block in file.blocks for line in block.lines)
+    if file.universal:
+        return any(has_column(cells, file.tag) and cells[file.tag].strip(SPACES) != NO_TAG for cells in rows)
+    return has_column(next(rows, []), file.tag)
 
 
 def is_tagged(lines: Iterable[str], columns: Columns, labels: Sequence[str] = ()) -> bool:
@@ -335,9 +260,9 @@ def is_tagged(lines: Iterable[str], columns: Columns, labels: Sequence[str] = ()
     widths = []
     for line in lines:
         if line.strip(SPACES) and not line.startswith(DOCUMENT_START):
-            cells = columns.split(line)
-            tag = cells[columns.tag].strip(SPACES) if _has_column(cells, columns.tag) else ""
-            if not (tag in (OUTSIDE, *labels) or has_prefix(tag)):
+            cells = divider(columns.separator, [line])(line)
+            tag = cells[columns.tag].strip(SPACES) if has_column(cells, columns.tag) else ""
+            if not (tag in (OUTSIDE, *labels) or has_prefix(tag) or has_suffix(tag)):
                 return False
             widths.append(len(cells))
     return len(widths) > 1 and len(set(widths)) == 1

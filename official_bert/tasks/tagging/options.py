@@ -7,7 +7,8 @@ from official_bert.data.label_weights import Weights
 from official_bert.data.labelled_texts import EmptyText
 from official_bert.data.splits import SplitOptions
 from official_bert.data.tagged.chunk_tags import Scheme
-from official_bert.data.tagged.span_forms import Overlaps, Unit
+from official_bert.data.tagged.span_forms import Overlaps
+from official_bert.data.tagged.spans import Unit
 from official_bert.fields import Constraint, Count, Rate, ShareBelow1, only_with
 from official_bert.tasks.tagging.conll import Columns
 

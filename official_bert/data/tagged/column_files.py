@@ -1,0 +1,235 @@
+"""Lines of words in columns (CoNLL 2003 and similar files): their separator, names of columns, comments, sentences.
+
+All lines of a file decide how they are divided. Files of other forms are told by their first lines, and refused.
+"""
+
+import collections
+import csv
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from official_bert.data.labelled_texts import EmptyText
+from official_bert.data.tables import spelled
+from official_bert.data.tabular.encodings import text_lines
+from official_bert.data.tabular.formats import suffix_of
+from official_bert.data.tagged.chunk_tags import of_scheme
+from official_bert.data.tagged.span_forms import Overlaps
+from official_bert.data.tagged.spans import Unit
+
+FILE = "file of words and tags"
+DOCUMENT_START = "-DOCSTART-"
+SPACES = " \t\r\n"  # others, such as a no-break space, belong to words
+# Of Universal Dependencies: comments, ranges of words (1-2) and empty nodes (1.1) are no words.
+CONLL_U, NEW_DOCUMENT, NO_WORD = ".conllu", "# newdoc", re.compile(r"#|\d+[-.]\d")
+UNIVERSAL_COMMENT = re.compile(r"# ?(sent_id|text|newdoc|newpar|global\.columns)\b")
+FIRST_UNIVERSAL_WORD, UNIVERSAL_COLUMNS = re.compile(r"1(-\d+)?\t"), 10
+BEGINNING = 20  # lines that tell the form of a file
+# Forms that are no words with their tags: the beginning of one of their first lines, and the way to convert them.
+OTHER_FORMS = {
+    "CoNLL-2012": (re.compile(r"#begin document|\S+\s+\d+\s+\d+\s+\S+\s+\S+\s+\S*\*"),
+                   "write the brackets of its entities, (PERSON* to *), as tags of words, B-PERSON and I-PERSON"),
+    "PubTator": (re.compile(r"\w+\|[at]\|"),
+                 'write JSON lines, {"text": title, a space and the abstract, "label": [[start, end, type]]}, with the '
+                 "same places"),
+    "WebAnno TSV": (re.compile("#FORMAT=WebAnno"), "export it from INCEpTION as CoNLL 2002 or CoNLL 2003"),
+    "XML": (re.compile(r"<\?xml|<!DOCTYPE"), "write words with tags, or texts with entities as character spans"),
+}
+# Names of columns, without their marks and digits: a first line with a word and a tag of these is no word.
+WORD_NAMES = {"word", "words", "token", "tokens", "form", "text"}
+TAG_NAMES = {"tag", "tags", "ner", "nertag", "nertags", "ne", "netag", "label", "labels", "entity", "bio", "iob",
+             "biotag", "iobtag", "class", "pos", "postag", "upos", "xpos", "chunk"}
+SENTENCE_NAMES = {"sentence", "sentenceid", "sentenceidx", "sentencenumber", "sentenceno", "sent", "sentid", "sentidx"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """The columns of a file's lines, counted from 0, or backwards from -1."""
+
+    word: int = 0
+    tag: int = -1
+    separator: str = ""  # a tab if every line has one, else any run of spaces and tabs
+    plain: bool = False  # tags of any form
+    names: tuple[str, ...] = ()  # of tags that rows give as numbers
+    empty: EmptyText = "refuse"  # sentences without words, and blank words
+    overlaps: Overlaps = "refuse"  # of entities in rows of texts
+    encoding: str = ""  # UTF-8
+    places: Unit = "characters"  # of entities in rows of texts
+
+
+class Line(NamedTuple):
+    """A line with its number, from 1, and its columns."""
+
+    number: int
+    text: str
+    cells: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """The lines of a sentence."""
+
+    lines: Sequence[Line]
+    document: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnFile:
+    """The sentences of a file, and where words and tags stand in its lines."""
+
+    blocks: Sequence[Block]
+    word: int
+    tag: int
+    width: int  # columns of most lines
+    universal: bool  # CoNLL-U
+    notes: Sequence[str]  # lines about what was left out
+
+
+def read_columns(path: str, columns: Columns) -> ColumnFile:
+    """Reads the lines of words of a file, divided into sentences: by blank lines, or by a column that numbers them.
+
+    Comments and names of columns are left out. Raises ValueError, naming the file, for another form.
+    """
+    texts = [(number, line.rstrip("\r\n")) for number, line in enumerate(text_lines(path, columns.encoding, FILE), 1)]
+    beginning = [text for _, text in texts if text.strip(SPACES)][:BEGINNING]
+    for name, (begins, way) in OTHER_FORMS.items():
+        if any(map(begins.match, beginning)):
+            raise ValueError(f"{path}: expected lines of words with their tags, got {name}: {way}")
+    universal = _is_universal(path, beginning)
+    if universal:
+        if columns.word == 0 or columns.tag == -1:
+            raise ValueError(
+                f"{path}: expected options.word_column=1 and options.tag_column=3 (or another one) for CoNLL-U, got "
+                f"{columns.word} and {columns.tag}")
+        texts = [(number, DOCUMENT_START if text.startswith(NEW_DOCUMENT) else text) for number, text in texts
+                 if text.startswith(NEW_DOCUMENT) or not NO_WORD.match(text)]
+    words = [text for _, text in texts
+             if text.strip(SPACES) and not text.startswith((DOCUMENT_START, "#"))] or beginning
+    divide = divider(columns.separator, words, suffix_of(path) == ".csv")
+    width = collections.Counter(map(len, map(divide, words))).most_common(1)[0][0] if words else 0
+    lines: Sequence[Line] = [Line(number, text, divide(text)) for number, text in texts]
+    word, tag, sentence = columns.word, columns.tag, None
+    if (named := _named_columns(lines)) and len(named.names) == width:
+        word, tag, sentence = word or named.word, named.tag if tag == -1 else tag, named.sentence
+    notes: list[str] = []
+    lines = _without_names(path, lines, word, tag, notes)
+    blocks: Sequence[Block] = _blocks(lines, sentence)
+    if not universal:
+        blocks = _without_comments(path, blocks, tag, width, notes)
+    return ColumnFile(blocks, word, tag, width, universal, notes)
+
+
+def _is_universal(path: str, beginning: Sequence[str]) -> bool:
+    """Whether a file is CoNLL-U: by its name, or by words with numbers behind its comments or in its ten columns."""
+    first = next((text for text in beginning if not text.startswith("#")), "")
+    numbered = bool(FIRST_UNIVERSAL_WORD.match(first))
+    return suffix_of(path) == CONLL_U or (numbered and (first.count("\t") == UNIVERSAL_COLUMNS - 1 or any(
+        map(UNIVERSAL_COMMENT.match, beginning))))
+
+
+def divider(separator: str, lines: Sequence[str], comma_separated: bool = False) -> Callable[[str], Sequence[str]]:
+    """Returns the function that divides a line into columns: at the separator that is given, or one that lines tell.
+
+    A table (`comma_separated`) is divided as CSV if its first line then names its columns. Tabs divide lines all of
+    which have one.
+    """
+    if separator:
+        return lambda text: text.split(spelled(separator))
+    for delimiter in ",;" if comma_separated else "":
+        if _named_columns([Line(1, lines[0], _cells_of_csv(lines[0], delimiter))] if lines else ()):
+            return lambda text: _cells_of_csv(text, delimiter)
+    if all("\t" in text for text in lines):
+        widths = [{len(_divided_at(tabs, text)) for text in lines} for tabs in ("\t", "\t+")]
+        tabs = "\t+" if len(widths[0]) > 1 and len(widths[1]) == 1 else "\t"
+        return lambda text: _divided_at(tabs, text)
+    return lambda text: re.split(f"[{SPACES}]+", text.strip(SPACES))
+
+
+def _cells_of_csv(text: str, delimiter: str) -> Sequence[str]:
+    return next(csv.reader([text], delimiter=delimiter), [])
+
+
+def _divided_at(tabs: str, text: str) -> Sequence[str]:
+    return re.split(tabs, text.rstrip(SPACES))
+
+
+def _name_of(cell: str) -> str:
+    """A name of a column in letters alone."""
+    return re.sub(r"[\W\d_]", "", cell.casefold())
+
+
+class Named(NamedTuple):
+    """Names of columns, and the places of words, of tags and of the sentences' numbers among them."""
+
+    names: Sequence[str]
+    word: int
+    tag: int
+    sentence: int | None
+
+
+def _named_columns(lines: Sequence[Line]) -> Named | None:
+    """Returns the columns that the first line names; None if it does not."""
+    names = next(([*map(_name_of, line.cells)] for line in lines
+                  if line.text.strip(SPACES) and not line.text.startswith(DOCUMENT_START)), [])
+    words, tags, sentences = ([place for place, name in enumerate(names) if name in known]
+                              for known in (WORD_NAMES, TAG_NAMES, SENTENCE_NAMES))
+    return Named(names, words[0], tags[-1], sentences[0] if sentences else None) if words and tags else None
+
+
+def _without_names(path: str, lines: Sequence[Line], word: int, tag: int, notes: list[str]) -> Sequence[Line]:
+    """Leaves out lines that name the columns, wherever they stand, unless words have the same tag."""
+    tagged = [line for line in lines if has_column(line.cells, tag) and has_column(line.cells, word)]
+    headers = {line.number: line.cells[tag] for line in tagged
+               if _name_of(line.cells[word]) in WORD_NAMES and _name_of(line.cells[tag]) in TAG_NAMES}
+    if not headers or any(line.cells[tag] in headers.values() for line in tagged if line.number not in headers):
+        return lines
+    more = f", as are {len(headers) - 1} more" * (len(headers) > 1)
+    notes.append(f"{path}:{min(headers)}: names of columns, left out{more}")
+    return [line for line in lines if line.number not in headers]
+
+
+def _blocks(lines: Sequence[Line], sentence: int | None) -> list[Block]:
+    """Groups the lines of each sentence; `sentence` is the column that numbers them, in each line or the first ones."""
+    blocks: list[Block] = []
+    rows: list[Line] = []
+    document, current = 0, ""
+    for line in [*lines, Line(0, "", [])]:
+        is_word = any(cell.strip(SPACES) for cell in line.cells) and not line.text.startswith(DOCUMENT_START)
+        number = line.cells[sentence].strip() if is_word and sentence is not None and sentence < len(line.cells) else ""
+        if rows and (not is_word or number not in ("", current)):
+            blocks.append(Block(rows, document))
+            rows = []
+        if is_word:
+            rows.append(line)
+            current = number or current
+        document += line.text.startswith(DOCUMENT_START)
+    return blocks
+
+
+def _without_comments(path: str, blocks: Sequence[Block], tag: int, width: int, notes: list[str]) -> Sequence[Block]:
+    """Leaves out comments, and sentences that consist of them."""
+    if not any(line.text.startswith("#") for block in blocks for line in block.lines):
+        return blocks
+    words = [line for block in blocks for line in block.lines if not line.text.startswith("#")]
+    tags = {line.cells[tag].strip(SPACES) for line in words if has_column(line.cells, tag)}
+    sentences, comments = [], []
+    for block in blocks:
+        rows: list[Line] = []
+        widths_here = {len(line.cells) for line in block.lines if not line.text.startswith("#")} or {width}
+        for line in block.lines:
+            odd = len(line.cells) not in widths_here or (line.text.startswith("##") and not rows)
+            if line.text.startswith("#") and odd and not of_scheme(line.cells[-1].strip(SPACES), tags):
+                comments.append(line.number)
+            else:
+                rows.append(line)
+        if rows:
+            sentences.append(Block(rows, block.document))
+    if comments:
+        notes.append(f"{path}: {len(comments)} comment lines left out, the first in line {comments[0]}")
+    return sentences
+
+
+def has_column(cells: Sequence[str], tag: int) -> bool:
+    """Whether a line has a column `tag` beside its word."""
+    return len(cells) > 1 and -len(cells) <= tag < len(cells)
