@@ -32,7 +32,7 @@ class Options(SplitOptions):
     tag_column: int = -1
     """Number of the column of tags."""
     separator: str = ""
-    """Text between columns; empty: any run of spaces and tabs."""
+    """Text between columns; empty: a tab if every line has one, else any run of spaces and tabs."""
     empty_text: EmptyText = "refuse"
     """Sentences without words, and blank words."""
     encoding: str = ""
