@@ -93,6 +93,9 @@ FILES = {
     "columns, IOB1": ("Ada B-PER\nL. I-PER\n\nx O\n", "IOB2 tags: PER 1"),
     "`B-`, `M-`": ("科 B-PER\n全 M-PER\n德 E-PER\n好 O\n", "tags: PER 1"),
     "letters alone": ("a\tO\nb\tB\nc\tI\n", "IOB2 tags: entity 1"),
+    "letters behind": ("a\tO\nb\tPER-B\nc\tPER-I\n", "IOB2 tags: PER 1"),
+    "a table of words": ("Sentence #,Word,POS,Tag\nSentence: 1,In,IN,O\n,Rome,NNP,B-geo\n"
+                         "Sentence: 2,Né,JJ,O\n".encode("cp1252"), "2 sentences, IOB2 tags: geo 1"),
     "types alone": ("It\tO\nHicks\tperson-actor\n", "IO tags: person-actor 1"),
     "comments with `#`": ("#\thttp://x.org [2009]\n1\tAufgrund\tO\tO\n2\tKorfmann\tB-PER\tO\n",
                           "1 comment lines left out"),
@@ -112,6 +115,9 @@ FILES = {
     '`{"text": ..., "ents"': (lines({"text": TEXT, "ents": OBJECTS}), "LOC 1, PER 1"),
     '`{"text": ..., "spans"': (lines({"text": TEXT, "spans": OBJECTS, "answer": "accept"},
                                      {"text": "x", "spans": [], "answer": "reject"}), "1 rows that people rejected"),
+    '`{"text": ..., "annotations"': (lines({
+        "text": TEXT, "annotations": [{"label": 7, "start_offset": 0, "end_offset": 12}], "annotation_approver": None
+    }), "7 1"),
     '`{"text": ..., "label": {': (lines({"text": "彭小军认为", "label": {"name": {"彭小军": [[0, 2]]}}}), "name 1"),
     "`NAME.txt` beside": (brat, "LOC 1, PER 1"),
     '`{"data": ..., "label"': (lines({"data": TEXT, "label": PER}), "LOC 1, PER 1"),
