@@ -32,7 +32,7 @@ flags.DEFINE_string("data", None, "The folder of the data.", required=True)
 flags.DEFINE_string("init_checkpoint", None, "A Hugging Face folder.", required=True)
 flags.DEFINE_string("results_file", str(ROOT / "docs/results/finetuning.jsonl"),
                     "A line is added to this file for each run.")
-flags.DEFINE_string("table_file", str(ROOT / "docs/results/finetuning.md"),
+flags.DEFINE_string("table_file", str(ROOT / "docs/results/finetuning_tables.md"),
                     "The tables of all its lines, written again after each run.")
 flags.DEFINE_list("only", [], "Names of comparisons; none: all.")
 flags.DEFINE_enum(

@@ -32,7 +32,7 @@ from official_bert.files import size_of
 
 # Training sorts this many batches by length at a time, and at most a quarter of an epoch. Of more, the texts of a batch
 # are too much alike: on STS-B, a model learns less from chunks of 50 than from random order, and as much from chunks of
-# 10 (docs/benchmarks/finetuning.md).
+# 10 (docs/results/finetuning.md).
 SORTED_BATCHES = 10
 REFUSED = "refused"  # the key of `refuse_rows`
 T = TypeVar("T")

@@ -58,7 +58,7 @@ class PieceTable(NamedTuple):
 
 class FastTokenizer:
     """Turns lines of text into ids in a compiled kernel, exactly as `FullTokenizer`; see
-    docs/benchmarks/tokenization.md.
+    docs/results/tokenizers.md.
 
     Takes about 20 MB of memory (there is no cache of words) and, the first time, half a second to build; can be
     pickled: build one and hand it to worker processes. Raises ValueError for a vocabulary that cannot be used.

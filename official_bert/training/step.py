@@ -90,7 +90,7 @@ def compiles_every_length(config: Config, total_steps: int) -> bool:
     """Whether the pieces between the products are compiled for each length of batches whose length changes.
 
     On a CPU a length takes about half a second, once. In bfloat16 steps are then 1.3 to 1.5 times as fast, in float32
-    1.05 times, which the lengths, rounded up, take back (docs/benchmarks/finetuning.md).
+    1.05 times, which the lengths, rounded up, take back (docs/results/finetuning.md).
     """
     model, training = config.model, config.training
     numbers = total_steps * training.batch_size * SHORT_ROW * model.hidden_size * model.num_hidden_layers

@@ -16,7 +16,7 @@ from official_bert.training.task import Resolved
 from official_bert.training.trainer import Trainer
 
 FLOAT32 = 4  # bytes
-BACKWARD = 0.25  # of the activations; fits the measured peaks on a CPU (docs/benchmarks/training.md)
+BACKWARD = 0.25  # of the activations; fits the measured peaks on a CPU (docs/results/training.md)
 USUAL_LENGTH = 128  # tokens of a row, for tasks that do not say it
 SAMPLE = 500  # rows in which [UNK] is counted
 MOST_UNKNOWN = 0.05  # a larger share of the tokens is told
