@@ -43,7 +43,7 @@ class LabelledTexts:
 
     def rows(self, keep: np.ndarray) -> "LabelledTexts":
         """Returns only some of the rows."""
-        def chosen(values):
+        def chosen(values: list | None) -> list | None:
             return None if values is None else [values[row] for row in keep]
 
         return dataclasses.replace(self, text=[self.text[row] for row in keep], text_pair=chosen(self.text_pair),

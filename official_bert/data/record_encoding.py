@@ -36,7 +36,7 @@ def crc_tables() -> np.ndarray:
 
 
 @compiled(nogil=True)
-def masked_crc(data, start, stop, tables):
+def masked_crc(data: np.ndarray, start: int, stop: int, tables: np.ndarray) -> np.uint64:
     """Returns the rotated CRC-32C of `data[start:stop]` (uint8), as in TFRecord files."""
     crc = np.uint64(0xFFFFFFFF)
     byte = np.uint64(0xFF)
@@ -56,7 +56,7 @@ def masked_crc(data, start, stop, tables):
 
 
 @njit(forceinline=True)
-def _little_endian(data, position, size):
+def _little_endian(data: np.ndarray, position: int, size: int) -> np.uint64:
     value = np.uint64(0)
     for place in range(size):
         value |= np.uint64(data[position + place]) << np.uint64(8 * place)
@@ -64,7 +64,8 @@ def _little_endian(data, position, size):
 
 
 @compiled(nogil=True)
-def find_frames(data, first, size, tables, starts):
+def find_frames(data: np.ndarray, first: int, size: int, tables: np.ndarray,
+                starts: np.ndarray) -> tuple[int, np.int64]:
     """Walks over the records of a file of `size` bytes, whose bytes from `first` on are in `data` (uint8).
 
     Writes the places of records to `starts` and returns (their number, the place after the last of them). It ends
@@ -85,7 +86,7 @@ def find_frames(data, first, size, tables, starts):
 
 
 @compiled(nogil=True)
-def first_broken_frame(data, bounds, tables):
+def first_broken_frame(data: np.ndarray, bounds: np.ndarray, tables: np.ndarray) -> tuple[int, int]:
     """Checks whole frames, the k-th in `data[bounds[k]:bounds[k + 1]]` (uint8).
 
     Returns (k, 0) for the first whose length is wrong, (k, 1) for the first with other bytes than its checksum says,
@@ -102,13 +103,13 @@ def first_broken_frame(data, bounds, tables):
 
 
 @njit(forceinline=True)
-def _varint_size(value):
+def _varint_size(value: int) -> int:
     """Bytes of a varint below 2**28."""
     return 1 + (value >= 1 << 7) + (value >= 1 << 14) + (value >= 1 << 21)
 
 
 @njit(forceinline=True)
-def _put_varint(out, position, value):
+def _put_varint(out: np.ndarray, position: int, value: int) -> int:
     while value >= 128:
         out[position] = np.uint8((value & 127) | 128)
         value >>= 7
@@ -118,21 +119,21 @@ def _put_varint(out, position, value):
 
 
 @njit(forceinline=True)
-def _put_header(out, position, tag, size):
+def _put_header(out: np.ndarray, position: int, tag: int, size: int) -> int:
     """Writes the tag of a field with a length, and the length."""
     out[position] = tag
     return _put_varint(out, position + 1, size)
 
 
 @njit(forceinline=True)
-def _put_little_endian(out, position, value, size):
+def _put_little_endian(out: np.ndarray, position: int, value: int, size: int) -> int:
     for shift in range(size):
         out[position + shift] = np.uint8((value >> (8 * shift)) & 255)
     return position + size
 
 
 @njit(forceinline=True)
-def _values_size(rows, n, first, last, is_float):
+def _values_size(rows: np.ndarray, n: int, first: np.int64, last: np.int64, is_float: bool) -> np.int64:
     """Bytes of a feature's values."""
     if is_float:
         return 4 * (last - first)
@@ -145,7 +146,8 @@ def _values_size(rows, n, first, last, is_float):
 
 
 @njit(forceinline=True)
-def _put_values(out, position, rows, n, first, last, is_float, size):
+def _put_values(out: np.ndarray, position: int, rows: np.ndarray, n: int, first: int, last: int, is_float: bool,
+                size: int) -> int:
     if is_float:
         for column in range(first, last):
             position = _put_little_endian(out, position, rows[n, column], 4)
@@ -160,7 +162,7 @@ def _put_values(out, position, rows, n, first, last, is_float, size):
 
 
 @njit(forceinline=True)
-def _put_id(out, position, value):
+def _put_id(out: np.ndarray, position: int, value: int) -> int:
     """Writes a varint; for values below 2**21 without a branch, which could not be predicted: the next value overwrites
     surplus bytes."""
     if value >= 1 << 21:
@@ -173,7 +175,8 @@ def _put_id(out, position, value):
 
 
 @compiled(nogil=True)
-def put_examples(out, rows, columns, is_float, keys, key_ends, tables):
+def put_examples(out: np.ndarray, rows: np.ndarray, columns: np.ndarray, is_float: np.ndarray, keys: np.ndarray,
+                 key_ends: np.ndarray, tables: np.ndarray) -> int:
     """Writes `rows` [n, W] (int32; floats as their bits) to `out` (uint8) as framed Examples; returns the bytes
     written.
     """

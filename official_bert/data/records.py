@@ -10,7 +10,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -198,7 +198,7 @@ def read_records(path: str, every: int = 1) -> Iterator[bytes]:
             number += 1
 
 
-def _check_length(file, path: str, where: str, length: int) -> None:
+def _check_length(file: IO[bytes] | gzip.GzipFile, path: str, where: str, length: int) -> None:
     """Raises ValueError for a record that claims more than the file holds: room for it would be made before it is read.
     """
     if isinstance(file, gzip.GzipFile):
@@ -215,11 +215,11 @@ def is_gzip(path: str) -> bool:
         return file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
 
 
-def _open_any(path: str):
+def _open_any(path: str) -> IO[bytes] | gzip.GzipFile:
     return gzip.open(open_bytes(path), "rb") if is_gzip(path) else open_bytes(path)
 
 
-def _read(file, size: int, path: str, number: int) -> bytes:
+def _read(file: IO[bytes] | gzip.GzipFile, size: int, path: str, number: int) -> bytes:
     """Reads up to `size` bytes. Raises ValueError, naming the record, for a broken gzip stream."""
     try:
         return file.read(size)

@@ -102,7 +102,7 @@ class RecordSource:
 
         # nothing here needs its source rewritten, which takes time at each start
         @tf.autograph.experimental.do_not_convert
-        def make_batch(number):
+        def make_batch(number: tf.Tensor) -> dict[str, tf.Tensor]:
             values = tf.numpy_function(lambda batch: self._rows(int(batch), shard * rows, rows), [number],
                                        [tf.string, tf.int64, tf.float32, tf.string, tf.int32], stateful=False)
             count = rows if self._packer is None else None
@@ -377,11 +377,11 @@ class ExampleSource:
         rows = self.batch_size // num_shards
         first = self.batch(start)
 
-        def batches():
+        def batches() -> Iterator[dict[str, np.ndarray]]:
             for number in itertools.count(start) if self.shuffle else range(start, self.batches_per_epoch):
                 yield {key: value[shard * rows:(shard + 1) * rows] for key, value in self.batch(number).items()}
 
-        def spec(key, value):
+        def spec(key: str, value: np.ndarray) -> tf.TensorSpec:
             varies = key in self.sequence_keys and len(self.buckets) != 1
             return tf.TensorSpec((rows, *value.shape[1:-1], None) if varies else (rows, *value.shape[1:]), value.dtype)
 

@@ -31,7 +31,7 @@ class SplitOptions:
     split_seed: Natural = 0
     """Another seed makes other parts; `seed` does not change them."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self)
         if self.fold >= max(self.folds, 1):
             raise ValueError(

@@ -43,7 +43,7 @@ class TextFeatures(Sequence):
     def __len__(self) -> int:
         return len(self.first_lengths)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:  # type: ignore[override]
         if not 0 <= index < len(self):
             raise IndexError(index)
         ids = self.ids[self.starts[index]:self.starts[index + 1]]
@@ -76,7 +76,7 @@ class ChoiceFeatures(Sequence):
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:  # type: ignore[override]
         if not 0 <= index < len(self):
             raise IndexError(index)
         rows = [self.rows[number] for number in range(self.starts[index], self.starts[index + 1])]
@@ -97,7 +97,7 @@ class WiderRows(Sequence):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:  # type: ignore[override]
         return {**self.rows[index], **self.more[index]}
 
 

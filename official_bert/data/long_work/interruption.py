@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import types
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CLEAN_UP_SECONDS = 1.0
@@ -23,7 +24,7 @@ def end_on_signals(message: str = "no output was written") -> None:
     os.set_blocking(writing, False)
     raised, swallowed, main_thread = threading.Event(), threading.Event(), threading.get_ident()
 
-    def stop(number: int, _) -> None:
+    def stop(number: int, _: types.FrameType | None) -> None:
         if raised.is_set():  # a second signal must not interrupt the clean-up
             return
         raised.set()
@@ -31,7 +32,7 @@ def end_on_signals(message: str = "no output was written") -> None:
         sys.excepthook = lambda *_: print(_text(number, message), file=sys.stderr)
         raise SystemExit(_text(number, message))
 
-    def unraisable(unraised) -> None:
+    def unraisable(unraised: "sys.UnraisableHookArgs") -> None:
         # A signal that comes while an object's __del__ runs ends there, with a traceback: Python does not pass it on.
         if isinstance(unraised.exc_value, SystemExit):
             swallowed.set()

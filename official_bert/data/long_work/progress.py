@@ -34,7 +34,7 @@ class Reporter:
             self._thread.start()
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end.set()
         with contextlib.suppress(OSError):  # the terminal may be gone
             self._bar.stop()

@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 import tempfile
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -63,7 +64,8 @@ class WorkFolder:
             raise
         return self
 
-    def __exit__(self, kind, error, traceback) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: types.TracebackType | None) -> None:
         stopped = kind is not None and issubclass(kind, (KeyboardInterrupt, SystemExit, OSError, RuntimeError))
         if stopped and self._has_pieces():
             print(f"{self.path} keeps the finished work: the same command continues from it, --discard removes it",

@@ -75,14 +75,14 @@ class DynamicMasking:
         places = tf.sort(tf.where(selection, tf.range(S)[None], S), axis=1)[:, :self.max_predictions_per_seq]  # [B,P]
         return copied | {"input_ids": tf.where(selection, corrupted, ids)} | _predictions(ids, places, places < S)
 
-    def _choose_tokens(self, rows, candidates, budgets):
+    def _choose_tokens(self, rows: tf.Tensor, candidates: tf.Tensor, budgets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns (chosen [B,S], the number of the draw that decides each token's replacement [S] or [B,S])."""
         places = tf.range(self.max_seq_length)
         scores = tf.where(candidates, _uniform(rows, ORDER, places), 2.0)
         ranks = tf.argsort(tf.argsort(scores, axis=1), axis=1)
         return candidates & (ranks < budgets[:, None]), places
 
-    def _draw_tokens(self, rows, ids, candidates, budgets) -> Batch:
+    def _draw_tokens(self, rows: tf.Tensor, ids: tf.Tensor, candidates: tf.Tensor, budgets: tf.Tensor) -> Batch:
         """Draws places with replacement, and returns the corrupted row and its predictions, in the order of the draws.
 
         As in ELECTRA's code, a place that is drawn twice is predicted twice, and becomes [MASK] if one of its draws
@@ -102,7 +102,8 @@ class DynamicMasking:
         corrupted = tf.where(decided < 0, ids, tf.where(decided == self.facts.size, self.facts.mask_id, decided))
         return {"input_ids": corrupted} | _predictions(ids, places, used)
 
-    def _replacements_of(self, rows, draws, numbers, masked, kept):
+    def _replacements_of(self, rows: tf.Tensor, draws: tf.Tensor, numbers: tf.Tensor, masked: int | tf.Tensor,
+                         kept: int | tf.Tensor) -> tf.Tensor:
         """Draws what a token becomes: `masked`, `kept` or a random word. Tokens of one draw get the same of these.
 
         `draws`, and the `numbers` of the random words, are [N] or [B,N]; the result is [B,N].
@@ -112,7 +113,8 @@ class DynamicMasking:
         return tf.where(_uniform(rows, MASK, draws) < self.config.mask_rate, masked,
                         tf.where(_uniform(rows, KEEP, draws) < self.config.keep_share, kept, random_ids))
 
-    def _choose_words(self, rows, batch, candidates, budgets):
+    def _choose_words(self, rows: tf.Tensor, batch: Batch, candidates: tf.Tensor,
+                      budgets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Does the same as `_choose_tokens` for whole words, and for spans and n-grams of words."""
         # As in 2018, a piece with ## joins the word before it, even across [SEP].
         words = tf.cumsum(tf.where(candidates, batch["word_starts"], 0), axis=1)           # [B,S], 0 to S
@@ -131,20 +133,21 @@ class DynamicMasking:
                 draws = tf.gather(numbers, words, batch_dims=1)
         return candidates & tf.gather(selection, words, batch_dims=1), draws
 
-    def _choose_whole_words(self, rows, sizes, budgets):
+    def _choose_whole_words(self, rows: tf.Tensor, sizes: tf.Tensor, budgets: tf.Tensor) -> tf.Tensor:
         """Chooses words in random order, each if it fits the rest of the budget: [B,W] bool."""
         scores = tf.where(sizes > 0, _uniform(rows, ORDER, tf.range(self.max_seq_length + 1)), 2.0)
         order = tf.argsort(scores, axis=1)                                                 # [B,W]
         ordered = tf.transpose(tf.gather(sizes, order, batch_dims=1))                      # [W,B]
 
-        def take(budget, size):
+        def take(budget: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
             return budget - tf.where(size <= budget, size, 0)
         budget = tf.scan(take, ordered, initializer=budgets)                                 # [W,B], after each word
         before = tf.concat([budgets[None], budget[:-1]], axis=0)
         taken = tf.transpose((budget < before) & (ordered > 0))
         return tf.gather(taken, tf.argsort(order, axis=1), batch_dims=1)
 
-    def _choose_spans(self, rows, sizes, segments, budgets):
+    def _choose_spans(self, rows: tf.Tensor, sizes: tf.Tensor, segments: tf.Tensor,
+                      budgets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Chooses spans of words until the budget is spent, or until as many tries have failed as there are words (see
         `kernels`).
 
@@ -156,10 +159,12 @@ class DynamicMasking:
         places = tf.range(self.max_seq_length + 1)[None]
         begins_segment = tf.concat([tf.ones_like(segments[:, :1], tf.bool), segments[:, 1:] != segments[:, :-1]], 1)
 
-        def is_open(selection, numbers, budget, vain, step):
+        def is_open(selection: tf.Tensor, numbers: tf.Tensor, budget: tf.Tensor, vain: tf.Tensor,
+                    step: tf.Tensor) -> tf.Tensor:
             return tf.reduce_any((budget > 0) & (vain < count))
 
-        def choose(selection, numbers, budget, vain, step):
+        def choose(selection: tf.Tensor, numbers: tf.Tensor, budget: tf.Tensor, vain: tf.Tensor,
+                   step: tf.Tensor) -> tuple[tf.Tensor, ...]:
             length = 1 + tf.searchsorted(self._span_lengths[:-1], _uniform(rows, LENGTH, step[None])[:, 0], "right")
             first = _uniform(rows, FIRST, step[None])[:, 0] * tf.cast(count, tf.float64)
             first = (lowest + tf.minimum(tf.cast(first, tf.int32), count - 1))[:, None]

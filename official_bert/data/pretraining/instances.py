@@ -7,12 +7,14 @@ each other. `none` (RoBERTa, full sentences) packs sentences that follow each ot
 import dataclasses
 import random
 from collections.abc import Iterator
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import numpy as np
 from numba import njit
 
 from official_bert.data.pretraining import kernels
+from official_bert.data.pretraining.kernels import Corpus as Corpus
+from official_bert.data.pretraining.kernels import Plan, Tables
 from official_bert.data.pretraining.masking import MASKING_STRATEGIES, MaskingConfig, VocabularyFacts
 from official_bert.fields import Constraint, Count, Probability, check_fields
 from official_bert.text.compiling import compiled, read_only
@@ -21,42 +23,6 @@ STATE = 624  # numbers of the generator's state, and of one step of it
 FIRST_WORDS = 256 * STATE  # fit a second-level cache
 DEFAULT_PREDICTIONS = 20  # 2018's; short instances use fewer
 SENTENCE_TASKS = {"nsp": kernels.NSP, "sop": kernels.SOP, "none": kernels.SINGLE}
-
-
-class Corpus(NamedTuple):
-    """Documents as slices of one array of token ids."""
-
-    tokens: np.ndarray  # uint16 or uint32
-    sentence_starts: np.ndarray  # [sentences + 1] int64, in tokens
-    document_starts: np.ndarray  # [documents + 1] int64, in sentences
-    order: np.ndarray  # [documents] int64: the document at each place
-    texts: np.ndarray  # [documents] int64: equal for documents of the same text (see `texts_of_documents`)
-
-
-class Plan(NamedTuple):
-    """The settings of instances in the form that the kernels take."""
-
-    dupe_factor: int
-    max_seq_length: int
-    max_predictions_per_seq: int
-    short_seq_prob: float
-    task: int
-    strategy: int
-    mask_share: float  # of the chosen tokens that become [MASK]
-    keep_share: float  # of the other chosen tokens that stay
-    cls_id: int
-    sep_id: int
-    mask_id: int
-    vocab_size: int  # ids from there on are ids less it that continue a unit of the text (`units`)
-
-
-class Tables(NamedTuple):
-    """Lookup tables of the kernels for masking."""
-
-    budgets: np.ndarray  # [S + 1] int64: predictions of an instance of 0, 1, ... S tokens
-    continues_word: np.ndarray  # [V or 2V] bool: pieces that begin with ##, and tokens that continue a unit of the text
-    replacements: np.ndarray  # int64: the ids among which a random replacement is drawn
-    span_lengths: np.ndarray  # cumulative probabilities of span lengths 1, 2, ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,7 +45,7 @@ class InstanceConfig:
     masking: MaskingConfig | None = dataclasses.field(default_factory=MaskingConfig)
     """Masks of the instances; none: training masks them."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, "")
         S, P = self.max_seq_length, self.max_predictions_per_seq
         if not 1 <= P <= max(S - 3, DEFAULT_PREDICTIONS):
@@ -137,7 +103,7 @@ class RandomStream:
 
 
 @compiled(nogil=True)
-def fill_words(key, words):
+def fill_words(key: np.ndarray, words: np.ndarray) -> None:
     """Fills `words` (a multiple of 624 numbers) and updates `key` (Matsumoto and Nishimura's `genrand_int32`)."""
     for start in range(0, len(words), STATE):
         for i in range(STATE - 397):
@@ -154,7 +120,7 @@ def fill_words(key, words):
 
 
 @njit(forceinline=True)
-def _twist(word, following, distant):
+def _twist(word: np.uint32, following: np.uint32, distant: np.uint32) -> np.uint32:
     bits = (word & np.uint32(0x80000000)) | (following & np.uint32(0x7FFFFFFF))
     return distant ^ (bits >> np.uint32(1)) ^ (np.uint32(0x9908B0DF) * (bits & np.uint32(1)))
 
@@ -217,7 +183,7 @@ def texts_of_documents(tokens: np.ndarray, sentence_starts: np.ndarray, document
 
 
 @compiled(nogil=True)
-def _hash_documents(tokens, ends):
+def _hash_documents(tokens: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Returns 64 bits of hash of the tokens between neighbouring `ends`."""
     hashes = np.empty(len(ends) - 1, np.uint64)
     for document in range(len(hashes)):
@@ -230,7 +196,7 @@ def _hash_documents(tokens, ends):
 
 
 @compiled(nogil=True)
-def _compare(tokens, ends, firsts):
+def _compare(tokens: np.ndarray, ends: np.ndarray, firsts: np.ndarray) -> None:
     """Resets a document to its own number if it has the hash, but not the text, of another."""
     for document in range(len(firsts)):
         first, size = ends[firsts[document]], ends[document + 1] - ends[document]

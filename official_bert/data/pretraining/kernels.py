@@ -1,18 +1,19 @@
 """Next-sentence sampling and 80/10/10 masking over token ids, compiled, with CPython's random stream.
 
 2018's `create_pretraining_data.py` draws everything from one `random.Random`. The kernels draw the same numbers in the
-same order, so they give the same instances. They work on a corpus of contiguous token ids (`instances.Corpus`): a
-segment is a slice of it, and an instance is a row of fixed width:
+same order, so they give the same instances. They work on a corpus of contiguous token ids (`Corpus`): a segment is a
+slice of it, and an instance is a row of fixed width:
 
     [length, start of segment B, label, number of predictions, ids * S, positions * P, original ids * P]
 
-They draw from `words` (`instances.RandomStream`); `plan` and `tables` are those of `instances`. If the numbers run out,
-the unfinished instance is taken back.
+They draw from `words` (`instances.RandomStream`). If the numbers run out, the unfinished instance is taken back.
 
 For speed, only functions that Python calls are cached and take arrays in tuples. The functions below them are inlined
 and take arrays one by one (otherwise Numba would count references to them at each number drawn). All kernels are in one
 file, because Numba's cache notices changes only in a function's own file.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -30,15 +31,51 @@ EXAMPLES, MOST_EXAMPLES = 7, 3
 STATE_SIZE = EXAMPLES + 2 * 2 * MOST_EXAMPLES
 
 
+class Corpus(NamedTuple):
+    """Documents as slices of one array of token ids."""
+
+    tokens: np.ndarray  # uint16 or uint32
+    sentence_starts: np.ndarray  # [sentences + 1] int64, in tokens
+    document_starts: np.ndarray  # [documents + 1] int64, in sentences
+    order: np.ndarray  # [documents] int64: the document at each place
+    texts: np.ndarray  # [documents] int64: equal for documents of the same text (see `texts_of_documents`)
+
+
+class Plan(NamedTuple):
+    """The settings of instances in the form that the kernels take."""
+
+    dupe_factor: int
+    max_seq_length: int
+    max_predictions_per_seq: int
+    short_seq_prob: float
+    task: int
+    strategy: int
+    mask_share: float  # of the chosen tokens that become [MASK]
+    keep_share: float  # of the other chosen tokens that stay
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    vocab_size: int  # ids from there on are ids less it that continue a unit of the text (`units`)
+
+
+class Tables(NamedTuple):
+    """Lookup tables of the kernels for masking."""
+
+    budgets: np.ndarray  # [S + 1] int64: predictions of an instance of 0, 1, ... S tokens
+    continues_word: np.ndarray  # [V or 2V] bool: pieces that begin with ##, and tokens that continue a unit of the text
+    replacements: np.ndarray  # int64: the ids among which a random replacement is drawn
+    span_lengths: np.ndarray  # cumulative probabilities of span lengths 1, 2, ...
+
+
 @njit(forceinline=True)
-def next_word(words):
+def next_word(words: np.ndarray) -> np.int64:
     """Returns the next 32 bits; 0 if they run out, which ends any loop over draws."""
     words[0] += np.uint32(1)
-    return np.int64(words[min(np.int64(words[0]), len(words) - 1)])
+    return np.int64(words[min(np.int64(words[0]), len(words) - 1)])  # type: ignore[call-overload]
 
 
 @njit(forceinline=True)
-def random(words):
+def random(words: np.ndarray) -> float:
     """CPython's `random()`: 27 bits and 26 bits make a number in [0, 1)."""
     bits = 0
     for unused in range(5, 7):
@@ -47,7 +84,7 @@ def random(words):
 
 
 @njit(forceinline=True)
-def bit_length(number):
+def bit_length(number: int) -> int:
     """Bits of a positive number."""
     bits = 0
     while number >> bits:
@@ -56,7 +93,7 @@ def bit_length(number):
 
 
 @njit(forceinline=True)
-def draw_bits(words, bits):
+def draw_bits(words: np.ndarray, bits: int) -> int:
     """CPython's `getrandbits` for 1 to 63 bits: more than 32 bits take two numbers, the lower 32 bits first."""
     low = next_word(words)
     if bits <= 32:
@@ -65,7 +102,7 @@ def draw_bits(words, bits):
 
 
 @njit(forceinline=True)
-def below(words, limit):
+def below(words: np.ndarray, limit: int) -> int:
     """CPython's `_randbelow`: draws as many bits as `limit` has, again until the number is below `limit`."""
     bits, value = bit_length(limit), limit
     while value >= limit:
@@ -74,7 +111,7 @@ def below(words, limit):
 
 
 @compiled(nogil=True)
-def shuffle(words, items, count):
+def shuffle(words: np.ndarray, items: np.ndarray, count: int) -> int:
     """CPython's `shuffle` of `items[:count]`; returns how many of them are still to be shuffled when numbers run out.
     """
     last = count - 1
@@ -96,13 +133,13 @@ def shuffle(words, items, count):
             fits = drawn <= last
             partner = drawn if fits else last
             items[last], items[partner] = items[partner], items[last]
-            last -= fits
+            last -= fits  # type: ignore[assignment]
     words[0] = used - 1
     return last + 1
 
 
 @njit(forceinline=True)
-def _next_document(plan, documents, words, state):
+def _next_document(plan: Plan, documents: int, words: np.ndarray, state: np.ndarray) -> None:
     """Goes to the next document, or to the next pass; draws the document's target length (2018: mostly the maximum)."""
     state[SENTENCE] = 0
     state[DOCUMENT] += 1
@@ -119,7 +156,8 @@ def _next_document(plan, documents, words, state):
 
 
 @njit(forceinline=True)
-def _random_segment(starts, document_starts, order, texts, words, place, length):
+def _random_segment(starts: np.ndarray, document_starts: np.ndarray, order: np.ndarray, texts: np.ndarray,
+                    words: np.ndarray, place: int, length: int) -> tuple[int, int]:
     """Returns a slice of at least `length` tokens, if possible, from a random sentence of a random document with
     another text.
     """
@@ -136,7 +174,7 @@ def _random_segment(starts, document_starts, order, texts, words, place, length)
 
 
 @njit(forceinline=True)
-def _reach(starts, first, last, length):
+def _reach(starts: np.ndarray, first: int, last: int, length: int) -> int:
     """Returns the end of the sentences from `first` that have `length` tokens together, at most `last`."""
     end = first + 1
     while end < last and starts[end] - starts[first] < length:
@@ -145,7 +183,8 @@ def _reach(starts, first, last, length):
 
 
 @njit(forceinline=True)
-def _truncate(words, a_start, a_end, b_start, b_end, most):
+def _truncate(words: np.ndarray, a_start: int, a_end: int, b_start: int, b_end: int,
+              most: int) -> tuple[int, int, int, int]:
     """Drops tokens of the longer segment, at its front or its end, until both fit (2018 `truncate_seq_pair`)."""
     # At either end by chance: else models would see only beginnings, or only ends, of what is too long.
     for _ in range(a_end - a_start + b_end - b_start - most):
@@ -159,7 +198,8 @@ def _truncate(words, a_start, a_end, b_start, b_end, most):
 
 
 @njit(forceinline=True)
-def _sample_pair(plan, starts, document_starts, order, texts, words, state):
+def _sample_pair(plan: Plan, starts: np.ndarray, document_starts: np.ndarray, order: np.ndarray, texts: np.ndarray,
+                 words: np.ndarray, state: np.ndarray) -> tuple[int, int, int, int, bool, int]:
     """Returns (start and end of A, of B, label, tokens drawn at random) of the next instance, before truncation.
 
     2018 `create_instances_from_document`.
@@ -189,7 +229,8 @@ def _sample_pair(plan, starts, document_starts, order, texts, words, state):
 
 
 @njit
-def _count_left_out(whole, cut, is_pair, state):
+def _count_left_out(whole: tuple[int, int, int, int, bool, int], cut: tuple[int, int, int, int], is_pair: bool,
+                    state: np.ndarray) -> None:
     """Counts the tokens of the slices `whole` that are missing in `cut` (all of them without a pair); keeps some as
     examples.
     """
@@ -206,7 +247,8 @@ def _count_left_out(whole, cut, is_pair, state):
 
 
 @njit(forceinline=True)
-def _put_pair(plan, tokens, a_start, a_end, b_start, b_end, label, row):
+def _put_pair(plan: Plan, tokens: np.ndarray, a_start: int, a_end: int, b_start: int, b_end: int, label: bool,
+              row: np.ndarray) -> None:
     """Writes [CLS] A [SEP] B [SEP]."""
     second = HEADER + 2 + a_end - a_start
     end = second + b_end - b_start
@@ -221,7 +263,8 @@ def _put_pair(plan, tokens, a_start, a_end, b_start, b_end, label, row):
 
 
 @njit
-def _put_sentences(plan, tokens, starts, document_starts, order, state, row):
+def _put_sentences(plan: Plan, tokens: np.ndarray, starts: np.ndarray, document_starts: np.ndarray, order: np.ndarray,
+                   state: np.ndarray, row: np.ndarray) -> None:
     """Writes [CLS], sentences that follow each other, and [SEP]; another [SEP] where a document ends (RoBERTa).
 
     A sentence that does not fit begins the next row; one that fits no row is cut. TARGET holds how many tokens of the
@@ -251,7 +294,7 @@ def _put_sentences(plan, tokens, starts, document_starts, order, state, row):
 
 
 @njit
-def _ends_pass(sentences_left, documents, state):
+def _ends_pass(sentences_left: int, documents: int, state: np.ndarray) -> bool:
     """Goes to the next sentence; returns True if that ends a pass over the corpus."""
     state[TARGET] = 0
     state[SENTENCE] += 1
@@ -264,7 +307,7 @@ def _ends_pass(sentences_left, documents, state):
 
 
 @njit(forceinline=True)
-def _find_words(plan, continues_word, row, places, begins):
+def _find_words(plan: Plan, continues_word: np.ndarray, row: np.ndarray, places: np.ndarray, begins: np.ndarray) -> int:
     """Lists the places that may be masked, and the first of them for each word; returns the number of words."""
     count, word_count = 0, 0
     for place in range(row[LENGTH]):
@@ -283,7 +326,7 @@ def _find_words(plan, continues_word, row, places, begins):
 
 
 @njit(forceinline=True)
-def _draw_action(plan, words):
+def _draw_action(plan: Plan, words: np.ndarray) -> int:
     """Draws the replacement of a chosen token: 0 [MASK], 1 the token itself, 2 a random token."""
     if random(words) < plan.mask_share:
         return 0
@@ -291,7 +334,8 @@ def _draw_action(plan, words):
 
 
 @njit(forceinline=True)
-def _corrupt(plan, replacements, words, row, place, action, originals):
+def _corrupt(plan: Plan, replacements: np.ndarray, words: np.ndarray, row: np.ndarray, place: int, action: int,
+             originals: np.ndarray) -> None:
     """Replaces the token at `place` and keeps the original."""
     originals[place] = row[HEADER + place]
     if action == 0:
@@ -301,7 +345,8 @@ def _corrupt(plan, replacements, words, row, place, action, originals):
 
 
 @njit(forceinline=True)
-def _mask_words(plan, replacements, words, row, budget, word_count, order, places, begins, originals):
+def _mask_words(plan: Plan, replacements: np.ndarray, words: np.ndarray, row: np.ndarray, budget: int, word_count: int,
+                order: np.ndarray, places: np.ndarray, begins: np.ndarray, originals: np.ndarray) -> None:
     """Masks words in random order while they fit the budget (2018 `create_masked_lm_predictions`)."""
     for word in range(word_count):
         order[word] = word
@@ -319,7 +364,8 @@ def _mask_words(plan, replacements, words, row, budget, word_count, order, place
 
 
 @njit(forceinline=True)
-def _mask_spans(plan, replacements, span_lengths, words, row, budget, word_count, places, begins, originals):
+def _mask_spans(plan: Plan, replacements: np.ndarray, span_lengths: np.ndarray, words: np.ndarray, row: np.ndarray,
+                budget: int, word_count: int, places: np.ndarray, begins: np.ndarray, originals: np.ndarray) -> None:
     """Masks spans of whole words until the budget is spent (SpanBERT 3.1); all tokens of a span get the same kind of
     replacement.
 
@@ -348,7 +394,7 @@ def _mask_spans(plan, replacements, span_lengths, words, row, budget, word_count
 
 
 @njit(forceinline=True)
-def _put_predictions(plan, row, originals):
+def _put_predictions(plan: Plan, row: np.ndarray, originals: np.ndarray) -> None:
     """Writes places and originals of the masked tokens, in ascending order of the places."""
     S, P, count = plan.max_seq_length, plan.max_predictions_per_seq, 0
     for place in range(row[LENGTH]):
@@ -360,7 +406,9 @@ def _put_predictions(plan, row, originals):
 
 
 @njit(forceinline=True)
-def _mask_row(plan, budgets, continues_word, replacements, span_lengths, words, row, order, places, begins, originals):
+def _mask_row(plan: Plan, budgets: np.ndarray, continues_word: np.ndarray, replacements: np.ndarray,
+              span_lengths: np.ndarray, words: np.ndarray, row: np.ndarray, order: np.ndarray, places: np.ndarray,
+              begins: np.ndarray, originals: np.ndarray) -> None:
     """Masks tokens of a row by the plan's strategy, and writes the predictions."""
     originals[:] = -1
     word_count, budget = _find_words(plan, continues_word, row, places, begins), budgets[row[LENGTH]]
@@ -372,7 +420,8 @@ def _mask_row(plan, budgets, continues_word, replacements, span_lengths, words, 
 
 
 @compiled(nogil=True)
-def make_rows(plan, tables, corpus, words, state, rows):
+def make_rows(plan: Plan, tables: Tables, corpus: Corpus, words: np.ndarray, state: np.ndarray,
+              rows: np.ndarray) -> int:
     """Fills `rows` with the next instances; returns their number, which is below `len(rows)` at the end of numbers or
     passes.
     """

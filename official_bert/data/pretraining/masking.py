@@ -42,7 +42,7 @@ class MaskingConfig:
     ngram_longest: Count = 3
     """Words of the longest n-gram; a length n has a probability in proportion to 1/n."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, "masking.")
         total = self.mask_rate + self.keep_rate + self.random_rate
         if abs(total - 1) > 1e-9:

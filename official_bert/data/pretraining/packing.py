@@ -99,13 +99,13 @@ class Packing:
         prediction_places = _places(row, _begin_in_row(tf.math.count_nonzero(used, axis=1, dtype=tf.int32), firsts),
                                     used)
 
-        def by_token(values):
+        def by_token(values: tf.Tensor) -> tf.Tensor:
             return tf.scatter_nd(token_places, tf.boolean_mask(values, real), [rows, length])
 
-        def by_prediction(values):
+        def by_prediction(values: tf.Tensor) -> tf.Tensor:
             return tf.scatter_nd(prediction_places, tf.boolean_mask(values, used), [rows, room])
 
-        def by_instance(values):
+        def by_instance(values: tf.Tensor) -> tf.Tensor:
             return tf.scatter_nd(tf.stack([row, slot], axis=1), values, [rows, slots])
 
         same = tf.zeros_like(batch["input_ids"])
@@ -140,7 +140,7 @@ def unpack(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.nd
     ends = begins + inside.sum(axis=1)
     used = (weights > 0) & (positions >= begins[:, None]) & (positions < ends[:, None])  # [N,Q]
 
-    def to_left(values, is_value):
+    def to_left(values: np.ndarray, is_value: np.ndarray) -> np.ndarray:
         order = np.argsort(~is_value, axis=1, kind="stable")
         return np.take_along_axis(np.where(is_value, values, 0), order, axis=1)
     instances = {name: to_left(rows[name][row], inside) for name in ("input_ids", "input_mask", "segment_ids")}
@@ -168,7 +168,7 @@ def _places(row: tf.Tensor, begins: tf.Tensor, is_value: tf.Tensor) -> tf.Tensor
 
 
 @compiled(nogil=True)
-def pack(sizes, room, most):
+def pack(sizes: np.ndarray, room: np.ndarray, most: int) -> np.ndarray:
     """Returns the number of the row of each instance: `sizes` [N] from 1 to `room`, at most `most` instances in a row
     of `room`.
 

@@ -6,6 +6,7 @@ Each step runs in threads; the bytes are always the same.
 import contextlib
 import itertools
 import os
+import types
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
@@ -15,6 +16,7 @@ import numpy as np
 from official_bert.data import records
 from official_bert.data.pretraining import kernels
 from official_bert.data.pretraining.instances import InstanceConfig
+from official_bert.data.pretraining.kernels import Plan
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.parallel import in_order
 from official_bert.text.compiling import compiled, read_only
@@ -35,13 +37,14 @@ def no_progress(share: float) -> None:
 
 
 @compiled(inline="always")
-def _plain(token, plan):
+def _plain(token: int, plan: Plan) -> np.int64:
     """A token's id in the vocabulary."""
     return np.int64(token) - plan.vocab_size if token >= plan.vocab_size else np.int64(token)
 
 
 @compiled(nogil=True)
-def expand_rows(rows, numbers, plan, continues_word, columns, version, values):
+def expand_rows(rows: np.ndarray, numbers: np.ndarray, plan: Plan, continues_word: np.ndarray, columns: np.ndarray,
+                version: int, values: np.ndarray) -> None:
     """Writes the features of `rows[chosen]` to `values` [n, W], each at its first column (-1: not wanted).
 
     `columns` are in the order of COLUMNS.
@@ -122,7 +125,8 @@ class OutputFile:
                 self._file.write(GZIP_HEADER)
         return self
 
-    def __exit__(self, kind, error, traceback) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: types.TracebackType | None) -> None:
         with self._named_errors(), self._file:
             if kind is None and self._compress:
                 self._file.write(LAST_BLOCK + self._crc.to_bytes(4, "little")

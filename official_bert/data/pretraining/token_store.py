@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import time
+import types
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
@@ -243,7 +244,8 @@ class StoreWriter:
     def __enter__(self) -> "StoreWriter":
         return self
 
-    def __exit__(self, kind, error, traceback) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: types.TracebackType | None) -> None:
         try:
             if kind is None:
                 self._finish()

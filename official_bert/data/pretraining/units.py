@@ -39,7 +39,7 @@ class TextUnits:
     segmenter: Literal["", "jieba"] = ""
     """Library that finds the words of Chinese."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, "--")
         if self.word_separator and self.segmenter:
             raise ValueError(

@@ -25,7 +25,7 @@ class MiningRules:
     sample: bool = False
     """Draw the negatives from the window, instead of taking its first passages."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, "--")
         if self.first_rank > self.last_rank:
             raise ValueError(

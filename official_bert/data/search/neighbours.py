@@ -31,7 +31,7 @@ def nearest(queries: np.ndarray, passages: np.ndarray, count: int) -> tuple[np.n
 
 
 @compiled(nogil=True)
-def _keep_largest(products, start, scores, numbers):
+def _keep_largest(products: np.ndarray, start: int, scores: np.ndarray, numbers: np.ndarray) -> None:
     """Inserts products into the largest ones of each query, which are in order, the best first."""
     count = scores.shape[1]
     for row in range(products.shape[0]):
