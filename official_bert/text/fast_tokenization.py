@@ -166,13 +166,13 @@ def _piece_table(vocab: Mapping[str, int]) -> PieceTable:
 
 
 @compiled(inline="always")
-def _hash(state, byte):
+def _hash(state: np.int64, byte: int) -> np.int64:
     """One byte's step of FNV-1a."""
     return (state ^ np.int64(byte)) * np.int64(0x100000001B3)
 
 
 @compiled()
-def _fill_slots(text, starts, slots):
+def _fill_slots(text: np.ndarray, starts: np.ndarray, slots: np.ndarray) -> None:
     """Adds all entries, each under its number as id."""
     mask = len(slots) - 1
     for entry in range(len(starts) - 1):
@@ -186,7 +186,8 @@ def _fill_slots(text, starts, slots):
 
 
 @compiled(inline="always")
-def _find(slots, starts, text, state, word, first, end, prefix):
+def _find(slots: np.ndarray, starts: np.ndarray, text: np.ndarray, state: np.int64, word: np.ndarray, first: int,
+          end: int, prefix: int) -> np.int64:
     """Returns the id of the entry `word[first:end]` after `prefix` bytes of ##, whose hash is `state`, or -1."""
     mask = len(slots) - 1
     slot = (state >> HASH_SHIFT) & mask
@@ -204,7 +205,7 @@ def _find(slots, starts, text, state, word, first, end, prefix):
 
 
 @compiled()
-def _decode(text, position, surrogates):
+def _decode(text: np.ndarray, position: int, surrogates: bool) -> tuple[np.int64 | int, int]:
     """Returns (code point, bytes) of the character at `position`; (0, 0) for malformed UTF-8."""
     lead = np.int64(text[position])
     if lead < 0x80:
@@ -224,7 +225,8 @@ def _decode(text, position, surrogates):
 
 
 @compiled()
-def _encode_word(word, length, hashes, pieces, unknown_id, ids, count):
+def _encode_word(word: np.ndarray, length: int, hashes: np.ndarray, pieces: PieceTable, unknown_id: int,
+                 ids: np.ndarray, count: int) -> int:
     """Writes the ids of `word[:length]` to `ids[count:]` by longest match; returns the new number of ids."""
     slots, starts, text, longest = pieces
     before, first = count, 0
@@ -249,7 +251,9 @@ def _encode_word(word, length, hashes, pieces, unknown_id, ids, count):
 
 
 @compiled(inline="always")
-def _encode_segment(text, start, surrogates, characters, pieces, unknown_id, word, hashes, ids, count):
+def _encode_segment(text: np.ndarray, start: int, surrogates: bool, characters: CharacterTable, pieces: PieceTable,
+                    unknown_id: int, word: np.ndarray, hashes: np.ndarray, ids: np.ndarray,
+                    count: int) -> tuple[int, int, bool]:
     """Encodes from `start` to the next boundary, included; returns (its end or -1, number of ids, whether visible).
 
     Writes two negative numbers for a segment with a difficult character: -1 minus its start, -1 minus its end.
@@ -285,7 +289,8 @@ def _encode_segment(text, start, surrogates, characters, pieces, unknown_id, wor
 
 
 @compiled(nogil=True)
-def _encode_text(text, surrogates, characters, pieces, unknown_id, ids, lengths, blank):
+def _encode_text(text: np.ndarray, surrogates: bool, characters: CharacterTable, pieces: PieceTable, unknown_id: int,
+                 ids: np.ndarray, lengths: np.ndarray, blank: np.ndarray) -> int:
     """Fills `ids`, `lengths` and `blank` from a text that ends with a newline; returns the number of ids (-1: not
     UTF-8).
     """

@@ -206,7 +206,7 @@ def _row_by_row(text: Tensor, of_ascii: Callable, of_any: Callable) -> tf.Ragged
     def parts_of(rows: tf.RaggedTensor) -> tuple[Tensor, Tensor]:
         return rows.values, rows.row_splits
 
-    def mixed():
+    def mixed() -> tuple[Tensor, Tensor]:
         rows = tf.concat([of_ascii(tf.boolean_mask(text, plain)), of_any(tf.boolean_mask(text, ~plain))], 0)
         earlier = tf.cumsum(tf.cast(plain, tf.int32), exclusive=True)
         count = tf.math.count_nonzero(plain, dtype=tf.int32)
@@ -264,7 +264,8 @@ def _without_deleted(items: _Items) -> _Items:
 
 def _spans(words: _Words, first: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
     """Returns (starts, ends) [T] in the text of the items `first` up to `end` [T] of each piece."""
-    def over_all_items():  # canonical ordering has moved items: the first and the last one are not enough
+    def over_all_items() -> tuple[Tensor, Tensor]:
+        # Canonical ordering has moved items: the first and the last one are not enough.
         piece = tf.repeat(tf.range(tf.size(first)), end - first)
         within = tf.range(tf.size(piece)) - tf.gather(tf.cumsum(end - first, exclusive=True), piece)
         item = tf.gather(first, piece) + within

@@ -173,7 +173,7 @@ def _with_contractions(begins: Tensor, codes: Tensor, apostrophe: Tensor, last: 
     place = tf.cast(tf.where(apostrophe)[:, 0], tf.int32)
     count = tf.size(codes)
 
-    def at(values, shift, filler):
+    def at(values: Tensor, shift: int, filler: bool | int) -> Tensor:
         return tf.gather(tf.concat([values, tf.fill([3], filler)], 0), place + shift)
     size = tf.zeros_like(place)
     for letters in CONTRACTIONS:

@@ -212,8 +212,8 @@ def _trimmed(space: Tensor, starts: Tensor, ends: Tensor) -> tuple[Tensor, Tenso
 
 def _from_the_left(first: Tensor, end: Tensor) -> Tensor:
     """Returns which of the spans [K], in order of their starts, are kept if each drops those that begin inside it."""
-    def scan():
-        def step(place, last, decisions):
+    def scan() -> Tensor:
+        def step(place: Tensor, last: Tensor, decisions: tf.TensorArray) -> tuple[Tensor, Tensor, tf.TensorArray]:
             keep = first[place] >= last
             return place + 1, tf.where(keep, end[place], last), decisions.write(place, keep)
         decisions = tf.TensorArray(tf.bool, tf.size(first))

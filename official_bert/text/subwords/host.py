@@ -43,11 +43,11 @@ class SubwordTokenizer(Tokenizer):
     def _continues(self, token: str) -> bool:
         return not token.startswith(self.space) and token not in self._whole
 
-    def tokenize_ids(self, text):
+    def tokenize_ids(self, text: str) -> list[int]:
         """Returns the ids of a text's tokens."""
         return self.encode_all([text])[0]
 
-    def tokenize(self, text):
+    def tokenize(self, text: str) -> list[str]:
         """Returns the tokens of `text`."""
         return self.convert_ids_to_tokens(self.tokenize_ids(text))
 
@@ -75,7 +75,7 @@ class SplitTokenizer(SubwordTokenizer):
                            for token, start, end in self._tokenize_part(text[part.start:part.end])]
         return tokens
 
-    def encode_all(self, texts):
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each text."""
         return [[index for part in self._finder.split(text)
                  for index in ([part.token.id] if part.token else self._encode_part(text[part.start:part.end]))]
@@ -109,7 +109,7 @@ class SentencePieceTokenizer(SplitTokenizer):
         added = added_tokens(definition, vocab)
         super().__init__(vocab_file, definition, vocab | {token.content: token.id for token in added}, added)
 
-    def _tokenize_part(self, text):
+    def _tokenize_part(self, text: str) -> list[Span]:
         """A character that becomes several belongs to the piece with its last, and to pieces of some of them alone."""
         places, tokens = _places(text), []
         for piece in self._library.encode(text, return_type="proto").pieces:
@@ -118,7 +118,7 @@ class SentencePieceTokenizer(SplitTokenizer):
             tokens.append((token, start, end + (start == end < len(text) and token != WORD_START)))
         return tokens
 
-    def _encode_part(self, text):
+    def _encode_part(self, text: str) -> list[int]:
         return self.ids[self._library.encode(text)].tolist()
 
 
@@ -178,7 +178,7 @@ class LibraryTokenizer(SubwordTokenizer):
         """Returns the tokens of a word that stands behind a space."""
         return self.tokenize(f" {word}" if self.kind == "byte_bpe" else word)
 
-    def encode_all(self, texts):
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each text."""
         return [
             encoded.ids for encoded in self._library.encode_batch(list(map(_readable, texts)), add_special_tokens=False)

@@ -7,6 +7,7 @@ from official_bert.text.subwords import tokenizer_files
 from official_bert.text.subwords.definition import Definition, check_values, mapping_in
 from official_bert.text.subwords.host import SplitTokenizer, added_tokens
 from official_bert.text.tokenization import UNKNOWN, FullTokenizer
+from official_bert.text.tokenizer import Span
 from official_bert.text.vocab import number_entries
 
 # Switches that change the tokens, with their values for BERT of 2018.
@@ -40,10 +41,10 @@ class WordPieceTokenizer(SplitTokenizer):
     def _continues(self, token: str) -> bool:
         return token.startswith("##")
 
-    def _tokenize_part(self, text):
+    def _tokenize_part(self, text: str) -> list[Span]:
         return self.plain.tokenize_with_offsets(text)
 
-    def _encode_part(self, text):
+    def _encode_part(self, text: str) -> list[int]:
         return self.plain.tokenize_ids(text)
 
 
