@@ -33,7 +33,7 @@ class AccessRules:
     origins: tuple[str, ...] = ()  # sites whose pages may ask from a browser
     tokens: tuple[str, ...] = ()  # none: nobody has to show one
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for origin in self.origins:
             if not ORIGIN.fullmatch(origin):
                 raise ValueError(f"--allowed_origins: expected sites such as https://example.org, got {origin!r}")

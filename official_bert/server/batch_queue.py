@@ -41,7 +41,7 @@ class BatchingParameters:
     max_execution_batch_size: int = 0  # of the parts of a large request; 0: max_batch_size
     thread_pool_name: str = "batching"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_enqueued_batches", "num_batch_threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
@@ -88,7 +88,7 @@ class BatchTask:
     trim: Trim | None = None  # takes what only other rows of the batch need from its outputs
     is_running: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.extents = row_extents(self.inputs)
 
 

@@ -14,7 +14,8 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -167,10 +168,10 @@ class Batcher:
                     else:
                         task.future.set_result(answer)
 
-    async def _in_thread(self, function, *arguments):
+    async def _in_thread(self, function: Callable, *arguments: object) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
-    def _spawn(self, coroutine) -> None:
+    def _spawn(self, coroutine: Coroutine) -> None:
         """Starts a coroutine and keeps it from being collected."""
         task = asyncio.ensure_future(coroutine)
         self._running.add(task)

@@ -16,7 +16,7 @@ PREFIX = ":tensorflow:serving:"
 class Metrics:
     """One server's registry: nothing is shared between servers of one process."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.registry = prometheus_client.CollectorRegistry()
         prometheus_client.ProcessCollector(registry=self.registry)
         # A gauge that only rises: the library would append `_total` to a counter's name.

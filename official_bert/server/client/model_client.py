@@ -4,7 +4,7 @@
 import abc
 import concurrent.futures
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from official_bert.server.client.messages import Signatures
 from official_bert.server.client.retries import RetryPolicy, ServingError
@@ -93,8 +93,8 @@ class ModelClient(abc.ABC):
                                f'Serving signature key "{signature}" not found; there are {sorted(signatures)}')
         return signatures[signature or "serving_default"][side]
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()

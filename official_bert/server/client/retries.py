@@ -32,7 +32,7 @@ class RetryPolicy:
     timeout: float = 30.0  # seconds for all attempts of a request together
     attempts: int = MOST_ATTEMPTS
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.timeout <= 0 or not 1 <= self.attempts <= MOST_ATTEMPTS:
             raise ValueError(
                 f"expected a timeout above 0 and 1 to {MOST_ATTEMPTS} attempts, got {self.timeout} and {self.attempts}")

@@ -13,14 +13,14 @@ import orjson
 from aiohttp import web
 
 from official_bert.server.protocols.error_forms import EMBEDDINGS_PATH
-from official_bert.server.protocols.rest_protocol import RestProtocol, check_whole, vectors_of
+from official_bert.server.protocols.rest_protocol import RestProtocol, Route, check_whole, vectors_of
 from official_bert.server.reading.requests import ModelAddress
 
 
 class OpenAI(RestProtocol):
     """Answers with vectors of texts, or of rows of ids."""
 
-    def route(self, method, path):
+    def route(self, method: str, path: str) -> Route | None:
         """Embeddings only."""
         return self._embeddings if (method, path) == ("POST", EMBEDDINGS_PATH) else None
 

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from official_bert.server.protocols.rest_protocol import (
     RestProtocol,
+    Route,
     check_whole,
     json_response,
     prompts_of,
@@ -33,7 +34,7 @@ CUT = "; with \"truncate\": true its end is cut off"
 class TextEmbeddings(RestProtocol):
     """Answers for the default model."""
 
-    def route(self, method, path):
+    def route(self, method: str, path: str) -> Route | None:
         """Every address of the protocol."""
         return {("POST", "/"): self._embed, ("POST", "/embed"): self._embed,
                 ("POST", "/embed_sparse"): self._embed_sparse, ("POST", "/rerank"): self._rerank,

@@ -52,7 +52,7 @@ class TensorSpec(NamedTuple):
         """Whether its first axis can be the batch. Unknown rank may be; a run will tell."""
         return self.shape is None or (len(self.shape) > 0 and self.shape[0] is None)
 
-    def __str__(self):
+    def __str__(self) -> str:
         sizes = "?" if self.shape is None else ",".join("?" if size is None else str(size) for size in self.shape)
         return f"{self.dtype} [{sizes}]"
 

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from official_bert.server.protocols.kserve.tensors import DATATYPES, address_of, format_answer
-from official_bert.server.protocols.rest_protocol import RestProtocol, json_response
+from official_bert.server.protocols.rest_protocol import RestProtocol, Route, json_response
 from official_bert.server.reading.requests import ModelAddress
 from official_bert.server.reading.tensors import Specs
 from official_bert.server.request_handler import RequestHandler
@@ -26,7 +26,7 @@ PLATFORM = "tensorflow_savedmodel"
 class KServe(RestProtocol):
     """Answers for the model in an address."""
 
-    def route(self, method, path):
+    def route(self, method: str, path: str) -> Route | None:
         """Health, metadata and inference."""
         if match := MODEL.fullmatch(path):
             if (method == "POST") == (match["method"] == "/infer"):

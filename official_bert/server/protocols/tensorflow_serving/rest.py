@@ -13,7 +13,7 @@ from google.protobuf import json_format
 from tensorflow_serving.apis import get_model_metadata_pb2
 
 from official_bert.server.protocols.kserve.tensors import MOST_VERSION
-from official_bert.server.protocols.rest_protocol import RestProtocol, json_response
+from official_bert.server.protocols.rest_protocol import RestProtocol, Route, json_response
 from official_bert.server.protocols.tensorflow_serving import grpc_service, rest_json
 from official_bert.server.reading.requests import ModelAddress
 from official_bert.server.statuses import RequestError, invalid
@@ -26,7 +26,7 @@ STATUS = re.compile(MODEL + "(?P<metadata>/metadata)?", re.IGNORECASE)
 class TensorFlowServing(RestProtocol):
     """Answers for the model in an address."""
 
-    def route(self, method, path):
+    def route(self, method: str, path: str) -> Route | None:
         """Predictions, and a model's status and metadata."""
         match = {"POST": PREDICT, "GET": STATUS}[method].fullmatch(path) if method in ("POST", "GET") else None
         answer = self._predict if method == "POST" else self._describe

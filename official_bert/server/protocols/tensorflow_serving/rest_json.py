@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 
 from official_bert.server.reading.tensors import MOST_DIMENSIONS, NUMPY_TYPES, Arrays, Specs, TensorSpec, object_array
-from official_bert.server.statuses import answer_too_large, invalid
+from official_bert.server.statuses import RequestError, answer_too_large, invalid
 
 # By NumPy's kind of type (V: bfloat16). Exact types: True is an int for Python.
 KINDS = {"b": (bool,), "i": (int,), "u": (int,), "f": (int, float), "V": (int, float)}
@@ -164,7 +164,7 @@ def _is_binary(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() == {"b64"} and isinstance(value["b64"], str)
 
 
-def _type_error(value: Any, dtype: str, name: str):
+def _type_error(value: Any, dtype: str, name: str) -> RequestError:
     type_names = {str: "String", bool: "Bool", int: "Number", float: "Number", list: "Array", dict: "Object"}
     return invalid(f"input {name!r}: JSON Value: {_shown(value)} Type: {type_names.get(type(value), 'Null')} "
                    f"is not of expected type: {dtype}")
