@@ -44,7 +44,7 @@ def _claims(name: str, lengths: tf.Tensor, most: int, rows: int) -> list[Claim]:
     ]
 
 
-def _feature(spec: tf.TensorSpec):
+def _feature(spec: tf.TensorSpec) -> tf.io.FixedLenFeature | tf.io.RaggedFeature:
     """Returns the kind of feature that holds a signature's input in an Example."""
     dtype = tf.int64 if spec.dtype.is_integer else spec.dtype
     if spec.shape.rank == 1:

@@ -222,7 +222,7 @@ def make_signatures(inputs: Mapping[str, tf.TensorSpec], answers: Mapping[str, C
     counted = [name for name in (padded or {}).values() if name in inputs]
 
     @functools.partial(tf.function, input_signature=[tf.TensorSpec([None], tf.string, "inputs")], autograph=False)
-    def by_example(serialized):
+    def by_example(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         tensors, lengths = parse_inputs(serialized, inputs, longest, num_choices)
         return by_name(**tensors) | {_counter(name, inputs): lengths[name] for name in counted}
 
@@ -240,7 +240,7 @@ def checked_answers(served: ServedModel, answer: Callable, prompts: Mapping[str,
             for name, function in {"serving_default": answer, **prompted}.items()}
 
 
-def foreign_ops(function) -> set[str]:
+def foreign_ops(function: tf.types.experimental.ConcreteFunction) -> set[str]:
     """Returns the ops of a traced function that a server has only if it links tensorflow-text."""
     definition = function.graph.as_graph_def()
     nodes = [*definition.node, *(node for inner in definition.library.function for node in inner.node_def)]

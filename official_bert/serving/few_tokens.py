@@ -12,10 +12,12 @@ TensorFlow's threads sleep between two operations, and to wake one takes as long
 B batch, S sequence, T tokens, K and N the width of a row before and after a product.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from jaxtyping import Bool, Float
 
 from official_bert.layers.activations import get_activation
 from official_bert.layers.speed.extension_points import original
@@ -45,7 +47,7 @@ class FewRows:
         self._call, self._least = original(encoder,
                                            "call"), LEAST_TOKENS if encoder.config.longest_row >= LEAST_TOKENS else 0
 
-    def __call__(self, inputs, training=None):
+    def __call__(self, inputs: Mapping[str, tf.Tensor], training: bool | None = None) -> dict[str, Any]:
         """Inputs [B,S] -> outputs of the S tokens, as the encoder has them."""
         batch, length = tf.unstack(tf.shape(inputs["input_ids"]))
         padding = [[0, 0], [0, tf.maximum(-(-self._least // batch) - length, 0)]]
@@ -75,13 +77,14 @@ class SmallProducts:
 class FewAttention(ServedAttention):
     """`ServedAttention` whose own products are in float64."""
 
-    def attend(self, q, k, v, attention_mask, bias):
+    def attend(self, q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Float[Any, "B N S H"],
+               attention_mask: Bool[Any, "B 1 #Q S"], bias: Float[Any, "#B N #Q S"] | None) -> Float[Any, "B N Q H"]:
         """q [B,N,Q,H], k and v [B,N,S,H], attention_mask [B,1,1 or Q,S] -> what each head attends to, [B,N,Q,H]."""
         scores = tf.cast(tf.matmul(q, k, transpose_b=True), tf.float32)                # [B,N,Q,S]
         shares = tf.exp(tf.nn.log_softmax(self.masked(scores, attention_mask, bias)))
         return tf.cast(tf.matmul(tf.cast(shares, tf.float64), v), tf.float32)
 
-    def _heads_of(self, product, x):
+    def _heads_of(self, product: Product, x: tf.Tensor) -> tf.Tensor:
         return tf.cast(super()._heads_of(product, x), tf.float64)
 
 

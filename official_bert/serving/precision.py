@@ -111,7 +111,7 @@ class _OtherValues(keras.StatelessScope):
         super().__init__()
         self.values = values
 
-    def get_current_value(self, variable):
+    def get_current_value(self, variable: keras.Variable) -> tf.Tensor | tf.Variable | None:
         """Returns the value that stands for a variable, None for its own."""
         return self.values[id(variable)]() if id(variable) in self.values else None
 

@@ -25,6 +25,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from jaxtyping import Bool, Float, Int
 from keras import ops
 
 from official_bert.layers.attention import SelfAttention
@@ -116,7 +117,8 @@ class ServedAttention:
         self._make, self._products = make, dict[str, Product]()
         self.merge = make(merge, None if merge_bias is None else merge_bias + value_bias @ merge)
 
-    def __call__(self, x, attention_mask, queries=None, training=None):
+    def __call__(self, x: Float[Any, "B S D"], attention_mask: TokenLayout | Bool[Any, "B 1 #Q S"],
+                 queries: Float[Any, "B Q D"] | None = None, training: bool | None = None) -> Float[Any, "B Q D"]:
         """x [B,S,D], attention_mask a `TokenLayout` (or [B,1,1 or Q,S]), queries [B,Q,D] or None for x -> [B,Q,D].
 
         Without padding, x, and without queries the result, is [1,T,D].
@@ -139,13 +141,15 @@ class ServedAttention:
         merged = self.merge(tf.reshape(tf.gather(context, self._back(places, count)), [-1, self.width]))
         return tf.reshape(merged, tf.shape(query_rows))
 
-    def attend(self, q, k, v, attention_mask, bias):
+    def attend(self, q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Float[Any, "B N S H"],
+               attention_mask: Bool[Any, "B 1 #Q S"], bias: Float[Any, "#B N #Q S"] | None) -> Float[Any, "B N Q H"]:
         """q [B,N,Q,H], k and v [B,N,S,H], attention_mask [B,1,1 or Q,S] -> what each head attends to, [B,N,Q,H]."""
         scores = tf.matmul(q, k, transpose_b=True)                                    # [B,N,Q,S]
         return tf.matmul(tf.cast(tf.nn.softmax(self.masked(scores, attention_mask, bias)), v.dtype), v)
 
     @staticmethod
-    def masked(scores, attention_mask, bias):
+    def masked(scores: Float[Any, "B N Q S"], attention_mask: Bool[Any, "B 1 #Q S"],
+               bias: Float[Any, "#B N #Q S"] | None) -> Float[Any, "B N Q S"]:
         """The scores, and a bias, of what is seen, in float32."""
         scores = tf.cast(scores if bias is None else scores + bias, tf.float32)
         return scores + tf.where(attention_mask, 0.0, UNSEEN)
@@ -187,7 +191,9 @@ class ServedTables:
         self.layer, self.longest = layer, len(positions)
         self.sums = values.keep((segments[:, None] + positions).reshape(-1, positions.shape[1]), dtype, is_table=True)
 
-    def __call__(self, input_ids, segment_ids, position_ids=None, task_type_ids=None, training=None):
+    def __call__(self, input_ids: Int[Any, "B S"], segment_ids: Int[Any, "B S"],
+                 position_ids: Int[Any, "#B S"] | None = None, task_type_ids: Int[Any, "B S"] | None = None,
+                 training: bool | None = None) -> Float[Any, "B Q D"]:
         """input_ids, segment_ids, position_ids [B,S] (positions None: 0 to S-1) -> [B,S,D]."""
         del task_type_ids, training  # a model without tasks; false
         places = tf.range(tf.shape(input_ids)[1]) if position_ids is None else position_ids

@@ -95,7 +95,7 @@ class ServingOptions:
     bounded: bool = True
     """False: texts of files at hand, which may be as long as memory allows, whatever the defaults are."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, "--")
 
     def read(self, names: Sequence[str], reader: str) -> dict[str, Any]:
@@ -406,16 +406,16 @@ class ServedEmbeddings(ServedModel):
             ids = self.pack(self.tokenizer.tokenize(tf.constant([prompt])))[0]["input_ids"].numpy()[0]
         return len(ids) - (int(ids[-1]) in self.special.values())
 
-    def answer_rows(self, inputs):
+    def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `embedding` [B,D]; binary, [B,D/8]."""
         return self.finish_rows(self._vectors_of(inputs))
 
-    def call_model(self, inputs):
+    def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `embedding` [G,D]."""
         vectors = text_vectors(self.encoder, inputs, self.pooling, self.layers, training=False)[:, :self.dimensions]
         return {"embedding": tf.math.l2_normalize(vectors, axis=-1, epsilon=1e-24) if self.normalize else vectors}
 
-    def finish_rows(self, outputs):
+    def finish_rows(self, outputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the vectors in the numbers that are asked for."""
         vectors = outputs["embedding"]
         if self.vectors == "int8":
@@ -430,16 +430,16 @@ class ServedEmbeddings(ServedModel):
             vectors = tf.cast(tf.reduce_sum(bits * (2 ** np.arange(7, -1, -1, dtype=np.int32)), axis=-1), tf.uint8)
         return {**outputs, "embedding": vectors}
 
-    def answer_text(self, inputs):
+    def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `embedding` [B,D], `token_count` [B] ([CLS] and [SEP] included) and `truncated` [B]."""
         return self.answer_prompted(inputs, self.default_prompt)
 
-    def answer_prompted(self, inputs, prompt):
+    def answer_prompted(self, inputs: Tensors, prompt: str) -> dict[str, tf.Tensor]:
         """Returns the same for texts with a prompt in front, in the place of the default one."""
         return self.finish_rows(self._vectors_of_texts(inputs["text"], prompt))
 
     @staticmethod
-    def describe(row, answer):
+    def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
         """Returns the numbers."""
         return [
             "  " + " ".join(f"{number:.4f}" if isinstance(number, float) else str(number)

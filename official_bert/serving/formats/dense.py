@@ -6,8 +6,11 @@ runtimes lack. Names of classes are not part of it: they travel beside the numbe
 
 import contextlib
 import dataclasses
+from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
+from jaxtyping import Bool, Float
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from official_bert.layers.embeddings import Embeddings
@@ -33,7 +36,7 @@ class Dense:
     def save(self, folder: str) -> None:
         """Writes it as a SavedModel, from which converters take the names of inputs and outputs."""
         @tf.function(autograph=False)
-        def by_name(**tensors):
+        def by_name(**tensors: tf.Tensor) -> dict[str, tf.Tensor]:
             return dict(zip(self.outputs, self.function(*(tensors[name] for name in self.inputs))))
 
         tf.saved_model.save(tf.Module(), folder,
@@ -55,7 +58,7 @@ def dense_pass(served: ServedModel, where: str) -> Dense:
             f"{where}: expected weights of at most {MOST_BYTES} bytes, which a file of 2 GiB can hold, got {size}")
 
     @tf.function(autograph=False)
-    def compute(**inputs):
+    def compute(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         outputs = served.call_dense(inputs)
         numbers = {name: value for name, value in served.finish_rows(outputs).items()
                    # what counts strings that are not there
@@ -74,7 +77,8 @@ def dense_pass(served: ServedModel, where: str) -> Dense:
 class PortableAttention(ServedAttention):
     """`ServedAttention` with transposed heads: other runtimes do that faster than to gather them."""
 
-    def __call__(self, x, attention_mask, queries=None, training=None):
+    def __call__(self, x: Float[Any, "B S D"], attention_mask: TokenLayout | Bool[Any, "B 1 #Q S"],
+                 queries: Float[Any, "B Q D"] | None = None, training: bool | None = None) -> Float[Any, "B Q D"]:
         """x [B,S,D], attention_mask a `TokenLayout` (or [B,1,1 or Q,S]), queries [B,Q,D] or None for x -> [B,Q,D]."""
         del training  # false
         layout = TokenLayout.of(attention_mask, queries)
@@ -95,7 +99,7 @@ class PortableAttention(ServedAttention):
 
 
 @contextlib.contextmanager
-def portable_layers(encoder: BertEncoder):
+def portable_layers(encoder: BertEncoder) -> Iterator[None]:
     """Graphs that are traced here have the operations of `served_layers`, but for those that some runtimes lack."""
     values = Values()
     overrides, _ = served_layers(encoder, values.product, values, tf.float32, PortableAttention)
