@@ -21,7 +21,7 @@ class HeldOutRecords:
     source: RecordSource
     loss_names: tuple[str, ...]
 
-    def evaluate(self, _):
+    def evaluate(self, _: Predictions) -> dict[str, float]:
         """Returns {}: losses and accuracies are measured anyway."""
         return {}
 

@@ -61,7 +61,7 @@ class Options:
     first_weights: Literal["random", "neighbours"] = "random"
     """neighbours: heads of the first layer begin by looking at the tokens beside, all else at random."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self)
         if self.max_predictions_per_seq < 1 and self.objective != "next_token":
             raise ValueError(

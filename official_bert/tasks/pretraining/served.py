@@ -3,7 +3,8 @@
 B texts, S tokens, M blanks, V words, K best.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -46,18 +47,18 @@ class ServedFillMask(ServedModel):
             in_range("masked_lm_positions: expected places in the row,", positions, 0, length - 1)
         ]
 
-    def answer_rows(self, inputs):
+    def answer_rows(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `logits` [B,M,V] at `masked_lm_positions` [B,M]."""
         places, rows = inputs["masked_lm_positions"], {name: inputs[name] for name in ID_INPUTS}
         return self.run(
             rows, {"logits": tf.TensorSpec([None, None, self.encoder.settings["vocab_size"]])}, lambda part, chosen:
             {"logits": self.run_model(part, masked_lm_positions=tf.gather(places, chosen))["logits"]}, places)
 
-    def call_model(self, inputs):
+    def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `logits` [G,M,V]."""
         return {"logits": super().call_model(inputs)["mlm_logits"]}
 
-    def answer_text(self, inputs):
+    def answer_text(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `tokens`, `probabilities` [B,M,K]: the K best words for each [MASK], in order; `num_blanks`, of which
         a text has so many, and `truncated` [B].
         """
@@ -89,12 +90,12 @@ class ServedFillMask(ServedModel):
                                                validate=False)
 
     @staticmethod
-    def lacks_question(row, answer):
+    def lacks_question(row: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
         """Says so of a text without a blank."""
         return "" if any(map(any, answer["tokens"])) else (CUT_OFF if MASK in row["text"] else NO_BLANK).strip()
 
     @staticmethod
-    def describe(row, answer):
+    def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
         """Returns the words for each blank, with their probabilities, or says that there is none."""
         blanks = [blank for blank in zip(answer["tokens"], answer["probabilities"]) if any(blank[0])]
         if not blanks:
@@ -108,7 +109,7 @@ class ServedFillMask(ServedModel):
 class ServedNextToken(ServedFillMask):
     """Gives the same for a left-to-right model: the words that may follow the text before each [MASK]."""
 
-    def call_model(self, inputs):
+    def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns `logits` [G,M,V] for `masked_lm_positions` [G,M], from the places before them."""
         places = tf.maximum(inputs["masked_lm_positions"] - 1, 0)
         return super().call_model({**inputs, "masked_lm_positions": places})

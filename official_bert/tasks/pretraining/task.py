@@ -3,14 +3,17 @@
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import keras
 import tensorflow as tf
 from absl import logging
 
 from official_bert.config import build, merge
 from official_bert.data import provenance, records
-from official_bert.data.pretraining.dynamic_masking import Batch, DynamicMasking, of_this_schema, sample_keys
+from official_bert.data.pretraining import dynamic_masking
+from official_bert.data.pretraining.dynamic_masking import DynamicMasking, of_this_schema, sample_keys
 from official_bert.data.pretraining.masking import VocabularyFacts, single_token_doubts
 from official_bert.data.pretraining.packing import Packing
 from official_bert.data.sources import RecordSource, refuse_rows
@@ -22,6 +25,7 @@ from official_bert.models.encoder import encoder_settings
 from official_bert.models.first_weights import begin_with_neighbours
 from official_bert.models.pretrainer import ObservedPretrainer, Pretrainer
 from official_bert.models.replaced_tokens import ReplacedTokenPretrainer, generator_config
+from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.pretraining.held_out import HeldOutRecords, warn_of_shared_records
 from official_bert.tasks.pretraining.next_token import next_token_batch
 from official_bert.tasks.pretraining.options import OF_ALL_PHASES, Options, with_defaults
@@ -36,10 +40,11 @@ from official_bert.tasks.pretraining.record_kinds import (
 from official_bert.tasks.pretraining.served import ServedFillMask, ServedNextToken
 from official_bert.training import losses
 from official_bert.training.reporting.flops import training_flops
-from official_bert.training.task import DataFiles, Resolved, TaskBase
+from official_bert.training.task import Batch, DataFiles, Fraction, Outputs, Resolved, Steps, TaskBase
 
 LOOKED_AT = 200  # first records that tell whether words have several tokens
-Masking = Callable[[Batch, tf.Tensor], Batch]  # records without masks, their numbers -> the features of masked records
+# Records without masks, their numbers -> the features of masked records.
+Masking = Callable[[dynamic_masking.Batch, tf.Tensor], dynamic_masking.Batch]
 
 
 class Task(TaskBase):
@@ -51,7 +56,7 @@ class Task(TaskBase):
     head = "fill_mask"
     served_classes = (ServedFillMask,)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         model = self.config.model
         if self._is_next_token and (model.attention != "left_to_right" or model.bilstm_layers):
@@ -107,7 +112,7 @@ class Task(TaskBase):
                 f"model: {error}") from None
 
     @classmethod
-    def read_options(cls, values):
+    def read_options(cls, values: Mapping[str, Any]) -> Any:
         """Reads options with the defaults of their objective."""
         return super().read_options(with_defaults(values))
 
@@ -128,7 +133,7 @@ class Task(TaskBase):
         return self.options.sentence_loss and self._sentence_task != "none"
 
     @property
-    def loss_names(self):
+    def loss_names(self) -> Sequence[str]:
         """`mlm` or `next_token`, `boundary` of spans, and the task about sentences; or `mlm` of the generator and
         `replaced`.
         """
@@ -139,14 +144,14 @@ class Task(TaskBase):
                 *((self._sentence_task,) if self._learns_sentences else ()))
 
     @property
-    def counter_names(self):
+    def counter_names(self) -> Sequence[str]:
         """An accuracy for each loss; also the shares of tokens called replaced that are, and of those replaced that are
         called so.
         """
         return (*(f"{name}_accuracy" for name in self.loss_names),
                 *(("replaced_precision", "replaced_recall") if self._tells_replaced else ()))
 
-    def build_model(self):
+    def build_model(self) -> keras.Model:
         """Builds the encoder with the heads that the losses need, and its generator if it has one."""
         if self._tells_replaced:
             return ReplacedTokenPretrainer.make(
@@ -159,17 +164,17 @@ class Task(TaskBase):
                          {"next_sentence": self._learns_sentences, "boundary": self.options.boundary_weight > 0},
                          recompute=self.config.training.recompute)
 
-    def reads_pooler(self, model):
+    def reads_pooler(self, model: keras.Model) -> bool:
         """With `pooler_norm` the head for words does, else that for sentences alone."""
         return self.config.model.pooler_norm or model.next_sentence is not None
 
-    def draw_first_weights(self, model):
+    def draw_first_weights(self, model: keras.Model) -> None:
         """Random weights or, where that is asked for, heads that look at their neighbours."""
         super().draw_first_weights(model)
         if self.options.first_weights == "neighbours":
             begin_with_neighbours(model, self.config.seed)
 
-    def losses(self, outputs, batch):
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """Loss of words over the weighted predictions, the sentences' loss over the examples, that of replaced tokens
         over all real ones, times its weight.
         """
@@ -180,7 +185,7 @@ class Task(TaskBase):
         """What a loss is multiplied by."""
         return {"replaced": self.options.replaced_weight, "boundary": self.options.boundary_weight}.get(name, 1.0)
 
-    def loss_weights(self, batch):
+    def loss_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
         """The number of predictions, of those near enough to the beginning of their span, and of examples or real
         tokens.
         """
@@ -189,7 +194,7 @@ class Task(TaskBase):
         }
         return {name: tf.reduce_sum(weights.get(name, losses.prediction_weights)(batch)) for name in self.loss_names}
 
-    def counters(self, outputs, batch):
+    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """Accuracies of words, sentences and replaced tokens, and precision and recall of these."""
         measured = {
             f"{name}_accuracy": losses.accuracy(*part)
@@ -204,14 +209,14 @@ class Task(TaskBase):
             }
         return measured
 
-    def flops(self, batch):
+    def flops(self, batch: Batch) -> tf.Tensor:
         """Those of the encoder and its heads, and of the generator."""
         if not self._tells_replaced:  # the head of spans is not counted
             return super().flops(batch)
         rows = {"input_ids": batch["input_ids"]}
         return training_flops(self.config.model, rows) + training_flops(self._generator_config(), batch)
 
-    def predictions(self, outputs, batch):
+    def predictions(self, outputs: Outputs, batch: Batch) -> dict[str, tf.Tensor]:
         """`sums`, for intervals: of each row and loss, the loss, the right answers and their weight, float32
         [B,losses,3].
         """
@@ -223,7 +228,7 @@ class Task(TaskBase):
             rows.append(tf.reduce_sum(tf.reshape(parts, (tf.shape(parts)[0], -1, 3)), axis=1))
         return {"sums": tf.stack(rows, axis=1)}
 
-    def _predicted(self, outputs, batch):
+    def _predicted(self, outputs: Outputs, batch: Batch) -> dict[str, tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
         """Logits, labels and weights of each loss."""
         predicted = [(outputs["mlm_logits"], batch["masked_lm_ids"], losses.prediction_weights(batch))]
         if "boundary" in self.loss_names:
@@ -239,11 +244,11 @@ class Task(TaskBase):
                                                                                           0], _sentence_weights(batch)))
         return dict(zip(self.loss_names, predicted))
 
-    def data(self, files):
+    def data(self, files: DataFiles) -> dict[str, list[Source]]:
         """Nothing: records are named by patterns and may be too large to be read whole."""
         return {}
 
-    def read(self, files, steps, model):
+    def read(self, files: DataFiles, steps: Steps, model: keras.Model | None) -> Resolved:
         """Opens the records of `--input_file`, shuffled, and those of `--eval_input_file`, in their order."""
         training = self.config.training
         if steps.train and training.steps and training.epochs:
@@ -254,14 +259,14 @@ class Task(TaskBase):
         held_out = None
         if steps.evaluate and files.eval_file:
             held_out = HeldOutRecords(self._source(files, files.eval_file, training.eval_batch_size, shuffle=False),
-                                      self.loss_names)
+                                      tuple(self.loss_names))
             warn_of_shared_records(train.paths if train else [], held_out.source.paths)
         return Resolved(task=self, model=model or self.build_model(), train=train, held_out=held_out)
 
-    def served(self, model, options):
+    def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
         return (ServedNextToken if self._is_next_token else ServedFillMask).make(self, model, options)
 
-    def batch_spec(self, batch_size):
+    def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """The features of masked records, or of packed rows; with `next_token`, a prediction for each place but the
         last.
         """
@@ -428,13 +433,13 @@ class Task(TaskBase):
         return refuse_rows(next_token_batch(batch) if self._is_next_token and not masking else batch, checks)
 
 
-def _boundary_weights(batch) -> tf.Tensor:
+def _boundary_weights(batch: Batch) -> tf.Tensor:
     """1 for each prediction of a real row that is among the first tokens of its span, else 0: [B,P]."""
     _, _, places = places_in_spans(batch["masked_lm_positions"], batch["masked_lm_weights"])
     return losses.prediction_weights(batch) * tf.cast(places < LONGEST_SPAN, tf.float32)
 
 
-def _sentence_weights(batch) -> tf.Tensor:
+def _sentence_weights(batch: Batch) -> tf.Tensor:
     """1 for each sentence pair of a real row, else 0: [B], or [B,K] of packed rows."""
     weights = batch["example_weights"]
     return batch["instance_weights"] * weights[:, None] if "instance_weights" in batch else weights

@@ -1,6 +1,7 @@
 """The served reranker: a score for a query and a passage."""
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -16,7 +17,7 @@ class ServedReranker(ServedModel):
     outputs: ClassVar[tuple[str, ...]] = ("score", "truncated")
     text_inputs = text_specs("text", "text_pair")
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         check_segments(self.encoder.settings["type_vocab_size"], "a reranker", self.template.second_segment)
 
@@ -30,6 +31,6 @@ class ServedReranker(ServedModel):
         return {"score": tf.reshape(logits, [-1])}
 
     @staticmethod
-    def describe(row, answer):
+    def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
         """Returns the score."""
         return [f"  {answer['score']:.4f}"]

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
@@ -23,11 +24,13 @@ from official_bert.data.tables import Source, TableOptions
 from official_bert.data.text_features import make_choice_features
 from official_bert.fields import Count, Natural, Rate, check_used
 from official_bert.models.classifier import ChoiceClassifier
+from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.reranking.served import ServedReranker
 from official_bert.training import ranking_losses
 from official_bert.training.data_files import write_answers
+from official_bert.training.file_task import Use
 from official_bert.training.ranking_task import Rankings, RankingTask, require_negatives
-from official_bert.training.task import DataFiles, Predictions
+from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, Steps
 
 FOUND_NEGATIVES = 5  # of a query of a collection, unless options.most_negatives says how many
 LOSSES = {
@@ -64,7 +67,7 @@ class Options(SplitOptions, TableOptions):
     empty_text: labelled_texts.EmptyText = "refuse"
     """Rows with an empty text."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         columns = [self.text_column, self.text_pair_column, *self.negative_columns, *filter(None, [self.label_column])]
         if "" in columns or len(set(columns)) < len(columns):
@@ -93,12 +96,12 @@ class Task(RankingTask):
     served_classes = (ServedReranker,)
     of_tables = ("negative_columns", "label_column")
 
-    def build_model(self):
+    def build_model(self) -> keras.Model:
         """Builds encoder, pooler and one vector."""
         return ChoiceClassifier.make(self.config.model, {"dropout": self.options.dropout},
                                      recompute=self.config.training.recompute)
 
-    def losses(self, outputs, batch):
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """The loss of `options` over the passages of each query; none for passages that are only ranked."""
         if "labels" not in batch:
             return {}
@@ -108,39 +111,39 @@ class Task(RankingTask):
         }
 
     @property
-    def counter_names(self):
+    def counter_names(self) -> Sequence[str]:
         return ("accuracy",)
 
-    def counters(self, outputs, batch):
+    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """The share of queries whose positive has the highest score."""
         if "labels" not in batch:
             return {}
         best = tf.gather(batch["labels"], tf.argmax(outputs["logits"], axis=-1), batch_dims=1)
         return {"accuracy": (tf.reduce_sum(best * batch["example_weights"]), tf.reduce_sum(batch["example_weights"]))}
 
-    def predictions(self, outputs, batch):
+    def predictions(self, outputs: Outputs, batch: Batch) -> dict[str, tf.Tensor]:
         return {"score": outputs["logits"][:, 0]}
 
-    def batch_spec(self, batch_size):
+    def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length, with a negative for each column of them."""
         passages = 1 + (self.options.most_negatives or max(len(self.options.negative_columns), 1))
         return self._row_spec(batch_size, passages) | {"labels": tf.TensorSpec((batch_size, passages), tf.float32)}
 
-    def best_metric(self):
+    def best_metric(self) -> str:
         """nDCG@10."""
         return "ndcg_at_10"
 
-    def input_columns(self):
+    def input_columns(self) -> dict[str, tuple[str, ...]]:
         return {"text": (self.options.text_column,), "text_pair": (self.options.text_pair_column,)}
 
-    def check_files(self, train_path, eval_path, steps):
+    def check_files(self, train_path: Source, eval_path: Source, steps: Steps) -> None:
         """Also refuses a number of candidates if none are searched for."""
         super().check_files(train_path, eval_path, steps)
         if steps.evaluate:
             check_used(self.options, ["candidates"], "a collection (BEIR) to evaluate on",
                        is_collection(eval_path or train_path))
 
-    def read_file(self, path, use):
+    def read_file(self, path: Source, use: Use) -> LabelledTexts | list[Candidates]:
         """Reads queries with passages that answer and passages that do not, candidates to rank, or pairs to score."""
         if use == "test":
             return self.read_pairs(path)
@@ -190,33 +193,34 @@ class Task(RankingTask):
             candidates.append(Candidates(query, [collection.passages[number] for number in ranking], places, missed))
         return candidates
 
-    def answers_of(self, held_out, path):
+    def answers_of(self, held_out: list[Candidates], path: Source) -> LabelledTexts:
         pairs = [(one.query, one.passages[place]) for one in held_out for place in one.grades]
         return LabelledTexts(str(path), [query for query, _ in pairs], [passage for _, passage in pairs])
 
-    def divide(self, train, hold_out):
+    def divide(self, train: LabelledTexts, hold_out: bool) -> splits.Parts:
         """Divides rows such that those of a query stay together."""
         return splits.divide(self.options, train.text, [0] * len(train), hold_out, train.path)
 
-    def hold_out_rows(self, train, numbers, files):
+    def hold_out_rows(self, train: LabelledTexts, numbers: np.ndarray, files: DataFiles) -> list[Candidates]:
         """Returns the candidates of queries."""
         queries = set(train.rows(numbers).text)
         return [one for one in self._read_candidates(self.path(files, "train")) if one.query in queries]
 
-    def make_train(self, train, files, model):
+    def make_train(self, train: LabelledTexts, files: DataFiles,
+                   model: keras.Model) -> tuple[ExampleSource, Sequence[str]]:
         rows = [(text, (positive, *negatives))
-                for text, positive, negatives in zip(train.text, train.text_pair, train.choices)]
+                for text, positive, negatives in zip(train.text, train.text_pair or (), train.choices or ())]
         labels = np.zeros((len(rows), max(len(passages) for _, passages in rows)), np.float32)
         labels[:, 0] = 1.0
         return self._make_source(rows, files, {"labels": labels}, training=True), ()
 
-    def make_held_out(self, held_out, files, model):
+    def make_held_out(self, held_out: list[Candidates], files: DataFiles, model: keras.Model) -> HeldOut:
         """A row for each query and passage."""
         return Ranked(
             held_out, self._make_source([(one.query, (passage,)) for one in held_out for passage in one.passages],
                                         files))
 
-    def make_tests(self, tests, files, model):
+    def make_tests(self, tests: LabelledTexts, files: DataFiles, model: keras.Model) -> "Scored":
         return Scored(self._make_source([(text, (passage,)) for text, passage in tests.pairs()], files))
 
     def _make_source(self, rows: Sequence[tuple[str, Sequence[str]]], files: DataFiles,
@@ -225,7 +229,7 @@ class Task(RankingTask):
         features = make_choice_features(rows, self.tokenizer, self.options.max_seq_length, files.cache_dir, extra)
         return self.make_batches(features, training)
 
-    def served(self, model, options):
+    def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
         return ServedReranker.make(self, model, options)
 
 
@@ -241,7 +245,7 @@ class Ranked(Rankings):
                           for place, grade in enumerate(one.missed)} for one in candidates
         ]
 
-    def rankings(self, predictions):
+    def rankings(self, predictions: Predictions) -> list[list[int]]:
         """The places of each query's passages by falling scores; of equal scores, an answer stands last."""
         scores = iter(float(row["score"]) for row in self.whole_rows(predictions, "a query are ranked"))
         each = [[next(scores) for _ in candidates.passages] for candidates in self.candidates]

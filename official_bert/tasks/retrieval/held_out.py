@@ -87,7 +87,7 @@ class HeldOutCollection(Rankings):
         )
         self.passages = [collection.passages] * len(collection.queries)
 
-    def rankings(self, predictions):
+    def rankings(self, predictions: Predictions) -> list[list[int]]:
         """The numbers of the nearest passages of each query, without that of its own id."""
         return self.collection.without_own(self.nearest(predictions, measures.DEPTH + 1), measures.DEPTH)
 
@@ -96,7 +96,7 @@ class HeldOutCollection(Rankings):
         vectors, queries = np.stack([row["embedding"][0] for row in self.rows(predictions)]), len(self.queries)
         return neighbours.nearest(vectors[:queries], vectors[queries:], count)[1].tolist()
 
-    def evaluate(self, predictions):
+    def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Also computes `mrr`, by which the best checkpoint is chosen, over the ranks that are measured."""
         rankings = self.rankings(predictions)
         return measures.means(measures.measure(

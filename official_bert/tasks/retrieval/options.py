@@ -83,7 +83,7 @@ class Options(SplitOptions, TableOptions):
     empty_text: labelled_texts.EmptyText = "refuse"
     """Rows with an empty text."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.train_on == "scores" and not (self.score_column and self.score_range):
             raise ValueError(

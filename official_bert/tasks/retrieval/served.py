@@ -4,7 +4,7 @@ B texts, K words.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -49,13 +49,13 @@ class ServedSparse(ServedModel):
         return {"ids": tf.where(weights > 0.0, ids, 0), "weights": weights}
 
     @staticmethod
-    def unpadded(answer):
+    def unpadded(answer: Mapping[str, Any]) -> dict[str, Any]:
         """The words that weigh something."""
         count = sum(weight > 0.0 for weight in answer["weights"])
         return {**answer, "ids": answer["ids"][:count], "weights": answer["weights"][:count]}
 
     @staticmethod
-    def describe(row, answer):
+    def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
         """Returns the ids with their weights."""
         kept = ServedSparse.unpadded(answer)
         return ["  " + " ".join(f"{number}:{weight:.3f}" for number, weight in zip(kept["ids"], kept["weights"]))]

@@ -6,20 +6,24 @@ Paria et al. 2020).
 """
 
 import dataclasses
+from collections.abc import Sequence
 
+import keras
 import numpy as np
 import scipy.sparse
 import tensorflow as tf
 
+from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.search.collections import Collection
 from official_bert.data.sources import ExampleSource
 from official_bert.fields import Natural, NonNegative, Positive, check_used
 from official_bert.models.bi_encoder import SparseEncoder
+from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.retrieval import options as retrieval_options
 from official_bert.tasks.retrieval import task as retrieval
 from official_bert.tasks.retrieval.held_out import HeldOutCollection
 from official_bert.tasks.retrieval.served import ServedSparse
-from official_bert.training.task import DataFiles, Predictions
+from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, Steps
 
 QUERIES_AT_ONCE = 256
 MOST_WORDS = 256  # of a vector that is evaluated
@@ -38,7 +42,7 @@ class Options(retrieval_options.Options):
     penalty_steps: Natural = 1000
     """Steps in which the factors rise from 0, as the square of the step; 0: they do not rise."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.train_on != "pairs":
             raise ValueError(f"config.options.train_on: sparse vectors are trained on pairs, got {self.train_on}")
@@ -50,7 +54,7 @@ class Options(retrieval_options.Options):
         ], "--task=retrieval", False)
 
     @property
-    def in_groups(self):
+    def in_groups(self) -> bool:
         """The penalty is that of groups, whatever the loss."""
         return True
 
@@ -75,7 +79,7 @@ class RisingPenalty(ExampleSource):
 
     steps = 0
 
-    def batch(self, number):
+    def batch(self, number: int) -> dict[str, np.ndarray]:
         share = min(1.0, (number + 1) / self.steps) ** 2 if self.steps else 1.0
         return super().batch(number) | {"penalty_share": np.full(self.batch_size, share, np.float32)}
 
@@ -87,12 +91,12 @@ class Task(retrieval.Task):
     served_classes = (ServedSparse,)
     loss_names = ("ranking", "flops")
 
-    def build_model(self):
+    def build_model(self) -> keras.Model:
         """Builds an encoder with the head for words, whose weights are those of masked LM."""
         return SparseEncoder.make(self.config.model, {"cuts": not self.config.training.xla},
                                   recompute=self.config.training.recompute)
 
-    def losses(self, outputs, batch):
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """The loss of retrieval on products, and the penalty; none for texts that are only searched."""
         if "penalty_share" not in batch:
             return {}
@@ -106,45 +110,46 @@ class Task(retrieval.Task):
         return {"ranking": (total, count), "flops": (penalty * batch["penalty_share"][0], count)}
 
     @property
-    def counter_names(self):
+    def counter_names(self) -> Sequence[str]:
         return ("words",)
 
-    def counters(self, outputs, batch):
+    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """The mean number of words of second texts; of texts that are searched by themselves, of these."""
         weights = outputs["weights"]
         words = tf.reduce_sum(tf.cast(weights[:, min(1, weights.shape[1] - 1)] > 0.0, tf.float32), axis=-1)
         return {"words": (tf.reduce_sum(words * batch["example_weights"]), tf.reduce_sum(batch["example_weights"]))}
 
-    def predictions(self, outputs, batch):
+    def predictions(self, outputs: Outputs, batch: Batch) -> dict[str, tf.Tensor]:
         weights, ids = tf.math.top_k(outputs["weights"], min(MOST_WORDS, outputs["weights"].shape[-1]))
         return {"ids": ids, "weights": weights}
 
-    def batch_spec(self, batch_size):
+    def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length, and the share of the penalty."""
         return super().batch_spec(batch_size) | {"penalty_share": tf.TensorSpec((batch_size,), tf.float32)}
 
-    def best_metric(self):
+    def best_metric(self) -> str:
         """nDCG@10."""
         return "ndcg_at_10"
 
-    def check(self, steps):
+    def check(self, steps: Steps) -> None:
         """Also refuses predictions."""
         if steps.predict:
             raise ValueError("--predict_file: expected none for task splade; run_predict gives the words of texts")
         super().check(steps)
 
-    def make_train(self, train, files, model):
+    def make_train(self, train: LabelledTexts, files: DataFiles,
+                   model: keras.Model) -> tuple[ExampleSource, Sequence[str]]:
         source, notes = super().make_train(train, files, model)
         rising = RisingPenalty(source.examples, source.batch_size, source.seed, source.shuffle, source.buckets,
                                by_length=source.by_length)
         rising.steps = self.options.penalty_steps
         return rising, notes
 
-    def make_held_out(self, held_out, files, model):
+    def make_held_out(self, held_out: LabelledTexts | Collection, files: DataFiles, model: keras.Model) -> HeldOut:
         """Pairs to evaluate are a small collection: each first text searches all second texts."""
         if isinstance(held_out, Collection):
             return super().make_held_out(held_out, files, model)
-        queries, passages = (list(dict.fromkeys(texts)) for texts in (held_out.text, held_out.text_pair))
+        queries, passages = (list(dict.fromkeys(texts)) for texts in (held_out.text, held_out.text_pair or ()))
         query_of, passage_of = ({text: number for number, text in enumerate(texts)} for texts in (queries, passages))
         relevant: list[dict[int, int]] = [{} for _ in queries]
         for query, passage in held_out.pairs():
@@ -152,17 +157,17 @@ class Task(retrieval.Task):
         collection = Collection(held_out.path, queries, passages, relevant, [[] for _ in queries])
         return super().make_held_out(collection, files, model)
 
-    def _collection(self, collection: Collection, files: DataFiles):
+    def _collection(self, collection: Collection, files: DataFiles) -> "Searched":
         return Searched(collection, super()._collection(collection, files).source)
 
-    def served(self, model, options):
+    def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
         return ServedSparse.make(self, model, options, prompts=self.options.prompts)
 
 
 class Searched(HeldOutCollection):
     """Queries that search all passages of a collection by products of sparse vectors."""
 
-    def evaluate(self, predictions):
+    def evaluate(self, predictions: Predictions) -> dict[str, float]:
         """Also computes the mean number of words of a passage."""
         passages = self._vectors(predictions)[len(self.queries):]
         return super().evaluate(predictions) | {"words": passages.nnz / passages.shape[0]}
@@ -176,7 +181,7 @@ class Searched(HeldOutCollection):
         matrix.eliminate_zeros()
         return matrix
 
-    def nearest(self, predictions, count):
+    def nearest(self, predictions: Predictions, count: int) -> list[list[int]]:
         """The numbers of the passages with the largest products with each query."""
         matrix, number, rankings = self._vectors(predictions), len(self.queries), []
         queries, passages = matrix[:number], matrix[number:].T

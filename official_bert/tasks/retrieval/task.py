@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
+import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
@@ -23,13 +24,14 @@ from official_bert.data.tables import Source
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_features
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.text_vectors import PROMPT_TOKENS, vector_width
-from official_bert.serving.served_model import ServedEmbeddings, vector_settings
+from official_bert.serving.served_model import ServedEmbeddings, ServedModel, ServingOptions, vector_settings
 from official_bert.tasks.retrieval.held_out import HeldOutCollection, Pairs, number_texts
 from official_bert.tasks.retrieval.options import OF_A_TEACHER, TWO_COLUMNS, Options
 from official_bert.training import losses, ranking_losses
 from official_bert.training.distribution import check_batch
+from official_bert.training.file_task import Use
 from official_bert.training.ranking_task import RankingTask, require_negatives
-from official_bert.training.task import DataFiles
+from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Steps
 
 TEXTS = 2  # of a row without negatives
 
@@ -41,14 +43,14 @@ class Task(RankingTask):
     head = "embeddings"
     served_classes: ClassVar[tuple[type, ...]] = (ServedEmbeddings,)
 
-    def build_model(self):
+    def build_model(self) -> keras.Model:
         """Builds an encoder without a head."""
         options, training = self.options, self.config.training
         settings = {"pooling": options.pooling, "texts_at_once": options.texts_at_once, "cuts": not training.xla,
                     "layers": options.vector_layers, "dimensions": options.dimensions}
         return BiEncoder.make(self.config.model, settings, recompute=training.recompute)
 
-    def losses(self, outputs, batch):
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """The loss of `options`, summed over the sizes of Matryoshka vectors; none for texts that are only searched."""
         if not {"scores", "teacher", "text_numbers"} & set(batch):
             return {}
@@ -57,7 +59,7 @@ class Task(RankingTask):
         ]
         return {"loss": (tf.add_n([total for total, _ in fractions]), fractions[0][1])}
 
-    def _loss(self, vectors: tf.Tensor, batch) -> ranking_losses.Fraction:
+    def _loss(self, vectors: tf.Tensor, batch: Batch) -> ranking_losses.Fraction:
         """The loss of vectors [B,T,D] of length 1."""
         options, weights = self.options, batch["example_weights"]
         cosines = tf.einsum("btd,bd->bt", vectors[:, 1:], vectors[:, 0])                   # [B,T-1]
@@ -76,7 +78,7 @@ class Task(RankingTask):
                                           options.temperature, both_directions=options.loss_name == "contrastive_both")
 
     @property
-    def counter_names(self):
+    def counter_names(self) -> Sequence[str]:
         return ("accuracy",) if self._has_groups else ()
 
     @property
@@ -84,7 +86,7 @@ class Task(RankingTask):
         """Whether a row is compared with the others of its group."""
         return self.options.loss_name in ("contrastive", "contrastive_both")
 
-    def counters(self, outputs, batch):
+    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """The share of rows whose own second text is the nearest of the group."""
         if not self._has_groups or "text_numbers" not in batch:
             return {}
@@ -93,10 +95,10 @@ class Task(RankingTask):
                                                         self.options.temperature)
         return {"accuracy": losses.accuracy(*logits_and_labels, batch["example_weights"])}
 
-    def predictions(self, outputs, batch):
+    def predictions(self, outputs: Outputs, batch: Batch) -> dict[str, tf.Tensor]:
         return {"embedding": outputs["embedding"]}
 
-    def batch_spec(self, batch_size):
+    def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length, with a negative for each column of them."""
         options = self.options
         texts = TEXTS + (options.most_negatives or len(options.negative_columns))
@@ -110,19 +112,19 @@ class Task(RankingTask):
         }
         return self._row_spec(batch_size, texts) | target | prompts
 
-    def best_metric(self):
+    def best_metric(self) -> str:
         """The correlation with the scores, or the mean reciprocal rank."""
         return "spearman" if self.options.score_column else "mrr"
 
-    def input_columns(self):
+    def input_columns(self) -> dict[str, tuple[str, ...]]:
         return {"text": (self.options.text_column,)}
 
     @property
-    def may_hold_out(self):
+    def may_hold_out(self) -> bool:  # type: ignore[override]
         """Single texts answer nothing."""
         return self.options.train_on != "texts"
 
-    def check_files(self, train_path, eval_path, steps):
+    def check_files(self, train_path: Source, eval_path: Source, steps: Steps) -> None:
         """Also refuses a column of scores if those to evaluate on have none: their correlation chooses the best
         checkpoint.
         """
@@ -134,7 +136,7 @@ class Task(RankingTask):
                 f"{eval_path or train_path}, "
                 "in which texts are searched")
 
-    def read_file(self, path, use):
+    def read_file(self, path: Source, use: Use) -> LabelledTexts | Collection:
         """Reads rows to train on, pairs or a collection to search, or pairs to compare."""
         if use == "test":
             return self.read_pairs(path, empty="keep")
@@ -170,26 +172,27 @@ class Task(RankingTask):
         return LabelledTexts(str(path), first, second,
                              labelled_texts.scores(table, options.score_column, *options.score_range))
 
-    def answers_of(self, held_out, path):
+    def answers_of(self, held_out: LabelledTexts | Collection, path: Source) -> LabelledTexts:
         return held_out.pairs() if isinstance(held_out, Collection) else held_out
 
-    def divide(self, train, hold_out):
+    def divide(self, train: LabelledTexts, hold_out: bool) -> splits.Parts:
         """Divides pairs such that pairs with a text in common stay together; tenths of the scores are the strata."""
-        both = number_texts(list(zip(train.text, train.text_pair)))
+        both = number_texts(list(zip(train.text, train.text_pair or ())))
         ones = np.ones(len(both), np.int8)
         common = connected_components(coo_array((ones, (both[:, 0], both[:, 1])), shape=(both.max() + 1,) * 2),
                                       directed=False)[1]
-        strata = splits.bins(train.targets) if self.options.train_on == "scores" else [0] * len(both)
+        strata = ([0] * len(both) if train.targets is None or self.options.train_on != "scores"
+                  else splits.bins(train.targets))
         return splits.divide(self.options, common[both[:, 0]].tolist(), strata, hold_out, train.path)
 
-    def hold_out_rows(self, train, numbers, files):
+    def hold_out_rows(self, train: LabelledTexts, numbers: np.ndarray, files: DataFiles) -> LabelledTexts:
         """Returns pairs with their scores, or without any."""
         path = self.path(files, "train")
         if self.options.score_column and not is_collection(path) and not self.options.label_column:
             return self._read_scored(path).rows(numbers)
         return dataclasses.replace(train.rows(numbers), targets=None, choices=None)
 
-    def check(self, steps):
+    def check(self, steps: Steps) -> None:
         """Also refuses batches whose part for a replica, or a micro-batch of it, would cut a group, and one column for
         both texts.
 
@@ -228,17 +231,17 @@ class Task(RankingTask):
                 f"micro-batch of "
                 f"each replica, got {rows} rows there ({batch} in the batch)")
 
-    def make_train(self, train, files, model):
+    def make_train(self, train: LabelledTexts, files: DataFiles,
+                   model: keras.Model) -> tuple[ExampleSource, Sequence[str]]:
         rows = _rows(train)
-        if self.options.train_on == "scores":
-            extra = {"scores": self._cosines(train.targets)}
-        elif train.targets is not None:
-            extra = {"teacher": train.targets}
+        if train.targets is not None:
+            extra = ({"scores": self._cosines(train.targets)} if self.options.train_on == "scores"
+                     else {"teacher": train.targets})
         else:
             extra = {"text_numbers": number_texts(rows, ranking_losses.MISSING)}
         return self._make_source(rows, extra, files, training=True), ()
 
-    def make_held_out(self, held_out, files, model):
+    def make_held_out(self, held_out: LabelledTexts | Collection, files: DataFiles, model: keras.Model) -> HeldOut:
         """A collection, or pairs; these have the loss of training if that needs neither negatives nor a teacher."""
         if isinstance(held_out, Collection):
             return self._collection(held_out, files)
@@ -294,7 +297,7 @@ class Task(RankingTask):
         low, high = self.options.score_range or (scores.min(), scores.max())
         return (scores - np.float32(low)) / np.float32(high - low or 1.0)
 
-    def served(self, model, options):
+    def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
         return ServedEmbeddings.make(self, model, options, **vector_settings(self))
 
 

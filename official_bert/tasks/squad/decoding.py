@@ -31,7 +31,7 @@ class DecodingRules:
     answer_alignment: Alignment = 2018
     """How answers and pieces are aligned: answers are slices of the context, or as run_squad.py found them in 2018."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self)
 
 

@@ -3,7 +3,8 @@
 B questions, R rows (a context longer than the model has several windows), S tokens, K positions considered.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -91,7 +92,7 @@ class ServedSpans(ServedWindows):
                 "truncated": truncated}
 
     @staticmethod
-    def describe(row, answer):
+    def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
         """Returns the answer, its place and its score."""
         return [
             f"  {answer['answer'] or '(no answer)'}  [{answer['start']}:{answer['end']}]  score {answer['score']:.2f}"

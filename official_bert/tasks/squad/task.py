@@ -5,8 +5,9 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
+import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
@@ -17,13 +18,14 @@ from official_bert.data.cache import cached, text_digest
 from official_bert.data.labelled_texts import SAME_SHARE
 from official_bert.data.sources import ExampleSource, incomplete
 from official_bert.data.splits import SplitOptions
-from official_bert.data.tables import digest
+from official_bert.data.tables import Source, digest
 from official_bert.data.text_features import TextFeatures
 from official_bert.fields import Count, check_used
 from official_bert.files import written_whole
 from official_bert.models.classifier import SpanPredictor
 from official_bert.reports.comparison import ComparableAnswers
 from official_bert.reports.sections import Section
+from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.squad import metrics, reading
 from official_bert.tasks.squad.alignment import LabelCounts
 from official_bert.tasks.squad.decoding import Decoded, DecodingRules, Logits, decode_all
@@ -33,8 +35,8 @@ from official_bert.tasks.squad.reading import Alignment, SeveralAnswers, SquadFi
 from official_bert.tasks.squad.served import ServedSpans
 from official_bert.text import loading
 from official_bert.training import losses
-from official_bert.training.file_task import FileTask
-from official_bert.training.task import Predictions, TaskBase
+from official_bert.training.file_task import FileTask, TaskRows, Use
+from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, Steps, TaskBase
 
 LAYOUT = 3  # of the arrays that are cached
 FILES = {"1.1": ("train-v1.1.json", "dev-v1.1.json"), "2.0": ("train-v2.0.json", "dev-v2.0.json")}
@@ -70,11 +72,11 @@ class Task(FileTask):
     loss_names = ("start", "end")
     refused: ClassVar[Mapping[str, str]] = {"header": "the files are JSON or Parquet, whose rows name their keys"}
 
-    def build_model(self):
+    def build_model(self) -> keras.Model:
         """Builds the encoder with a start and an end vector."""
         return SpanPredictor.make(self.config.model, recompute=self.config.training.recompute)
 
-    def losses(self, outputs, batch):
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """The mean of the losses of start and end, over the real tokens of a row; {} for windows to predict."""
         if "start_positions" not in batch:
             return {}
@@ -87,14 +89,14 @@ class Task(FileTask):
             fractions[name] = (0.5 * total, weight)
         return fractions
 
-    def batch_spec(self, batch_size):
+    def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows of full length with their answers."""
         return self._row_spec(batch_size) | {
             name: tf.TensorSpec((batch_size,), tf.int32)
             for name in ("start_positions", "end_positions")
         }
 
-    def check(self, steps):
+    def check(self, steps: Steps) -> None:
         """Also refuses to train with a threshold for no answer where every question is answered."""
         super().check(steps)
         if steps.train:
@@ -102,23 +104,23 @@ class Task(FileTask):
                        self.options.version_2_with_negative)
 
     @property
-    def file_names(self):
+    def file_names(self) -> dict[str, list[str]]:  # type: ignore[override]
         """Those of the version."""
         train, dev = FILES["2.0" if self.options.version_2_with_negative else "1.1"]
         return {"train": [train], "dev": [dev]}
 
-    def read_file(self, path, use):
+    def read_file(self, path: Source, use: Use) -> SquadFile:
         """Reads questions, to train on those whose answers are in their contexts."""
         options = self.options
         return read_squad(path, use == "train", options.version_2_with_negative, options.several_answers,
                           options.answer_alignment, options.encoding)
 
-    def read_tests(self, files):
+    def read_tests(self, files: DataFiles) -> SquadFile | None:
         """Reads the questions of `predict_file`, else those of evaluation."""
         path = files.predict_file or self.eval_path(files)
         return self.read_file(path, "test") if path else None
 
-    def check_rows(self, rows, files, steps):
+    def check_rows(self, rows: TaskRows, files: DataFiles, steps: Steps) -> TaskRows:
         """Also leaves out questions to evaluate on if none has gold answers. Raises ValueError if nothing is trained,
         or if some have.
         """
@@ -146,7 +148,7 @@ class Task(FileTask):
             metrics.check_answers(held_out.articles, version_2, str(held_out.source))
         return rows
 
-    def divide(self, train, hold_out):
+    def divide(self, train: SquadFile, hold_out: bool) -> splits.Parts:
         """Divides the questions of a training file by articles, or by passages if there are few articles."""
         units, unit = reading.units_of(train.articles, max(splits.FEW, self.options.folds))
         questions = collections.Counter(units)
@@ -154,13 +156,13 @@ class Task(FileTask):
         return splits.divide(self.options, units, [sizes[key] for key in units], hold_out, str(train.source),
                              "questions", unit)
 
-    def hold_out_rows(self, train, numbers, files):
+    def hold_out_rows(self, train: SquadFile, numbers: np.ndarray, files: DataFiles) -> SquadFile:
         return train.rows_to_evaluate(numbers)
 
-    def described(self, train):
+    def described(self, train: SquadFile) -> str:
         return train.described()
 
-    def make_train(self, train, files, model):
+    def make_train(self, train: SquadFile, files: DataFiles, model: keras.Model) -> tuple[ExampleSource, Sequence[str]]:
         """The notes are a line about the labels, if some differ from the answers."""
         if train.unfound:
             logging.warning("%s", train.warning())
@@ -187,31 +189,31 @@ class Task(FileTask):
             "labels": np.array(dataclasses.astuple(maker.labels)), "cut_questions": np.array(maker.cut_questions)
         }
 
-    def make_held_out(self, held_out, files, model):
+    def make_held_out(self, held_out: SquadFile, files: DataFiles, model: keras.Model) -> HeldOut:
         maker = self._feature_maker()
         features = maker.make(held_out.examples)
         self._warn_of_cut(held_out, maker.cut_questions)
         return Questions(self, held_out, features, self.make_batches(TextFeatures(as_arrays(features))))
 
-    def predictions(self, outputs, batch):
+    def predictions(self, outputs: Outputs, batch: Batch) -> dict[str, tf.Tensor]:
         """The logits; `evaluate` drops those of padding."""
         return {name: outputs[name] for name in ("start_logits", "end_logits")}
 
-    def best_metric(self):
+    def best_metric(self) -> str:
         return "f1"
 
-    def tuned_options(self, metrics):
+    def tuned_options(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """The threshold for no answer with the best F1 on the evaluation data."""
         threshold = metrics.get("best_f1_threshold")
         return {} if threshold is None else {"null_score_diff_threshold": threshold}
 
-    def with_tuned(self, stored):
+    def with_tuned(self, stored: Mapping[str, Any]) -> Self:
         """Takes the stored threshold in the place of 0.0, 2018's default."""
         if not stored or not self.options.version_2_with_negative or self.options.null_score_diff_threshold:
             return self
         return self.with_options(null_score_diff_threshold=float(stored["null_score_diff_threshold"]))
 
-    def served(self, model, options):
+    def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
         defaults = self.options
         no_answer = defaults.version_2_with_negative if options.no_answer is None else options.no_answer
         if options.null_score_diff_threshold is not None and not no_answer:
@@ -265,7 +267,8 @@ class Questions:
         """
         rows = self.source.in_order(predictions)
         missing = incomplete(rows, [feature.example_index for feature in self.features])
-        whole = [(feature, row) for feature, row in zip(self.features, rows) if feature.example_index not in missing]
+        whole = [(feature, row) for feature, row in zip(self.features, rows)
+                 if row is not None and feature.example_index not in missing]
         logits = [_logits(row, len(feature.input_ids)) for feature, row in whole]
         return decode_all(self.file.examples, [feature for feature, _ in whole], logits, self.task.options,
                           self.task.config.tokenizer.do_lower_case)
@@ -322,7 +325,7 @@ def _ids_by_question(file: SquadFile) -> dict[tuple[str, str], str]:
             for _, paragraph, row in reading.questions_in(file.articles)}
 
 
-def _logits(row, length: int) -> Logits:
+def _logits(row: Mapping[str, Any], length: int) -> Logits:
     """A prediction's logits without those of padding."""
     return Logits(*(np.asarray(row[name][:length], np.float64) for name in ("start_logits", "end_logits")))
 

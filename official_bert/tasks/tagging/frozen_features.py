@@ -76,7 +76,7 @@ class WordRow(collections.UserDict):
             self["sentence_starts"] = starts
         self["word_features"] = None
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: str) -> np.ndarray:
         return self.stored[self.number] if key == "word_features" else super().__getitem__(key)
 
 

@@ -72,7 +72,7 @@ class Options(SplitOptions):
     label_smoothing: ShareBelow1 = 0.0
     """Share of the target that is spread evenly over all tags."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.crf and (self.class_weights or self.label_smoothing):
             raise ValueError(

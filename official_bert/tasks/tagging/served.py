@@ -4,7 +4,7 @@ B texts, R rows (a text longer than the model has several windows), S tokens of 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -126,7 +126,7 @@ class ServedTagger(ServedWindows):
         }
 
     @staticmethod
-    def describe(row, answer):
+    def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
         """Returns the entities with their types, places and probabilities."""
         entities = zip(answer["types"], answer["entities"], answer["starts"], answer["ends"], answer["scores"])
         return [f"  {kind}  {entity}  [{start}:{end}]  ({score:.3f})" for kind, entity, start, end, score in entities
@@ -307,16 +307,16 @@ class ServedFeatureTagger(ServedTagger):
 
     why_not_dense = "a BiLSTM reads the words of a whole text (options.features), not rows of ids"
 
-    def _tag_rows(self, rows):
+    def _tag_rows(self, rows: Tensors) -> Mapping[str, tf.Tensor]:
         return {"logits": self.run_model(rows, first_pieces=tf.cast(rows["begins"], tf.int32))["logits"]}
 
-    def _word_logits(self, ids, first_tokens, lengths):
+    def _word_logits(self, ids: tf.RaggedTensor, first_tokens: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         shape = [len(self.model.layers_used), self.model.encoder.settings["hidden_size"]]
         features = self._of_words(ids, first_tokens, self.model.features, shape)      # [W,N,D], N layers of D numbers
         features = tf.RaggedTensor.from_row_lengths(features, lengths, validate=False)
         words = features.with_values(tf.range(tf.size(features.flat_values[:, 0, 0])))
 
-        def tag(texts):
+        def tag(texts: tf.Tensor) -> dict[str, tf.Tensor]:
             padded, real = _by_text(tf.gather(features, texts).values, tf.gather(lengths, texts))
             return {
                 "logits": tf.boolean_mask(self.model.tag(padded, real), real), "word": tf.gather(words, texts).values
@@ -333,7 +333,7 @@ def decoder(task: TaskBase, model: keras.Model) -> Decode | None:
     if not (task.options.crf or task.options.constrain):
         return None
 
-    def decode(logits, real):
+    def decode(logits: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
         chain = zip(CHAIN, model.crf.scores()) if task.options.crf else ()
         return crf.best_path(logits, real, task.scores({"logits": logits, **dict(chain)}))
     return decode

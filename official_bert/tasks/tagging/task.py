@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -24,6 +24,7 @@ from official_bert.data.tagged.span_forms import span_rows
 from official_bert.layers.relatives import crf
 from official_bert.models.classifier import Tagger
 from official_bert.reports.sections import Section
+from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.tagging import conll
 from official_bert.tasks.tagging.conll import Sentence, SentenceFile
 from official_bert.tasks.tagging.examination import examine
@@ -33,8 +34,8 @@ from official_bert.tasks.tagging.options import Options
 from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger, decoder
 from official_bert.tasks.tagging.word_tagger import CHAIN, CRFTagger, FeatureTagger, chain_scores
 from official_bert.training import losses
-from official_bert.training.file_task import FileTask
-from official_bert.training.task import DataFiles, Predictions
+from official_bert.training.file_task import FileTask, TaskRows, Use
+from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, Steps
 
 FILES = {"train": ("train.txt", "train.conll", "eng.train", "wnut17train.conll"),
          "dev": ("dev.txt", "valid.txt", "dev.conll", "eng.testa", "emerging.dev.conll"),
@@ -59,7 +60,7 @@ class Task(FileTask):
         """The scheme of the model: of its labels, if they are known."""
         return chunk_tags.scheme_of(self.options.labels, self.options.scheme)
 
-    def build_model(self):
+    def build_model(self) -> keras.Model:
         """Builds encoder and classifier, with or without a CRF, or frozen encoder, BiLSTM and classifier."""
         options, model = self.options, self.config.model
         if not options.labels:
@@ -76,11 +77,11 @@ class Task(FileTask):
         return Tagger.make(model, settings, recompute=recompute)
 
     @property
-    def frozen(self):
+    def frozen(self) -> str | Sequence[str]:
         """With features also the whole encoder."""
         return "encoder" if self.options.features else self.config.training.freeze
 
-    def losses(self, outputs, batch):
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """Negative log-likelihood by word: of single tags, or of the CRF's chains over the words of a row's sentences.
         """
         if not self.options.crf:
@@ -92,21 +93,21 @@ class Task(FileTask):
                                         batch.get("sentence_starts"))
         return {"loss": (-tf.reduce_sum(likelihood * batch["example_weights"]), tf.reduce_sum(_words(batch)))}
 
-    def loss_weights(self, batch):
+    def loss_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
         """The number of words, or the sum of their weights."""
         return {"loss": tf.reduce_sum(_weights(batch))}
 
-    def counters(self, outputs, batch):
+    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """Accuracy of each word's likeliest tag."""
         return {"tag_accuracy": losses.accuracy(outputs["logits"], batch["tags"], _words(batch))}
 
-    def predictions(self, outputs, batch):
+    def predictions(self, outputs: Outputs, batch: Batch) -> dict[str, tf.Tensor]:
         """The logits, and the CRF's scores (equal for all rows)."""
         rows = tf.shape(outputs["logits"])[0]
         chain = {name: tf.repeat(outputs[name][None], rows, axis=0) for name in CHAIN if name in outputs}
         return {"logits": tf.cast(outputs["logits"], tf.float32)} | chain
 
-    def batch_spec(self, batch_size):
+    def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length; frozen features have no fixed shape."""
         if self.options.features:
             return super().batch_spec(batch_size)
@@ -123,15 +124,16 @@ class Task(FileTask):
         """Whether a row has a chain for each sentence of its document."""
         return self.options.crf and self.options.document_context
 
-    def read_file(self, path, use):
+    def read_file(self, path: Source, use: Use) -> SentenceFile:
         """Reads sentences: with their tags, or, of a file to tag, with those that it has."""
         rows = span_rows(path, self.options.encoding)
-        source, notes = rows_of(path, self.options.encoding) if rows is None else rows, []
+        source = rows_of(path, self.options.encoding) if rows is None else rows
+        notes: list[str] = []
         if use == "test":
             return SentenceFile(source, conll.read_to_tag(source, self.options.columns, logging.warning, notes), notes)
         return SentenceFile(source, conll.read_sentences(source, self.options.columns, notes=notes), notes)
 
-    def check_rows(self, rows, files, steps):
+    def check_rows(self, rows: TaskRows, files: DataFiles, steps: Steps) -> TaskRows:
         """Also raises ValueError for a file without documents, if they are asked for; describes training and evaluation
         files.
         """
@@ -149,7 +151,7 @@ class Task(FileTask):
         return dataclasses.replace(
             rows, notes=(*notes, *(self.summary(file) for file in (rows.train, rows.held_out) if file)))
 
-    def divide(self, train, hold_out):
+    def divide(self, train: SentenceFile, hold_out: bool) -> splits.Parts:
         """Divides the sentences by documents, if there are several, else by themselves; their types of entities are the
         strata.
         """
@@ -159,15 +161,16 @@ class Task(FileTask):
         return splits.divide(self.options, units, types, hold_out, str(train.source), "sentences",
                              "documents" if documents else "")
 
-    def make_train(self, train, files, model):
+    def make_train(self, train: SentenceFile, files: DataFiles,
+                   model: keras.Model) -> tuple[ExampleSource, Sequence[str]]:
         file = self._tagged_file(train, files, model, training=True)
         return file.source, [] if file.weights is None else [
             f"weights of the tags: {describe(file.weights, self.options.labels)}"]
 
-    def make_held_out(self, held_out, files, model):
+    def make_held_out(self, held_out: SentenceFile, files: DataFiles, model: keras.Model) -> HeldOut:
         return self._tagged_file(held_out, files, model)
 
-    def make_tests(self, tests, files, model):
+    def make_tests(self, tests: SentenceFile, files: DataFiles, model: keras.Model) -> HeldOut:
         """The tags of sentences need not be known."""
         return self._tagged_file(tests, files, model, gold=False)
 
@@ -181,7 +184,7 @@ class Task(FileTask):
             content = chunk_tags.describe_scheme(tags)
         return f"{file.source}: {len(tags)} sentences, {content}"
 
-    def with_labels_of(self, train):
+    def with_labels_of(self, train: SentenceFile) -> Self:
         """Returns this task with the labels of the training data's types in its options, unless labels are given.
 
         Raises ValueError if no word is labelled as anything but O.
@@ -197,10 +200,10 @@ class Task(FileTask):
             chunk.kind for sentence in train.sentences for chunk in chunk_tags.read_chunks(sentence.tags)}
         return self.with_options(labels=tuple(chunk_tags.label_list(types, self.options.scheme)))
 
-    def best_metric(self):
+    def best_metric(self) -> str:
         return "tag_accuracy" if self.options.scheme == "plain" else "f1"
 
-    def served(self, model, options):
+    def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
         if self.scheme != "plain":
             for remark in chunk_tags.remarks(self.options.labels):
                 logging.warning("%s", remark)
@@ -359,11 +362,11 @@ class TaggedFile:
         return [None if text in missing else tags for text, tags in zip(owners, tag_names)]
 
 
-def _words(batch) -> tf.Tensor:
+def _words(batch: Batch) -> tf.Tensor:
     """1 at the first piece of each word of a real row, else 0: [B,S]."""
     return tf.cast(batch["tag_mask"], tf.float32) * batch["example_weights"][:, None]
 
 
-def _weights(batch) -> tf.Tensor:
+def _weights(batch: Batch) -> tf.Tensor:
     """The weight of each word in the loss: [B,S]."""
     return _words(batch) * batch["loss_weights"] if "loss_weights" in batch else _words(batch)

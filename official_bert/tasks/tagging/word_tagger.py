@@ -3,11 +3,15 @@
 B batch, S pieces, W words, N layers, D hidden size, T tags.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
+from jaxtyping import Float, Shaped
 from keras import ops
 
 from official_bert.layers.heads import OutputLayer
-from official_bert.layers.layer_mixing import LayerMixing, chosen_layers
+from official_bert.layers.layer_mixing import Features, LayerMixing, chosen_layers
 from official_bert.layers.relatives.bilstm import make_bilstm, run_bilstm
 from official_bert.layers.relatives.crf import CRF, Scores, chain_first, no_scores
 from official_bert.models.classifier import Tagger
@@ -22,12 +26,13 @@ class CRFTagger(Tagger):
 
     heads = ("tagger", "crf")
 
-    def __init__(self, encoder: BertEncoder, num_tags=9, dropout=0.1, boundary_scores=True, crf_rate=100.0, **kwargs):
+    def __init__(self, encoder: BertEncoder, num_tags: int = 9, dropout: float = 0.1, boundary_scores: bool = True,
+                 crf_rate: float = 100.0, **kwargs: Any):
         super().__init__(encoder, num_tags, dropout, **kwargs)
         self.settings |= {"boundary_scores": boundary_scores, "crf_rate": crf_rate}
         self.crf = CRF(num_tags, boundary_scores, crf_rate, name="crf")
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         return super().call(inputs, training=training) | dict(zip(CHAIN, self.crf.scores()))
 
 
@@ -43,8 +48,9 @@ class FeatureTagger(EncoderWithHeads):
 
     encoder_options = {"return_layers": True}
 
-    def __init__(self, encoder: BertEncoder, num_tags=9, features="concat", feature_layers=4, lstm_size=768,
-                 lstm_layers=2, dropout=0.1, crf=False, boundary_scores=True, crf_rate=100.0, **kwargs):
+    def __init__(self, encoder: BertEncoder, num_tags: int = 9, features: Features = "concat", feature_layers: int = 4,
+                 lstm_size: int = 768, lstm_layers: int = 2, dropout: float = 0.1, crf: bool = False,
+                 boundary_scores: bool = True, crf_rate: float = 100.0, **kwargs: Any):
         super().__init__(encoder, **kwargs)
         self.settings = {
             "num_tags": num_tags, "features": features, "feature_layers": feature_layers, "lstm_size": lstm_size,
@@ -63,7 +69,7 @@ class FeatureTagger(EncoderWithHeads):
                                   dtype=self.dtype_policy)
         self.crf = CRF(num_tags, boundary_scores, crf_rate, name="crf") if crf else None
 
-    def build(self, *_):
+    def build(self, *_: Any) -> None:
         super().build()
         shape = (None, None, len(self.layers_used), self.encoder.settings["hidden_size"])
         self.mixing.build(shape)
@@ -75,28 +81,29 @@ class FeatureTagger(EncoderWithHeads):
         if self.crf:
             self.crf.build()
 
-    def features(self, inputs):
+    def features(self, inputs: Mapping[str, Shaped[Any, "B S"]]) -> Float[Any, "B S N D"]:
         """The encoder's inputs -> its chosen layers for every piece [B,S,N,D], without dropout."""
         encoded = self.encoder({name: inputs[name]
                                 for name in ("input_ids", "input_mask", "segment_ids")}, training=False)
         outputs = [encoded["embedding_output"], *encoded["layer_outputs"]]
         return ops.stack([outputs[layer] for layer in self.layers_used], axis=2)
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> dict[str, Any]:
         if "word_features" in inputs:
             logits = self.tag(ops.transpose(inputs["word_features"], (0, 3, 1, 2)), inputs["input_mask"], training)
         else:
             logits = self._tag_pieces(inputs, training)
         return {"logits": logits} | (dict(zip(CHAIN, self.crf.scores())) if self.crf else {})
 
-    def tag(self, x, mask, training=None):
+    def tag(self, x: Float[Any, "B W N D"], mask: Shaped[Any, "B W"],
+            training: bool | None = None) -> Float[Any, "B W T"]:
         """Features of words x [B,W,N,D], the real ones (mask [B,W]) first -> logits [B,W,T]."""
         x, mask = self.mixing(ops.cast(x, self.compute_dtype)), ops.cast(mask, "bool")
         for lstm, dropout in zip(self.lstms, self.dropouts):
             x = run_bilstm(lstm, dropout(x, training=training), mask, training)       # [B,W,lstm_size]
         return self.tagger(self.dropouts[-1](x, training=training))
 
-    def _tag_pieces(self, inputs, training):
+    def _tag_pieces(self, inputs: Mapping[str, Shaped[Any, "B S"]], training: bool | None) -> Float[Any, "B S T"]:
         """Tags the words by their first pieces; puts the logits back at these pieces."""
         words = ops.cast(inputs.get("first_pieces", inputs["input_mask"]), "int32")   # [B,S]
         order = chain_first(words > 0)
@@ -106,7 +113,7 @@ class FeatureTagger(EncoderWithHeads):
         return ops.take_along_axis(logits, back[:, :, None], axis=1)
 
 
-def chain_scores(outputs) -> Scores:
+def chain_scores(outputs: Mapping[str, Any]) -> Scores:
     """The CRF's scores in a model's outputs; zeros without a CRF."""
     if CHAIN[0] in outputs:
         return Scores(*(outputs[name] for name in CHAIN))

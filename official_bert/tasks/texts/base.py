@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import keras
 import numpy as np
 import scipy.special
 import tensorflow as tf
@@ -23,12 +24,13 @@ from official_bert.files import written_whole
 from official_bert.models.classifier import Classifier
 from official_bert.reports.comparison import ComparableAnswers
 from official_bert.reports.sections import Section
+from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.texts import metrics
 from official_bert.tasks.texts.examination import comparable, examine
 from official_bert.tasks.texts.served import ServedClassifier, ServedMultiLabel, ServedRegression
 from official_bert.training import losses
-from official_bert.training.file_task import FileTask
-from official_bert.training.task import Batch, DataFiles, Predictions
+from official_bert.training.file_task import FileTask, TaskRows
+from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, Steps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,7 @@ class TextOptions(SplitOptions):
     label_smoothing: ShareBelow1 = 0.0
     """Share of the target that is spread evenly over all labels."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.truncate == "windows" and self.pairs:
             raise ValueError(
@@ -90,14 +92,14 @@ class TextClassification(FileTask):
         """Logits for a row."""
         return 1 if self.head == "regression" else len(self.options.labels)
 
-    def build_model(self):
+    def build_model(self) -> keras.Model:
         """Builds encoder, pooler and a linear layer."""
         if not self.num_outputs:
             raise ValueError("config.options.labels: expected the labels; there is no training data to find them in")
         return Classifier.make(self.config.model, {"num_classes": self.num_outputs, "dropout": self.options.dropout},
                                recompute=self.config.training.recompute)
 
-    def losses(self, outputs, batch):
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """Cross-entropy (binary for several labels), or squared error; training batches may have `loss_weights`."""
         logits, weights, smoothing = outputs["logits"], batch["example_weights"], self.options.label_smoothing
         if self.head == "regression":
@@ -107,24 +109,24 @@ class TextClassification(FileTask):
             return {"loss": losses.binary_cross_entropy(logits, batch["label_ids"], weights, each, smoothing)}
         return {"loss": losses.cross_entropy(logits, batch["label_ids"], _row_weights(batch), smoothing)}
 
-    def loss_weights(self, batch):
+    def loss_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
         """The number of real rows, or the sum of their weights; the weights of several labels do not count."""
         return {"loss": tf.reduce_sum(batch["example_weights"] if self.head == "multi_label" else _row_weights(batch))}
 
     @property
-    def counter_names(self):
+    def counter_names(self) -> Sequence[str]:
         return ("accuracy",) if self.head in ("classifier", "choice") else ()
 
-    def counters(self, outputs, batch):
+    def counters(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """Accuracy, if there is one label."""
         if not self.counter_names:
             return {}
         return {"accuracy": losses.accuracy(outputs["logits"], batch["label_ids"], batch["example_weights"])}
 
-    def predictions(self, outputs, batch):
+    def predictions(self, outputs: Outputs, batch: Batch) -> dict[str, tf.Tensor]:
         return {"logits": tf.cast(outputs["logits"], tf.float32)}
 
-    def batch_spec(self, batch_size):
+    def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length."""
         target = {
             "classifier": tf.TensorSpec((batch_size,), tf.int32), "regression": tf.TensorSpec(
@@ -139,34 +141,36 @@ class TextClassification(FileTask):
     def _target_key(self) -> str:
         return "scores" if self.head == "regression" else "label_ids"
 
-    def read_held_out(self, files):
+    def read_held_out(self, files: DataFiles) -> list[TextSet]:
         """Reads sets of labelled rows to evaluate on; [] if there are no such files."""
         rows = super().read_held_out(files)
         return [TextSet("", rows)] if rows else []
 
-    def read_tests(self, files):
+    def read_tests(self, files: DataFiles) -> list[TextSet]:
         """Reads sets of rows to answer; [] if there are no such files."""
         rows = super().read_tests(files)
         return [TextSet("predictions", rows)] if rows else []
 
-    def check_rows(self, rows, files, steps):
+    def check_rows(self, rows: TaskRows, files: DataFiles, steps: Steps) -> TaskRows:
         for text_set in rows.held_out or () if rows.train else ():
             labelled_texts.check_held_out(rows.train, text_set.data, files.refuse_same)
         return rows
 
-    def divide(self, train, hold_out):
+    def divide(self, train: LabelledTexts, hold_out: bool) -> splits.Parts:
         """Divides the rows of a training file, stratified by label, set of labels, or tenths of the scores."""
+        assert train.targets is not None  # training rows are labelled
         strata = splits.bins(
             train.targets) if self.head == "regression" else [target.tobytes() for target in train.targets]
         return splits.divide(self.options, list(train.pairs()), strata, hold_out, train.path)
 
-    def hold_out_rows(self, train, numbers, files):
+    def hold_out_rows(self, train: LabelledTexts, numbers: np.ndarray, files: DataFiles) -> list[TextSet]:
         return [TextSet("", train.rows(numbers))]
 
-    def described(self, train):
+    def described(self, train: LabelledTexts) -> str:
         return labelled_texts.described_rows(train, () if self.head == "choice" else self.labels)
 
-    def make_train(self, train, files, model):
+    def make_train(self, train: LabelledTexts, files: DataFiles,
+                   model: keras.Model) -> tuple[ExampleSource, Sequence[str]]:
         """Rows, or labels, may have weights in the loss."""
         features = self._features_of(train, files)
         if not self._weights_given:
@@ -177,7 +181,7 @@ class TextClassification(FileTask):
         return self.make_batches(features, training=True), [
             f"weights of the {weighted}: {label_weights.describe(weights, self.options.labels)}"]
 
-    def make_held_out(self, held_out, files, model):
+    def make_held_out(self, held_out: Sequence[TextSet], files: DataFiles, model: keras.Model) -> HeldOut:
         """The batches of sets, one after another."""
         return TextSets(self, held_out, self.make_batches(self._features_of(labelled_texts.joined(held_out), files)))
 
@@ -215,11 +219,11 @@ class TextClassification(FileTask):
             make_features(data.text, data.text_pair, self.tokenizer, options.max_seq_length, cache_dir,
                           options.truncate, options.doc_stride), targets)
 
-    def best_metric(self):
+    def best_metric(self) -> str:
         """The first metric; for errors, less is better."""
         return f"-{self.metrics[0]}" if self.metrics[0].endswith("error") else self.metrics[0]
 
-    def served(self, model, options):
+    def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
         kind = {"multi_label": ServedMultiLabel, "regression": ServedRegression}.get(self.head, ServedClassifier)
         threshold = {"threshold": self.thresholds.tolist()
                      } if self.head == "multi_label" and options.threshold is None else {}

@@ -5,7 +5,8 @@ labels or a score.
 import dataclasses
 import math
 import os
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import scipy.special
@@ -20,7 +21,8 @@ from official_bert.models.interchange import classes
 from official_bert.tasks.texts import metrics
 from official_bert.tasks.texts.base import LabelOptions, TextClassification
 from official_bert.training.data_files import write_answers
-from official_bert.training.file_task import Use
+from official_bert.training.file_task import TaskRows, Use
+from official_bert.training.task import DataFiles, Head, Steps
 
 DEFAULT_METRICS = {
     "classifier": ("accuracy", "macro_f1"), "multi_label": ("micro_f1_of_labels", "macro_f1_of_labels", "exact_match"),
@@ -70,7 +72,7 @@ class Options(LabelOptions, TableOptions):
     """Probability from which on a label is given, one for all or one for each. tuned: the best for F1 on the evaluation
     data, one for all labels, or one for each."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         check_used(self, ["class_weights"], f"options.kind: classifier (not {self.kind}; several labels have "
                    "positive_weights)", self.kind == "classifier")
@@ -117,28 +119,28 @@ class Task(TextClassification):
     measures_with_tuned = True
 
     @property
-    def head(self):
+    def head(self) -> Head:
         return self.options.kind
 
     @property
-    def metrics(self):
+    def metrics(self) -> Sequence[str]:  # type: ignore[override]
         """The metrics in the options, or the usual ones."""
         return self.options.metrics or DEFAULT_METRICS[self.head]
 
-    def input_columns(self):
+    def input_columns(self) -> dict[str, tuple[str, ...]]:
         pair = {"text_pair": (self.options.text_pair_column,)} if self.options.pairs else {}
-        return {"text": (self.options.text_column,)} | pair
+        return {"text": (self.options.text_column,), **pair}
 
-    def read_file(self, path, use):
+    def read_file(self, path: Source, use: Use) -> LabelledTexts:
         return self._labelled(self._table(path, use), labelled=use != "test")
 
-    def read_train(self, files):
+    def read_train(self, files: DataFiles) -> tuple[Self, LabelledTexts]:
         """Also puts the labels of the training rows into the options."""
         table = self._table(self.training_path(files), "train")
         task = self._with_labels_of(table)
         return task, task._labelled(table, labelled=True)
 
-    def read_rows(self, files, steps):
+    def read_rows(self, files: DataFiles, steps: Steps) -> tuple[Self, TaskRows]:
         """Also raises ValueError for a threshold to tune without evaluation data."""
         task, rows = super().read_rows(files, steps)
         if steps.train and isinstance(self.options.threshold, str) and not rows.held_out:
@@ -165,7 +167,7 @@ class Task(TextClassification):
                                                spelled(options.label_separator) if several else "")
         return labelled_texts.without_empty(table, texts, options.empty_text if labelled else "keep", logging.warning)
 
-    def _with_labels_of(self, table: Table) -> "Task":
+    def _with_labels_of(self, table: Table) -> Self:
         """Returns this task with the labels of the training data in its options, unless labels are given."""
         options = self.options
         if options.labels or options.kind == "regression":
@@ -209,14 +211,14 @@ class Task(TextClassification):
                                                spelled(options.label_separator))
         return labelled_texts.label_ids(table, options.label_column, options.labels)
 
-    def check(self, steps):
+    def check(self, steps: Steps) -> None:
         """Also refuses answers alone, before they are computed, if their thresholds are to be tuned and were not."""
         super().check(steps)
         if not (steps.train or steps.evaluate) and isinstance(self.options.threshold, str):
             raise self._untuned()
 
     @property
-    def thresholds(self):
+    def thresholds(self) -> np.ndarray:
         """Raises ValueError if they are to be tuned and were not."""
         threshold = self.options.threshold
         if isinstance(threshold, str):
@@ -229,7 +231,7 @@ class Task(TextClassification):
             f"(--do_eval), or "
             "a number")
 
-    def measure(self, targets, logits, end=""):
+    def measure(self, targets: np.ndarray, logits: np.ndarray, end: str = "") -> dict[str, float]:
         """Also tunes the thresholds, if that is asked for, and measures with them; they are among the metrics."""
         if self.head != "multi_label":
             return super().measure(targets, logits, end)
@@ -246,7 +248,7 @@ class Task(TextClassification):
             return {f"threshold_{label}": metrics.best_threshold(target, shares) for label, target, shares in columns}
         return {}
 
-    def tuned_options(self, metrics):
+    def tuned_options(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """The thresholds that the evaluation tuned."""
         if self.options.threshold == "tuned":
             return {"threshold": metrics["threshold"]} if "threshold" in metrics else {}
@@ -254,7 +256,7 @@ class Task(TextClassification):
             return {"threshold": [metrics[f"threshold_{label}"] for label in self.options.labels]}
         return {}
 
-    def with_tuned(self, stored_options):
+    def with_tuned(self, stored_options: Mapping[str, Any]) -> Self:
         """Takes the stored thresholds in the place of those to be tuned: one for all labels, or one for each."""
         stored, threshold = stored_options.get("threshold"), self.options.threshold
         if threshold == "tuned" and isinstance(stored, float):
@@ -263,7 +265,7 @@ class Task(TextClassification):
             return self.with_options(threshold=tuple(stored))
         return self
 
-    def write_set(self, name, logits, output_dir):
+    def write_set(self, name: str, logits: np.ndarray, output_dir: str) -> str:
         """Writes `predictions.tsv`: the answer, and a column for the probability of each label."""
         rows = []
         for index, answer in enumerate(map(self.answer, logits)):

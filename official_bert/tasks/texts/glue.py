@@ -2,16 +2,19 @@
 
 import dataclasses
 import os
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal, Self
 
 import numpy as np
 from absl import logging
 
-from official_bert.config import to_dict
+from official_bert.config import Config, to_dict
+from official_bert.data.labelled_texts import LabelledTexts, TextSet
+from official_bert.data.tables import Source
 from official_bert.tasks.texts import glue_files, metrics
 from official_bert.tasks.texts.base import LabelOptions, TextClassification
 from official_bert.training.data_files import write_answers
-from official_bert.training.task import ConstantAnswers, DataFiles
+from official_bert.training.task import ConstantAnswers, DataFiles, Head, Steps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,7 @@ class Options(LabelOptions):
     majority_class: bool = False
     """Always answer the training data's most frequent label, as the paper does for WNLI."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.majority_class and self.folds:
             raise ValueError("config.options.majority_class: expected no folds beside it")
@@ -55,7 +58,7 @@ class Task(TextClassification):
     refused = dict.fromkeys(("encoding", "header", "delimiter", "file_format"),
                             "it reads the published files, TSV in UTF-8; --task=classification reads others")
 
-    def __init__(self, config, student=None):
+    def __init__(self, config: Config, student: Any = None) -> None:
         options = self.read_options(config.options)
         labels = glue_files.DATASETS[options.dataset].labels
         super().__init__(dataclasses.replace(config, options=to_dict(dataclasses.replace(options, labels=labels))),
@@ -67,43 +70,43 @@ class Task(TextClassification):
         return glue_files.DATASETS[self.options.dataset]
 
     @property
-    def head(self):
+    def head(self) -> Head:
         return "classifier" if self.dataset.labels else "regression"
 
     @property
-    def metrics(self):
+    def metrics(self) -> Sequence[str]:  # type: ignore[override]
         return self.dataset.metrics
 
     def _reader(self, files: DataFiles) -> glue_files.Reader:
         return glue_files.Reader(self.options.dataset, files.data_dir, self.options.language,
                                  self.options.train_language, logging.warning)
 
-    def data(self, files):
+    def data(self, files: DataFiles) -> dict[str, list[Source]]:
         return self._reader(files).data(files.train_file, files.eval_file)
 
-    def input_columns(self):
+    def input_columns(self) -> dict[str, tuple[str, ...]]:
         return {name: (column,) for name, column in zip(("text", "text_pair"), self.dataset.texts)}
 
-    def read_train(self, files):
+    def read_train(self, files: DataFiles) -> tuple[Self, LabelledTexts]:
         """Reads the published training file, or `--train_file` with the same columns."""
         return self, self._reader(files).train(files.train_file)
 
-    def read_held_out(self, files):
+    def read_held_out(self, files: DataFiles) -> list[TextSet]:
         """Reads the published development files, or `--eval_file`."""
         return self._reader(files).held_out(files.eval_file) if files.data_dir or files.eval_file else []
 
-    def read_tests(self, files):
+    def read_tests(self, files: DataFiles) -> list[TextSet]:
         """Reads the published test files, or `--predict_file`."""
         return self._reader(files).tests(files.predict_file) if files.data_dir or files.predict_file else []
 
-    def write_set(self, name, logits, output_dir):
+    def write_set(self, name: str, logits: np.ndarray, output_dir: str) -> str:
         """Writes `<name>.tsv` in GLUE's format."""
         path = os.path.join(output_dir, f"{name}.tsv")
         labels = glue_files.DATASETS["mnli"].labels if name == "AX" else self.dataset.labels
         return write_answers(path,
                              enumerate(glue_files.answers(dataclasses.replace(self.dataset, labels=labels), logits)))
 
-    def constant_answers(self, files, steps):
+    def constant_answers(self, files: DataFiles, steps: Steps) -> ConstantAnswers | None:
         """With `majority_class`: the most frequent label of the training data for each row.
 
         Raises ValueError if there are no rows to evaluate on or to answer.

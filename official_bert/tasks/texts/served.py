@@ -3,8 +3,8 @@
 B texts, S tokens, C classes or choices.
 """
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -36,7 +36,7 @@ class ServedClassifier(ServedWindows):
         self.text_inputs = text_specs("text", "text_pair") if pairs else text_specs("text")
 
     @classmethod
-    def options_of(cls, settings):
+    def options_of(cls, settings: Mapping[str, Any]) -> Sequence[str]:
         """Those about windows too, if there are windows."""
         return (*cls.reads, *ServedWindows.reads) if settings.get("truncate") == "windows" else cls.reads
 
@@ -74,7 +74,7 @@ class ServedClassifier(ServedWindows):
         return self.run(rows, {"logits": tf.TensorSpec([None, count])})["logits"]
 
     @staticmethod
-    def describe(row, answer):
+    def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
         """Returns the label and its probability."""
         return [f"  {answer['label']}  ({max(answer['probabilities']):.3f})"]
 
@@ -89,7 +89,7 @@ class ServedMultiLabel(ServedClassifier):
     padded_ids = padded_text
     reads = ("pairs", "threshold")
 
-    def __init__(self, *arguments, threshold: float | Sequence[float] = 0.5, **settings):
+    def __init__(self, *arguments: Any, threshold: float | Sequence[float] = 0.5, **settings: Any):
         super().__init__(*arguments, **settings)
         if "" in self.labels:
             raise ValueError(
@@ -111,7 +111,7 @@ class ServedMultiLabel(ServedClassifier):
         return {"labels": names[:, :most], "num_labels": count, "probabilities": probabilities, "logits": logits}
 
     @staticmethod
-    def describe(row, answer):
+    def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
         """Returns the labels."""
         return [f"  {', '.join(filter(None, answer['labels'])) or '(none)'}"]
 
@@ -126,7 +126,7 @@ class ServedRegression(ServedClassifier):
         return {"score": tf.reshape(outputs["logits"], [-1])}
 
     @staticmethod
-    def describe(row, answer):
+    def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
         """Returns the score."""
         return [f"  {answer['score']:.4f}"]
 
@@ -176,7 +176,7 @@ class ServedChoice(ServedModel):
         return {**self.answer_rows(rows), "truncated": tf.reduce_any(tf.reshape(truncated, [batch, count]), axis=1)}
 
     @staticmethod
-    def describe(row, answer):
+    def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
         """Returns the continuation and its probability."""
         chosen = answer["choice"]
         return [f"  {chosen}: {row['choices'][chosen]}  ({answer['probabilities'][chosen]:.3f})"]

@@ -6,8 +6,10 @@ The score of a choice is a vector's product with [CLS].
 
 import dataclasses
 import os
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
+import keras
 import numpy as np
 import scipy.special
 import tensorflow as tf
@@ -16,13 +18,16 @@ from absl import logging
 from official_bert.data import labelled_texts
 from official_bert.data.choice_answers import AnswerAs, right_ones
 from official_bert.data.labelled_texts import LabelledTexts
-from official_bert.data.tables import Table, TableOptions
-from official_bert.data.text_features import make_choice_features
+from official_bert.data.tables import Source, Table, TableOptions
+from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_choice_features
 from official_bert.fields import Constraint
 from official_bert.models.classifier import ChoiceClassifier
+from official_bert.serving.served_model import ServedModel, ServingOptions
 from official_bert.tasks.texts.base import TextClassification, TextOptions
 from official_bert.tasks.texts.served import ServedChoice
 from official_bert.training.data_files import write_answers
+from official_bert.training.file_task import Use
+from official_bert.training.task import DataFiles
 
 ENDINGS = tuple(f"ending{number}" for number in range(4))
 
@@ -50,7 +55,7 @@ class Options(TextOptions, TableOptions):
     first_choice: Literal[0, 1] = 0
     """Number of the first choice, in answers that are numbers."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.truncate != "head":
             raise ValueError(f"config.options.truncate: a task of choices expects head, got {self.truncate}")
@@ -88,24 +93,24 @@ class Task(TextClassification):
     metrics = ("accuracy",)
 
     @property
-    def num_outputs(self):
+    def num_outputs(self) -> int:
         """Choices of a text, if they stand in columns."""
         return len(self.options.choice_columns)
 
-    def build_model(self):
+    def build_model(self) -> keras.Model:
         """Builds encoder, pooler and one vector."""
         return ChoiceClassifier.make(self.config.model, {"dropout": self.options.dropout},
                                      recompute=self.config.training.recompute)
 
-    def path(self, files, use):
+    def path(self, files: DataFiles, use: Use) -> Source:
         """A file that the data folder lacks is an error: no other one stands in for it."""
         path = super().path(files, use)
         return path or (os.path.join(files.data_dir, *self.file_names[use]) if files.data_dir else "")
 
-    def input_columns(self):
+    def input_columns(self) -> dict[str, tuple[str, ...]]:
         return {"text": (self.options.text_column,), "choices": self.options.choice_parts}
 
-    def read_file(self, path, use):
+    def read_file(self, path: Source, use: Use) -> LabelledTexts:
         options, labelled = self.options, use != "test"
         if labelled and options.label_column in (options.text_column, *options.choice_parts):
             raise ValueError(
@@ -138,23 +143,24 @@ class Task(TextClassification):
                     f"got {str(value)[:60]!r}")
         return list(map(tuple, table.columns[options.choices_column]))
 
-    def make_features(self, data, targets, cache_dir=""):
+    def make_features(self, data: LabelledTexts, targets: Mapping[str, np.ndarray],
+                      cache_dir: str = "") -> TextFeatures | ChoiceFeatures:
         """A row for each choice of each text."""
-        rows = list(zip(data.text, data.choices))
+        rows = list(zip(data.text, data.choices or ()))
         return make_choice_features(rows, self.tokenizer, self.options.max_seq_length, cache_dir, targets)
 
-    def batch_spec(self, batch_size):
+    def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Rows at their full length."""
         return self._row_spec(batch_size, self.num_outputs) | {"label_ids": tf.TensorSpec((batch_size,), tf.int32)}
 
-    def served(self, model, options):
+    def served(self, model: keras.Model, options: ServingOptions) -> ServedModel:
         return ServedChoice.make(self, model, options)
 
-    def answer(self, logits):
+    def answer(self, logits: np.ndarray) -> dict[str, Any]:
         """Returns `choice`, from 0, and `probabilities`."""
         return {"choice": int(np.argmax(logits)), "probabilities": scipy.special.softmax(logits).tolist()}
 
-    def write_set(self, name, logits, output_dir):
+    def write_set(self, name: str, logits: np.ndarray, output_dir: str) -> str:
         """Writes `predictions.csv`: the number of the choice, and the probability of each."""
         choices = range(logits.shape[-1]) if self.options.choices_column else self.options.choice_columns
         rows = ([index, answer["choice"], *(f"{value:.6f}" for value in answer["probabilities"])]
