@@ -261,7 +261,7 @@ def sum_over_replicas(strategy: tf.distribute.Strategy, value: tf.Variable | tf.
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return int(value.numpy()) * strategy.num_replicas_in_sync
 
-    def total():
+    def total() -> tf.Tensor:
         # The copy is on this replica's device; a constant of Python has none, and all_reduce needs one.
         return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(tf.cast(value, tf.int64)))
     return int(strategy.experimental_local_results(tf.function(lambda: strategy.run(total))())[0])
@@ -381,7 +381,7 @@ def update(strategy: tf.distribute.Strategy, function: Callable[..., None], vari
 
     That would pass the first variable's copy only, and the others as a whole.
     """
-    def update_copies(first: tf.Variable, *mine) -> None:
+    def update_copies(first: tf.Variable, *mine: Any) -> None:
         other_copies = [
             next(copy for copy in strategy.experimental_local_results(variable) if copy.device == first.device)
             for variable in variables[1:]

@@ -129,11 +129,11 @@ def outputs_of(choose: Callable[[Outputs, Batch], dict[str, tf.Tensor]], model: 
     """
     strategy = distribution.answering_strategy(model)
 
-    def answer(local):
+    def answer(local: Batch) -> dict[str, tf.Tensor]:
         return choose(model(dict(local), training=False), local) | {"example_weights": local["example_weights"]}
 
     @tf.function(reduce_retracing=True, autograph=False)
-    def run(batch):
+    def run(batch: Batch) -> dict[str, tf.Tensor]:
         return distribution.gather_replicas(strategy, strategy.run(answer, args=(batch,), options=EXACT_SHAPES))
     for answers in distribution.over_batches(run, source, strategy):
         yield from real_rows(answers)

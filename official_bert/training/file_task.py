@@ -64,7 +64,7 @@ class FileTask(TaskBase):
         """Returns the file to evaluate on; "" if there is none, and with folds."""
         return "" if self.options.folds else self.path(files, "dev")
 
-    def data(self, files):
+    def data(self, files: DataFiles) -> dict[str, list[Source]]:
         """The files given one by one, or those of the data folder."""
         return {"train": [self.path(files, "train")], "eval": [self.path(files, "dev")]}
 
@@ -118,7 +118,7 @@ class FileTask(TaskBase):
         """Makes the batches of rows to answer (a `ToAnswer`); by default as those to evaluate on."""
         return self.make_held_out(tests, files, model)
 
-    def read(self, files, steps, model):
+    def read(self, files: DataFiles, steps: Steps, model: keras.Model | None) -> Resolved:
         """Reads rows to train on, in batches ordered by (seed, epoch), rows held out and rows to answer.
 
         Raises ValueError, naming the place, for wrong rows, and if nearly all rows held out are training rows.

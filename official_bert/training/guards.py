@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -96,8 +97,8 @@ def watched(model: keras.Model, note: Callable[[str, tf.Tensor], None]) -> Itera
     """Calls `note(path, output)` for each output of the model's layers, in the order of computation."""
     layers = [layer for layer in model._flatten_layers() if layer is not model]
 
-    def watch(layer, call):
-        def watched_call(*args, **kwargs):
+    def watch(layer: keras.layers.Layer, call: Callable) -> Callable:
+        def watched_call(*args: Any, **kwargs: Any) -> Any:
             outputs = call(*args, **kwargs)
             for value in tf.nest.flatten(outputs):
                 # a layer without weights may never be built, and then has no path
@@ -135,7 +136,7 @@ def _bad_in_part(step: Step, weights: Tensors, part: Batch, totals: dict, number
     bad: list[str] = []
     seeds = fold_seeds(step.model.non_trainable_variables, step.config.seed, number, tf.constant(place))
 
-    def note(path, value):
+    def note(path: Any, value: tf.Tensor) -> None:
         if not is_finite(value):
             bad.append(f"output of {path}")
     with watched(step.model, note):

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -145,7 +146,7 @@ class Run:
         self.folder.wait()
         self.watcher.note(step, clock.OVER, f"after {self.settings.hours:g} hours, at step {step}")
 
-    def _batches(self, phase: Phase, step: int):
+    def _batches(self, phase: Phase, step: int) -> Any:
         if self.trainer.step.compiles_every_length and isinstance(phase.source, ExampleSource):
             phase.source.round_lengths()
         first, end = (self.recovery.batch_number(phase, at) for at in (step, phase.last))
@@ -163,7 +164,7 @@ class Run:
         bound = int(self.clock.seconds_of_loop / seconds_a_step) if seconds_a_step and not at_once else 1
         return max(1, min(*steps_left, bound))
 
-    def take_steps(self, phase: Phase, batches, step: int, count: int) -> np.ndarray:
+    def take_steps(self, phase: Phase, batches: Any, step: int, count: int) -> np.ndarray:
         """Takes `count` steps after `step`, fewer if one fails; returns their metrics [steps, names]."""
         self.trainer.stop_wanted.assign(float(self.signals.terminated))
         try:

@@ -5,7 +5,7 @@ So N replicas, k micro-batches and one big batch are the same training. (2018 av
 tokens of a shard with few masks counted more.)
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
@@ -47,7 +47,7 @@ def negative_log_likelihoods(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     targets = tf.cast(tf.reshape(labels, [-1]), tf.int32)
 
     @tf.custom_gradient
-    def found(rows: tf.Tensor):
+    def found(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         probabilities, largest = tf.nn.softmax(rows), largest_places(rows)
         losses = (tf.gather(rows, largest, batch_dims=1) - tf.gather(rows, targets, batch_dims=1)
                   - tf.math.log(tf.gather(probabilities, largest, batch_dims=1)))

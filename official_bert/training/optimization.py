@@ -12,8 +12,8 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -173,10 +173,11 @@ def _overwrite_in_blocks(rule: OptimizerConfig, decayed: bool, weight: tf.Variab
     ]
     gradients = tf.reshape(gradient, (count, block))
 
-    def overwrite(index, *arrays):
+    def overwrite(index: tf.Tensor, *arrays: tf.TensorArray) -> tuple[tf.Tensor | tf.TensorArray, ...]:
         before = tuple(array.read(index) for array in arrays)
         part = tf.slice(gradients, [index, 0], [1, block])[0]
-        after = tf.cond(decision.taken, lambda: _taken(rule, decayed, *before, part, decision), lambda: before)
+        after = tf.cond(decision.taken, lambda: _taken(rule, decayed, *before, part, decision),  # type: ignore[call-arg]
+                        lambda: before)
         return index + 1, *(array.write(index, value) for array, value in zip(arrays, after))
     _, *arrays = tf.while_loop(lambda index, *_: index < count, overwrite, (tf.constant(0), *arrays))
     for variable, array in zip((weight, first, second), arrays):
@@ -195,7 +196,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
                  schedule: str = "linear", power: float = 1.0, end_learning_rate: float = 0.0, warmup_steps: int = 0,
                  weight_decay_rate: float = 0.01, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-6,
                  clip_norm: float = 1.0, name: str = "bert_optimizer", decay_steps: int = 0,
-                 decay_shape: str = "linear", **kwargs):
+                 decay_shape: str = "linear", **kwargs: Any):
         kwargs.pop("learning_rate", None)
         super().__init__(learning_rate=peak_learning_rate, name=name, **kwargs)
         self.total_steps = total_steps
@@ -206,7 +207,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
             decay_steps=decay_steps, decay_shape=decay_shape)  # type: ignore[arg-type]
         check_lengths(self.rule, total_steps)
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         """Makes the moments of every variable."""
         if self.built:
             return
@@ -214,13 +215,14 @@ class BertOptimizer(keras.optimizers.Optimizer):
         self.first, self.second = self.add_optimizer_variables(variables, ["first_moment", "second_moment"])
         self.decayed = [is_decayed(variable.path) for variable in variables]
 
-    def apply(self, grads, trainable_variables=None):
+    def apply(self, grads: Sequence[tf.Tensor | None],
+              trainable_variables: Sequence[keras.Variable] | None = None) -> tf.Tensor:
         """Clips by the global norm, then updates; Keras leaves out variables whose gradient is None, with a warning."""
         tensors = [None if grad is None else tf.convert_to_tensor(grad) for grad in grads]
         scale = clip_scale(tf.linalg.global_norm(tensors), self.rule.clip_norm)
         return super().apply([None if grad is None else grad * scale for grad in tensors], trainable_variables)
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor) -> None:
         """Updates one variable."""
         index = self._get_variable_index(variable)
         step = tf.convert_to_tensor(self.iterations.value)
@@ -231,7 +233,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
         self.first[index].assign(moments.first)
         self.second[index].assign(moments.second)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         rule = dataclasses.asdict(self.rule)
         renamed = {"optimizer": rule.pop("name"), "peak_learning_rate": rule.pop("learning_rate")}
         for key in ("warmup_proportion", "decay_proportion", "layer_decay", "head_rate"):  # of whole trainings

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from absl import logging
@@ -15,7 +15,8 @@ from official_bert.data.search.rows import SearchColumns, described_pairs, read_
 from official_bert.data.sources import ExampleSource
 from official_bert.data.tables import Source
 from official_bert.reports.sections import Section
-from official_bert.training.file_task import FileTask
+from official_bert.training.data_files import DataFiles as DataFiles
+from official_bert.training.file_task import FileTask, TaskRows
 from official_bert.training.task import Predictions, Steps
 
 NOT_FOUND = "(not found)"  # in place of a passage
@@ -30,7 +31,7 @@ class RankingTask(FileTask):
     } | {"test": tuple(f"test{suffix}" for suffix in tables.SUFFIXES)}
     of_tables: ClassVar[Sequence[str]] = ()  # options that are not read of a collection
 
-    def data(self, files):
+    def data(self, files: DataFiles) -> dict[str, list[Source]]:
         """The files of collections, or tables."""
         return {use: files_of(path) for use, (path,) in super().data(files).items()}
 
@@ -50,7 +51,7 @@ class RankingTask(FileTask):
             return self.read_collection(path).pairs(options.most_negatives)
         return read_rows(path, options.training_columns, options.empty_text, options, logging.warning)
 
-    def read_rows(self, files, steps):
+    def read_rows(self, files: DataFiles, steps: Steps) -> tuple[Self, TaskRows]:
         """Also refuses options that none of the files to train and to evaluate on reads."""
         if steps.train:
             self.check_files(self.training_path(files), self.eval_path(files) if steps.evaluate else "", steps)
@@ -60,7 +61,7 @@ class RankingTask(FileTask):
         """Raises ValueError for options that no file of a training reads."""
         check_options(self.options, self.of_tables, (train_path, eval_path))
 
-    def check_rows(self, rows, files, steps):
+    def check_rows(self, rows: TaskRows, files: DataFiles, steps: Steps) -> TaskRows:
         if rows.train and rows.held_out:
             answers = self.answers_of(rows.held_out, self.path(files, "dev"))
             labelled_texts.check_held_out(rows.train, answers, files.refuse_same)
@@ -70,7 +71,7 @@ class RankingTask(FileTask):
     def answers_of(self, held_out: Any, path: Source) -> LabelledTexts:
         """Returns the queries to evaluate on, read from a file, with each of their answers."""
 
-    def described(self, train):
+    def described(self, train: LabelledTexts) -> str:
         return described_pairs(train)
 
 

@@ -21,7 +21,7 @@ from official_bert.models import parts
 from official_bert.training import optimization
 from official_bert.training.optimization import Decision
 from official_bert.training.schedules import learning_rate
-from official_bert.training.task import Batch, TaskBase
+from official_bert.training.task import Batch, Fraction, TaskBase
 
 EPSILON = 1e-5  # added to a sum of weights before dividing by it, as in 2018's masked-LM loss
 SCALE_UP_EVERY = 2000  # finite steps after which float16's loss scale is doubled
@@ -192,11 +192,12 @@ class Step:
         return [tf.zeros(variable.shape, variable.dtype) if is_seed(variable) else tf.convert_to_tensor(variable.value)
                 for variable in self.model.non_trainable_variables]
 
-    def _accumulate(self, state: State, batch: Batch, totals: dict, step: tf.Tensor, replica: tf.Tensor):
+    def _accumulate(self, state: State, batch: Batch, totals: dict, step: tf.Tensor,
+                    replica: tf.Tensor) -> tuple[Tensors, dict[str, tf.Tensor], dict[str, Fraction]]:
         """Sums gradients, losses and counters over a replica's micro-batches, one after the other."""
         count = self.config.training.accumulation_steps
 
-        def measure(index, part):
+        def measure(index: tf.Tensor | int, part: Batch) -> tuple[Tensors, dict[str, tf.Tensor], dict[str, Fraction]]:
             seeds = fold_seeds(self.model.non_trainable_variables, self.config.seed, step, replica * count + index)
             return self.graph_of_gradients(state.weights, seeds, self.objective.with_answers(part), totals, state.scale)
         if count == 1:
@@ -205,13 +206,14 @@ class Step:
         zeros = ([tf.zeros_like(weight) for weight in state.weights], {name: tf.constant(0.0) for name in totals},
                  {name: (tf.constant(0.0), tf.constant(0.0)) for name in (*self.task.counter_names, *TOTALS)})
 
-        def add(index, sums):
+        def add(index: tf.Tensor, sums: tuple) -> tuple[tf.Tensor, tuple]:
             addends = measure(index, {key: value[index] for key, value in pieces.items()})
             return index + 1, self.compiled_add(sums, addends)
         # A loop in the graph: unrolled, micro-batches would run in parallel and save no memory.
         return tf.while_loop(lambda index, _: index < count, add, (tf.constant(0), zeros), parallel_iterations=1)[1]
 
-    def gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict, scale: tf.Tensor):
+    def gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict,
+                  scale: tf.Tensor) -> tuple[Tensors, dict[str, tf.Tensor], dict[str, Fraction]]:
         """Returns one micro-batch's gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters.
 
         The batch has its teacher's answers, if there is a teacher.
@@ -254,7 +256,8 @@ class Step:
         facts = {"learning_rate": rate, "gradient_norm": norm, "failed": failed, "taken": is_taken, "loss_scale": scale}
         return Decision(gradient_scale, rate, step, is_taken), scale, finite_steps, facts
 
-    def evaluate(self, weights: Tensors, batch: Batch):
+    def evaluate(self, weights: Tensors,
+                 batch: Batch) -> tuple[dict[str, Fraction], dict[str, Fraction], dict[str, tf.Tensor]]:
         """Returns (sum, weight) of losses and of counters, and the predictions of the batch's rows."""
         return self.graph_of_evaluation(weights, self._others(), batch)
 

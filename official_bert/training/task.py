@@ -50,7 +50,7 @@ class Steps:
     predict: bool = False
     compared: bool = False  # with other runs: then training needs evaluation data too
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not (self.train or self.evaluate or self.predict):
             raise ValueError("expected at least one of --do_train, --do_eval and --do_predict")
 
@@ -154,7 +154,7 @@ class TaskBase(abc.ABC):
     refused: ClassVar[Mapping[str, str]] = {}  # options of other tasks, and why this one lacks them
     inspector: ClassVar[str] = ""  # the tool that shows what is read of this task's files
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for length in self.buckets:  # refuses wrong options at once
             check_length(length, self.config.model, "config.options.buckets", least=1)
 

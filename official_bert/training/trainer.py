@@ -1,7 +1,7 @@
 """A model, its optimizer's moments and its step on the devices of a strategy: training steps and evaluation."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,7 +13,7 @@ from official_bert.models import checkpoints
 from official_bert.training import distribution
 from official_bert.training.checkpointing import CheckpointFolder
 from official_bert.training.step import FIRST_SCALE, State, Step
-from official_bert.training.task import TaskBase
+from official_bert.training.task import Batch, TaskBase
 
 # A TPU then compiles for the exact shapes of a batch and does not pad it to bounds of its own.
 EXACT_SHAPES = tf.distribute.RunOptions(experimental_enable_dynamic_batch_size=False)
@@ -88,7 +88,8 @@ class Trainer:
         """The number of stop requests of all workers, on one replica."""
         return _all_reduce([tf.identity(self.stop_wanted)])[0] if self.several_workers else tf.constant(0.0)
 
-    def _replica_step(self, batch: Mapping[str, tf.Tensor], step: tf.Tensor):
+    def _replica_step(self, batch: Mapping[str, tf.Tensor],
+                      step: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
         """Runs one replica's part of a step: returns new state, metrics, and the number of stop requests; assigns
         nothing.
         """
@@ -96,7 +97,7 @@ class Trainer:
         return [*state.weights, *state.first, *state.second, state.scale,
                 state.finite_steps], row, self._wants_to_stop()
 
-    def _replica_gradients(self, batch: Mapping[str, tf.Tensor], step: tf.Tensor):
+    def _replica_gradients(self, batch: Mapping[str, tf.Tensor], step: tf.Tensor) -> tuple:
         """Runs one replica's part of a step up to the update of the weights."""
         return *self.step.prepare(self._state(), batch, step, _replica(), _all_reduce), self._wants_to_stop()
 
@@ -119,11 +120,11 @@ class Trainer:
         norm = tf.linalg.global_norm([tf.convert_to_tensor(self._local(weight)) for weight in self.weights])
         return self.step.metrics(tf.nest.map_structure(self._local, row), norm), self._local(stop)
 
-    def _local(self, value):
+    def _local(self, value: Any) -> Any:
         """A value or variable of this worker's first replica."""
         return self.strategy.experimental_local_results(value)[0]
 
-    def _run_steps(self, iterator, count: tf.Tensor) -> tf.Tensor:
+    def _run_steps(self, iterator: Iterator[Mapping[str, tf.Tensor]], count: tf.Tensor) -> tf.Tensor:
         """Runs `count` steps, fewer if one fails or a worker wants to stop; returns their metrics [steps, names]."""
         rows = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[None], clear_after_read=False)
         for index in tf.range(count):
@@ -135,8 +136,8 @@ class Trainer:
                 break
         return rows.stack()
 
-    def _run_evaluation(self, batch):
-        def replica_step(local):
+    def _run_evaluation(self, batch: Batch) -> tuple[dict[str, Any], ...]:
+        def replica_step(local: Batch) -> tuple[dict, dict, Mapping[str, tf.Tensor]]:
             return self.step.evaluate([tf.convert_to_tensor(weight) for weight in self.weights], local)
         losses, counters, predictions = self.strategy.run(replica_step, args=(batch,), options=EXACT_SHAPES)
         reduced = [{name: tuple(self.strategy.reduce("SUM", value, axis=None) for value in pair)

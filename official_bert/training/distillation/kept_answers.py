@@ -34,7 +34,7 @@ class KeptAnswers(Sequence):
     def __len__(self) -> int:
         return self.rows
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:  # type: ignore[override]
         if not 0 <= index < self.rows:
             raise IndexError(index)
         self._columns = self._columns or self.compute()
@@ -97,7 +97,7 @@ class AtWords(Sequence):
     def __len__(self) -> int:
         return len(self.own_rows)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:  # type: ignore[override]
         words = self.words[self.starts[index]:self.starts[index + 1]]
         mask = self.own_rows[index]["tag_mask"]
         columns = {

@@ -50,14 +50,14 @@ class OneLabel(SoftAnswers):
 class SeveralLabels(SoftAnswers):
     """The probability of each label, of which a text may have several."""
 
-    def compare(self, logits, teacher, batch):
+    def compare(self, logits: tf.Tensor, teacher: tf.Tensor, batch: Batch) -> Fraction:
         return binary_divergence(logits, teacher, batch["example_weights"], self.temperature)
 
 
 class Scores(SoftAnswers):
     """A score, by squared error; of rows [B,C,S], the probabilities of their texts, the softmax of the scores."""
 
-    def compare(self, logits, teacher, batch):
+    def compare(self, logits: tf.Tensor, teacher: tf.Tensor, batch: Batch) -> Fraction:
         if len(batch["input_ids"].shape) == 2:
             return task_losses.squared_error(logits[:, 0], teacher[:, 0], batch["example_weights"])
         return divergence(logits, teacher, batch["example_weights"], self.temperature, _texts(batch["input_mask"]))
@@ -68,13 +68,13 @@ class Tags(SoftAnswers):
 
     by_token = True
 
-    def columns(self, outputs):
+    def columns(self, outputs: Outputs) -> dict[str, tf.Tensor]:
         return {name: tf.transpose(value, (0, 2, 1)) for name, value in super().columns(outputs).items()}
 
-    def compare(self, logits, teacher, batch):
+    def compare(self, logits: tf.Tensor, teacher: tf.Tensor, batch: Batch) -> Fraction:
         return divergence(logits, tf.transpose(teacher, (0, 2, 1)), self._weights(batch), self.temperature)
 
-    def weight(self, batch):
+    def weight(self, batch: Batch) -> tf.Tensor:
         """The number of words."""
         return tf.reduce_sum(self._weights(batch))
 
@@ -89,7 +89,7 @@ class Spans(SoftAnswers):
     outputs = ("start_logits", "end_logits")
     by_token = True
 
-    def loss(self, outputs, batch):
+    def loss(self, outputs: Outputs, batch: Batch) -> Fraction:
         real = tf.cast(batch["input_mask"], tf.bool)
         both = [
             divergence(outputs[name], batch[COLUMN + name], batch["example_weights"], self.temperature, real)
@@ -107,7 +107,7 @@ class Vectors(SoftAnswers):
 
     outputs = ("embedding",)
 
-    def loss(self, outputs, batch):
+    def loss(self, outputs: Outputs, batch: Batch) -> Fraction:
         vectors = outputs["embedding"], batch["teacher_embedding"]
         options, weights = self.task.options, batch["example_weights"]
         if options.loss_name in ("contrastive", "contrastive_both"):

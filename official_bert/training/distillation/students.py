@@ -24,6 +24,7 @@ from official_bert.training.distillation.teachers import Teacher, config_of_teac
 from official_bert.training.losses import prediction_weights, token_weights
 from official_bert.training.run_config import TEACHER
 from official_bert.training.task import Batch, DataFiles, Fraction, Outputs, Resolved, Steps, TaskBase
+from official_bert.training_config import DistillationConfig
 
 LABELS = "labels"  # the name of a task's own loss, if that has none but `loss`
 SETTINGS = "config.training.distillation"
@@ -46,7 +47,7 @@ class Student(abc.ABC):
     teacher: Teacher | None = None
 
     @property
-    def settings(self):
+    def settings(self) -> DistillationConfig:
         """How much each part of the loss counts."""
         return self.task.config.training.distillation
 
@@ -129,7 +130,7 @@ class StudentOfAnswers(Student):
         """What is learned of the teacher's answers."""
         return soft_answers(self.task)
 
-    def check(self):
+    def check(self) -> None:
         """Refuses what pre-training alone compares, and tasks without soft answers."""
         for part in ("states", "relations"):
             if getattr(self.settings, part):
@@ -139,18 +140,18 @@ class StudentOfAnswers(Student):
                     f"{getattr(self.settings, part)}")
         soft_answers(self.task)
 
-    def teacher_losses(self, outputs, batch):
+    def teacher_losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         return {"answers": self.soft.loss(outputs, batch)}
 
-    def teacher_weights(self, batch):
+    def teacher_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
         return {"answers": self.soft.weight(batch)}
 
-    def with_answers(self, batch):
+    def with_answers(self, batch: Batch) -> Batch:
         if self.teacher is None or any(name.startswith(COLUMN) for name in batch):
             return batch
         return dict(batch) | self.soft.columns(self.teacher.model(dict(batch), training=False))
 
-    def distilled(self, resolved, files, steps):
+    def distilled(self, resolved: Resolved, files: DataFiles, steps: Steps) -> Resolved:
         """Also puts the teacher's answers beside the rows to train on, if they are kept.
 
         Raises ValueError for a teacher of other labels, and for one that reads other rows of which no answer can be
@@ -170,7 +171,7 @@ class StudentOfAnswers(Student):
                                                    for name in student.soft.outputs] if student.soft.by_token else ())
         return dataclasses.replace(resolved, task=student.task_of(), train=source, notes=(*resolved.notes, note))
 
-    def load(self):
+    def load(self) -> Teacher:
         return load_teacher(self.reader(), self.task)
 
     def _rows_of_teacher(self, teacher: Teacher, source: ExampleSource, files: DataFiles,
@@ -222,7 +223,7 @@ class StudentOfWords(Student):
     in its last layer.
     """
 
-    def check(self):
+    def check(self) -> None:
         settings, task = self.settings, self.task
         if (objective := task.option("objective", "")) not in ("masked_lm", "next_token"):
             raise ValueError(
@@ -259,12 +260,12 @@ class StudentOfWords(Student):
                 f"{SETTINGS}.relation_heads: expected a divisor of the {whose}'s hidden_size {model.hidden_size}, got "
                 f"{self._relation_heads}")
 
-    def distilled(self, resolved, files, steps):
+    def distilled(self, resolved: Resolved, files: DataFiles, steps: Steps) -> Resolved:
         note = (f"teacher {self.task.config.training.teacher}: what it says is computed at each step "
                 f"({', '.join(self.settings.of_teacher)})")
         return dataclasses.replace(resolved, task=self.with_teacher().task_of(), notes=(*resolved.notes, note))
 
-    def load(self):
+    def load(self) -> Teacher:
         """Raises ValueError for a teacher of another vocabulary, width (of states) or direction."""
         reader, own = self.reader(), self.task.config.model
         theirs = reader.config.model
@@ -288,7 +289,7 @@ class StudentOfWords(Student):
                 f"others: {reader.config.tokenizer.vocab_file}")
         return teacher
 
-    def with_answers(self, batch):
+    def with_answers(self, batch: Batch) -> Batch:
         if self.teacher is None:
             return batch
         model = self.teacher.model
@@ -298,12 +299,12 @@ class StudentOfWords(Student):
         names = [name for part in self.settings.of_teacher for name in outputs_of[part]]
         return dict(batch) | {COLUMN + name: tf.stop_gradient(outputs[name]) for name in names}
 
-    def teacher_weights(self, batch):
+    def teacher_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Answers count by predictions, states and relations by tokens."""
         return {name: tf.reduce_sum(prediction_weights(batch) if name == "answers" else token_weights(batch))
                 for name in self.settings.of_teacher}
 
-    def teacher_losses(self, outputs, batch):
+    def teacher_losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         losses = {}
         if self.settings.answers:
             losses["answers"] = divergence(outputs["mlm_logits"], batch["teacher_mlm_logits"],
@@ -328,7 +329,7 @@ def _times(factor: float, loss: Fraction) -> Fraction:
     return factor * loss[0], loss[1]
 
 
-def _visible(batch) -> tf.Tensor:
+def _visible(batch: Batch) -> tf.Tensor:
     """Which tokens each one is related to: those of its row or, of packed rows, of its instance; bool [B,1,1 or S,S].
     """
     return make_attention_mask(batch["input_mask"], batch.get("instance_ids"))

@@ -149,7 +149,7 @@ def _device_name(name: str) -> str:
     return _gpu_name(gpus[device.device_index]) if device.device_type == "GPU" and gpus else device.device_type or "CPU"
 
 
-def _gpu_name(gpu) -> str:
+def _gpu_name(gpu: tf.config.PhysicalDevice) -> str:
     return tf.config.experimental.get_device_details(gpu).get("device_name", "GPU")
 
 

@@ -4,6 +4,7 @@ answer.
 
 import bisect
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from official_bert.models.run_folder import write_tuned
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
@@ -78,7 +79,7 @@ class Evaluations:
 
     def _first_measured_like(self, phase: Phase) -> int:
         """The number of the first phase that is measured on the same data with the same options."""
-        def measure(resolved: Resolved):
+        def measure(resolved: Resolved) -> tuple[Any, Any]:
             return resolved.held_out and resolved.held_out.source.content, resolved.task.options
 
         return next(other.number for other in self.phases

@@ -4,6 +4,7 @@ from official_bert.command_line import announcing_signals
 
 import contextlib
 import signal
+import types
 from collections.abc import Callable, Iterator
 
 FINISHING = "first finishes the steps or the evaluation under way and saves; a second Ctrl-C ends without saving"
@@ -14,7 +15,7 @@ class Signals:
     once.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.terminated, self.stopped_by, self.save_wanted = False, "SIGTERM", False
 
     @contextlib.contextmanager
@@ -31,7 +32,7 @@ class Signals:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
-    def _note(self, number: int, _) -> None:
+    def _note(self, number: int, _: types.FrameType | None) -> None:
         if number == signal.SIGUSR1:
             self.save_wanted = True
         elif number == signal.SIGINT and self.terminated:
