@@ -6,7 +6,9 @@ Importing this imports nothing else; each name is loaded when it is first used.
 import importlib
 import importlib.machinery
 import sys
-from typing import TYPE_CHECKING
+import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from official_bert.interface.finetuning import fine_tune, load_run
@@ -20,7 +22,7 @@ _HOMES = {
 __all__ = ["Predictor", "fine_tune", "load_encoder", "load_model", "load_run", "load_tokenizer"]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     """Imports the module that a name of `__all__` is in."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -39,14 +41,19 @@ class _BesideKeras:
     hold them.
     """
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: Sequence[str] | None = None,
+                  target: types.ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
         """Finds keras as the others do; what runs it registers ours too, unless one of our modules imports it, which
         registers itself.
         """
         spec = importlib.machinery.PathFinder.find_spec(name, path) if name == "keras" else None
         if spec and spec.loader:
             execute = spec.loader.exec_module
-            spec.loader.exec_module = lambda module: (execute(module), _register())
+
+            def execute_and_register(module: types.ModuleType) -> None:
+                execute(module)
+                _register()
+            spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
         return spec
 
 

@@ -65,13 +65,14 @@ def out_of_memory_line() -> str:
 class EnoughAddressSpace(importlib.abc.MetaPathFinder):
     """Refuses to import TensorFlow into too little address space, where it would end the process without an error."""
 
-    def find_spec(self, fullname, path=None, target=None):
+    def find_spec(self, fullname: str, path: "Iterable[str] | None" = None,
+                  target: "types.ModuleType | None" = None) -> None:
         """Finds nothing. Raises MemoryError for TensorFlow if `ulimit -v` is too low."""
         if fullname == "tensorflow" and (limit := address_space()) and limit < LEAST_ADDRESS_SPACE:
             raise MemoryError(f"TensorFlow needs {LEAST_ADDRESS_SPACE:,} bytes of address space")
 
 
-def _show(kind, error, traceback) -> None:
+def _show(kind: type[BaseException], error: BaseException, traceback: "types.TracebackType | None") -> None:
     """Shows Ctrl-C, too little memory and a missing extra in one line, and other errors as Python does."""
     if issubclass(kind, KeyboardInterrupt):
         print(STOPPED, file=sys.stderr)
@@ -412,7 +413,7 @@ def error_line(error: BaseException, values: Any) -> str:
 
 def run_main(main: Any) -> None:
     """Runs an absl main; an error that `error_line` knows gives its line and status 1."""
-    def checked_main(arguments):
+    def checked_main(arguments: list[str]) -> Any:
         logging.set_verbosity(logging.WARNING)
         if without := flags_without_meaning(flags.FLAGS):
             print(f"of 2018, without meaning here: {', '.join(without)}", file=sys.stderr)

@@ -65,7 +65,7 @@ class Config:
     options: dict = dataclasses.field(default_factory=dict)
     """The task's own options."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, "config.")
 
 

@@ -161,7 +161,7 @@ class ModelConfig:
     window_rotary: NonNegative = 0.0
     """Base of rotary positions in layers with a window; 0: as in the others."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, "model.")
         check_sizes(vars(self), "model.")
         if (weights := self.estimated_weights) > MOST_WEIGHTS:

@@ -11,10 +11,11 @@ import io
 import os
 import re
 import shutil
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
 
 Kind = Literal["file", "folder", ""]
+T = TypeVar("T")
 TENSORFLOW_SCHEMES = ("gs", "ram")
 SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
 
@@ -83,10 +84,10 @@ class Store:
         os.makedirs(path or ".", exist_ok=True)
 
 
-def _as_os_errors(method):
+def _as_os_errors(method: Callable[..., T]) -> Callable[..., T]:
     """Raises what a store's library raises as an OSError that names the path."""
     @functools.wraps(method)
-    def checked(self, path: str, *arguments):
+    def checked(self: Any, path: str, *arguments: object) -> T:
         try:
             return method(self, path, *arguments)
         except (OSError, ValueError):
@@ -110,7 +111,7 @@ class _TensorFlowFile(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def readinto(self, buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         data = self._file.read(len(buffer))
         buffer[:len(data)] = data
         return len(data)

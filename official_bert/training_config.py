@@ -67,7 +67,7 @@ class OptimizerConfig:
     head_rate: Positive = 1.0
     """Factor of the learning rate of the task's head."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, "config.optimizer.")
         for key in ("beta_1", "beta_2"):
             if getattr(self, key) == 0 and self.name != "adamw":
@@ -105,7 +105,7 @@ class DistillationConfig:
     student_layers: str | tuple[int, ...] = ""
     """Layers of the teacher, from 0, as in 0,2,4, with which the student begins; empty: with none."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, DISTILLATION)
         if not self.of_teacher:
             raise ValueError(
@@ -209,7 +209,7 @@ class TrainingConfig:
     distillation: DistillationConfig = dataclasses.field(default_factory=DistillationConfig)
     """What is learned from the teacher."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, "config.training.")
         check_used(self.distillation, vars(self.distillation), "config.training.teacher", bool(self.teacher),
                    DISTILLATION)

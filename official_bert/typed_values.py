@@ -184,7 +184,7 @@ class _BoundedLoader(yaml.SafeLoader):
 
     aliases = 0
 
-    def compose_node(self, parent, index):
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             self.aliases += 1
             if self.aliases > MOST_ALIASES:
@@ -196,7 +196,7 @@ class _StrictLoader(_BoundedLoader):
     """Refuses duplicate keys in a mapping (plain YAML silently keeps the last), and dates, sets, bytes and other kinds.
     """
 
-    def construct_object(self, node, deep=False):
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         kind = node.tag.removeprefix("tag:yaml.org,2002:")
         shown = repr(node.value[:60]) if isinstance(node.value, str) else f"YAML's {kind}"
         if kind not in PLAIN:
@@ -210,7 +210,7 @@ class _StrictLoader(_BoundedLoader):
         except WRONG_SCALAR:
             raise _Refused(f"{shown} is no {kind}", node) from None
 
-    def construct_mapping(self, node, deep=False):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         # not a set: a key may be a list or a mapping (`{{ steps }}`), which YAML's own constructor refuses
         seen: list[Any] = []
         for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():

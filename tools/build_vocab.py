@@ -156,7 +156,7 @@ def entries_of_no_word(settings: Settings) -> int:
     return count
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Counts, smooths, learns, writes."""
     interruption.end_on_signals()
     settings = from_flags(Settings, FLAGS)

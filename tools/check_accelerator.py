@@ -427,7 +427,7 @@ def make_checks(folder: str, placement: cluster.Placement, values: Mapping[str, 
     return strategy
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Runs all checks, writes the report, prints the table; raises ValueError for a disagreement."""
     interruption.end_on_signals("no report was written")
     if wrong := [name for name in FLAGS.precision if name not in TOLERANCES]:

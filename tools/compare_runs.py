@@ -12,11 +12,17 @@ from official_bert.command_line import run_main
 
 import json
 import math
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from official_bert import command_line
 from official_bert.files import written_whole
+
+if TYPE_CHECKING:
+    from official_bert.models.run_folder import RunFolder
+    from official_bert.reports.comparison import ComparableAnswers
+    from official_bert.training.data_files import DataFiles
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("eval_file", "", "The rows that both runs answer, with the right answers, in the form of training.")
@@ -62,13 +68,13 @@ def _check_comparable(paths: list[str], runs: list) -> None:
         raise ValueError(f"expected two runs of one task, got {tasks[0]} ({paths[0]}) and {tasks[1]} ({paths[1]})")
 
 
-def _run_at(path: str):
+def _run_at(path: str) -> "RunFolder":
     """Returns the run at a path, or the best one of the search there. Raises ValueError if there is neither."""
     from official_bert.models.run_folder import RunFolder
     return RunFolder(path).best_of_search or RunFolder.require(path)
 
 
-def _answers(run, files) -> dict:
+def _answers(run: "RunFolder", files: "DataFiles") -> dict:
     """Returns the answers of a run's weights by set of rows. Raises ValueError for a task whose answers cannot be
     compared row by row.
     """
@@ -106,7 +112,7 @@ def _print_spread(path: str) -> None:
           + (f" (standard deviation {shown(search['metric'], spread)})" if len(values) > 1 else ""))
 
 
-def _compare(name: str, first, second, most: int, paths: str) -> list[dict]:
+def _compare(name: str, first: "ComparableAnswers", second: "ComparableAnswers", most: int, paths: str) -> list[dict]:
     """Prints scores, tests and at `most` so many of the rows that differ, of a set of rows; returns all of these.
 
     Raises ValueError for other rows.

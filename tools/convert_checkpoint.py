@@ -14,7 +14,8 @@ from official_bert.command_line import from_flags, run_main
 import dataclasses
 import os
 import re
-from typing import Literal
+import types
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from absl import flags
@@ -22,6 +23,11 @@ from absl import flags
 from official_bert.config import ModelConfig, build, read_bert_config
 from official_bert.files import require_new_folder, written_folder
 from official_bert.model_config import OF_2018
+
+if TYPE_CHECKING:
+    import keras
+
+    from official_bert.models.interchange.stored_models import StoredModel
 
 FORMATS = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours")
 # Options of runs that no format has a place for: how texts are read, and which answer is given.
@@ -70,7 +76,7 @@ class Settings:
     leave_out: str
 
 
-def read_source(formats, settings: Settings, expected: str):
+def read_source(formats: types.ModuleType, settings: Settings, expected: str) -> "StoredModel":
     """Returns the model to convert, of the format `expected` if it is not "", changed as the settings say."""
     from official_bert.models.interchange import casing, stored_models
     name, _ = formats.find_format(settings.input)
@@ -101,7 +107,7 @@ def read_source(formats, settings: Settings, expected: str):
         model, do_lower_case=casing.agreed(casing.is_lower_case(model), settings.do_lower_case, model.origin))
 
 
-def with_labels(model, labels):
+def with_labels(model: "StoredModel", labels: list[str]) -> "StoredModel":
     """The model with these names of its classes."""
     classes = len(model.weights.get(f"{model.head}/output_bias", ())) if model.head in ("classifier", "tagger") else 0
     if len(set(labels)) != classes or len(labels) != classes or not all(labels):
@@ -112,7 +118,7 @@ def with_labels(model, labels):
     return dataclasses.replace(model, labels=labels)
 
 
-def leave_out(model, names: str):
+def leave_out(model: "StoredModel", names: str) -> "StoredModel":
     """Returns the model without the weights that --leave_out matches, by their names in the file or ours."""
     if not names:
         return model
@@ -138,11 +144,13 @@ def random_inputs(config: ModelConfig) -> dict[str, np.ndarray]:
             "masked_lm_positions": rng.integers(0, length // 2, (3, 4), np.int32)}
 
 
-def computed(formats, stored, name: str, folder: str, model=None) -> dict[str, np.ndarray]:
+def computed(formats: types.ModuleType, stored: "StoredModel", name: str, folder: str,
+             model: "keras.Model | None" = None) -> dict[str, np.ndarray]:
     """Returns the outputs of a stored model, made as `model`, for the random input; for a preset, keras-hub computes
     the encoder's.
     """
-    inputs = random_inputs(stored.config)
+    from official_bert.models.interchange.stored_models import require_config
+    inputs = random_inputs(require_config(stored))
     outputs = formats.outputs(formats.make_model(stored) if model is None else model, inputs)
     if name == "keras_hub":
         outputs |= formats.module_of(name).outputs(folder, inputs)
@@ -153,7 +161,8 @@ def computed(formats, stored, name: str, folder: str, model=None) -> dict[str, n
     return {key: value for key, value in outputs.items() if key not in missing or missing[key] in stored.weights}
 
 
-def largest_differences(formats, source, model, settings: Settings, folder: str) -> dict[str, float]:
+def largest_differences(formats: types.ModuleType, source: "StoredModel", model: "keras.Model", settings: Settings,
+                        folder: str) -> dict[str, float]:
     """Returns the largest difference of each output between the source, made as `model`, and the model written to
     `folder`.
     """
@@ -169,7 +178,7 @@ def largest_differences(formats, source, model, settings: Settings, folder: str)
     return {name: float(np.abs(before[name] - after[name]).max()) for name in before if name in after}
 
 
-def options_of_run(source, settings: Settings) -> dict[str, str | int | float]:
+def options_of_run(source: "StoredModel", settings: Settings) -> dict[str, str | int | float]:
     """Returns the options by which the run at --input, if it is one, reads texts and chooses answers: those that
     readers will not guess.
 
@@ -197,7 +206,7 @@ def options_of_run(source, settings: Settings) -> dict[str, str | int | float]:
     return changed | ({"pairs": "two texts a row (--pairs)"} if task.option("pairs", False) else {})
 
 
-def facts_without_place(formats, source, settings: Settings) -> list[tuple[str, str]]:
+def facts_without_place(formats: types.ModuleType, source: "StoredModel", settings: Settings) -> list[tuple[str, str]]:
     """Returns what the files of --output do not say of the model, and its values: whoever reads them must say it again.
     """
     facts = []
@@ -220,7 +229,7 @@ def facts_without_place(formats, source, settings: Settings) -> list[tuple[str, 
     return facts
 
 
-def refuse_casing_of_name(source, output: str) -> None:
+def refuse_casing_of_name(source: "StoredModel", output: str) -> None:
     """Raises ValueError if readers of a TF 1 checkpoint at --output would take its text for cased, or for lower-cased,
     and it is not.
     """
@@ -234,7 +243,7 @@ def refuse_casing_of_name(source, output: str) -> None:
             f"place for, but it is {no}lower-cased for {source.origin}")
 
 
-def describe_source(source, settings: Settings) -> None:
+def describe_source(source: "StoredModel", settings: Settings) -> None:
     """Prints what was read. Raises ValueError without a configuration, and for a vocabulary or casing that does not
     fit.
     """
@@ -250,7 +259,7 @@ def describe_source(source, settings: Settings) -> None:
         refuse_casing_of_name(source, settings.output)
 
 
-def write_checked(formats, source, settings: Settings) -> tuple[list[str], float]:
+def write_checked(formats: types.ModuleType, source: "StoredModel", settings: Settings) -> tuple[list[str], float]:
     """Writes the model, loads it back and compares; returns the weights without a place and the largest difference of
     the outputs.
 
@@ -269,7 +278,7 @@ def write_checked(formats, source, settings: Settings) -> tuple[list[str], float
     return left_out, worst
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Reads, checks, writes, loads back and compares; only then the folder gets its name."""
     from official_bert.models.interchange import formats
     require_new_folder(FLAGS.output, "--output")

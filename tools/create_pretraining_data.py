@@ -410,7 +410,7 @@ def create(settings: Settings) -> None:
           f"in {len(settings.outputs)} files; {time.monotonic() - begin:.1f} s")
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Turns text into records; a stopped run leaves at most its work folder."""
     interruption.end_on_signals()
     refuse_unread_options(FLAGS)

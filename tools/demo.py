@@ -194,7 +194,7 @@ def make_data(raw: str, output: pathlib.Path) -> tuple[list[list[str]], FullToke
     return documents, FullTokenizer(str(vocab), lower)
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Runs every step and prints the held-out loss beside that of the unigram distribution."""
     begin, output = time.monotonic(), pathlib.Path(FLAGS.output_dir).absolute()
     require_here(FLAGS.output_dir, "output_dir", "the commands that this one calls share its files")

@@ -43,7 +43,7 @@ def find_predictions(patterns: list[str]) -> dict[str, str]:
     return paths
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Finds the files, zips them, and says what is in the archive."""
     paths = find_predictions(FLAGS.runs)
     missing = [name for name in SUBMISSION_FILES if name not in paths]

@@ -235,7 +235,7 @@ def inspect(input_file: str, vocab_file: str, every: int = 1, num_examples: int 
                          "learned from them (documents of one sentence? see the generator's warning)")
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """The command."""
     inspect(FLAGS.input_file, FLAGS.vocab_file, FLAGS.every, FLAGS.num_examples, FLAGS.num_words)
 

@@ -13,13 +13,19 @@ from official_bert.command_line import run_main
 import collections
 import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import flags
 
 from official_bert.files import make_folder, read_lines
 from official_bert.reports.sections import Picture, Section
+
+if TYPE_CHECKING:
+    from official_bert.interface.predictor import Predictor
+    from official_bert.models.encoder import BertEncoder
+    from official_bert.text.tokenization import FullTokenizer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model", None, "A training run's folder, or a checkpoint of any format, with the masked-LM head.",
@@ -110,7 +116,8 @@ def _token(word: str) -> str:
     return f"“{word}”"
 
 
-def neighbours_section(vectors: np.ndarray, tokenizer, counts: Mapping[str, int], least_count: int) -> Section:
+def neighbours_section(vectors: np.ndarray, tokenizer: "FullTokenizer", counts: Mapping[str, int],
+                       least_count: int) -> Section:
     """The nearest words by the cosine of their embeddings (vectors [V,D]), for a spread of words by their frequency."""
     words = [
         word for word, count in counts.items() if count >= least_count and len(word) > SHORT_WORD and word.isalpha()
@@ -133,7 +140,7 @@ def neighbours_section(vectors: np.ndarray, tokenizer, counts: Mapping[str, int]
         f"By their WordPiece vectors, among {len(words):,} words that occur {least_count} times or more in the text.")
 
 
-def attention_weights(encoder, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+def attention_weights(encoder: "BertEncoder", inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """Returns the weights of attention of one text [L,N,S,S]: layer, head, the row that looks, the row that is looked
     at.
     """
@@ -173,7 +180,7 @@ def kinds_of_places(ids: np.ndarray) -> dict[str, np.ndarray]:
             "same token elsewhere": ((ids[:, None] == ids) & ~np.eye(size, dtype=bool)).astype(float)}
 
 
-def averages_section(encoder, tokenizer, sentences: Sequence[str]) -> Section:
+def averages_section(encoder: "BertEncoder", tokenizer: "FullTokenizer", sentences: Sequence[str]) -> Section:
     """The share of each head's attention that goes to each kind of place, beside that of equal weights."""
     measured: dict[str, list[np.ndarray]] = collections.defaultdict(list)
     even: dict[str, list[float]] = collections.defaultdict(list)
@@ -193,7 +200,7 @@ def averages_section(encoder, tokenizer, sentences: Sequence[str]) -> Section:
         note=f"Shares over {min(MEASURED_SENTENCES, len(sentences))} sentences; one sentence may be an exception.")
 
 
-def plane_section(documents: Sequence[Sequence[str]], embed) -> Section:
+def plane_section(documents: Sequence[Sequence[str]], embed: Callable[[list[str]], np.ndarray]) -> Section:
     """Sentences of the longest documents as points in a plane, a color for each document."""
     from sklearn.decomposition import PCA
 
@@ -244,7 +251,7 @@ def check_model(path: str) -> None:
             f"--model={path}: expected BERT's attention, whose maps this draws, got a model with {', '.join(parts)}")
 
 
-def load_filling(path: str, vocab_file: str):
+def load_filling(path: str, vocab_file: str) -> "tuple[Predictor, FullTokenizer]":
     """Returns a predictor of blanks and its tokenizer. Raises ValueError for another tokenizer than a list of
     WordPieces.
     """
@@ -260,7 +267,8 @@ def load_filling(path: str, vocab_file: str):
     return fill, FullTokenizer(tokenizer.vocab_file, tokenizer.do_lower_case)
 
 
-def fill_blanks(fill, tokenizer, sentences: Sequence[str], seed: int, path: str) -> Iterator[Section]:
+def fill_blanks(fill: "Predictor", tokenizer: "FullTokenizer", sentences: Sequence[str], seed: int,
+                path: str) -> Iterator[Section]:
     """The sections about filled blanks of some sentences, of the file at `path`. Raises ValueError if there is no
     blank.
     """
@@ -274,8 +282,8 @@ def fill_blanks(fill, tokenizer, sentences: Sequence[str], seed: int, path: str)
     return blanks_sections(*zip(*filled))
 
 
-def attention_sections(encoder, tokenizer, sentences: Sequence[str], pieces: Sequence[Sequence[str]],
-                       sentence: str) -> list[Section]:
+def attention_sections(encoder: "BertEncoder", tokenizer: "FullTokenizer", sentences: Sequence[str],
+                       pieces: Sequence[Sequence[str]], sentence: str) -> list[Section]:
     """The attention maps of `sentence`, or of the first one of 9 to 14 pieces, and the averages over all sentences."""
     sentence = sentence or next(
         (line for line, tokens in zip(sentences, pieces) if 9 <= len(tokens) <= 14), sentences[0])
@@ -284,7 +292,7 @@ def attention_sections(encoder, tokenizer, sentences: Sequence[str], pieces: Seq
     return [maps_section(attention_weights(encoder, encoded), tokens), averages_section(encoder, tokenizer, sentences)]
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Asks the model, measures, draws, writes."""
     from keras import ops
 

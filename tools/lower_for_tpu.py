@@ -31,7 +31,7 @@ flags.DEFINE_integer("most", 12, "Operations to list, the most frequent first.")
 flags.DEFINE_string("hlo_file", "", "Where to write the HLO of the train step.")
 
 
-def lower(function, arguments, platform: str) -> str:
+def lower(function: Callable, arguments: list, platform: str) -> str:
     """Returns the HLO of a function of (nested) tensors; raises ValueError with the compiler's reason if it cannot be
     lowered.
     """
@@ -73,7 +73,9 @@ def lower_train_step(step: Any, task: Any, batch: Any, replicas: int, platform: 
     scalars = [tf.TensorSpec((), tf.as_dtype(tf.float32)), tf.TensorSpec((), tf.int32)]
     integers = [tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.int32)]
 
-    def train(weights, first, second, scalars, batch, integers, of_teacher):
+    def train(weights: "list[tf.Tensor]", first: "list[tf.Tensor]", second: "list[tf.Tensor]",
+              scalars: "list[tf.Tensor]", batch: "dict[str, tf.Tensor]", integers: "list[tf.Tensor]",
+              of_teacher: "list[tf.Tensor]") -> "list[tf.Tensor]":
         with keras.StatelessScope(list(zip(teacher, of_teacher))):
             state, row = step.train(State(weights, first, second, *scalars), batch, *integers, all_reduce)
         return tf.nest.flatten([state.weights, state.first, state.second, state.scale, state.finite_steps, row])
@@ -98,7 +100,7 @@ def specs_of(variables: Sequence[Any]) -> list[Any]:
     return [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables]
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Builds task, model and step, and lowers both functions."""
     import tensorflow as tf
 

@@ -32,7 +32,7 @@ def document(rng: random.Random) -> str:
     return "".join(f"{sentence(rng, rng.choice('01'))}\n" for _ in range(rng.randint(6, 12)))
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Writes the files; the same ones each time."""
     rng = random.Random(1)
     files = {

@@ -17,6 +17,7 @@ from official_bert.command_line import from_flags, refuse_unread, run_main
 import json
 import os
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from absl import flags
 from tqdm import tqdm
@@ -26,6 +27,10 @@ from official_bert.data.search.collections import judgements_of
 from official_bert.data.search.mining import MiningRules
 from official_bert.data.search.rows import SearchColumns
 from official_bert.files import written_whole
+
+if TYPE_CHECKING:
+    from official_bert.data.labelled_texts import LabelledTexts
+    from official_bert.interface.predictor import Predictor
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
@@ -56,7 +61,7 @@ flags.DEFINE_integer("batch_size", 32, "Texts at once.", lower_bound=1)
 flags.DEFINE_integer("random_seed", 12345, "For --sample.")
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Ranks all passages for each query, and writes each pair with its negatives."""
     rules = from_flags(MiningRules, FLAGS)
     refuse_unread(FLAGS, [(["vocab_file", "faiss_index"], bool(FLAGS.model), "--model"),
@@ -83,7 +88,7 @@ def main(_) -> None:
     print(_write(FLAGS.output_file, mined, rules))
 
 
-def _load_cross_encoder(path: str):
+def _load_cross_encoder(path: str) -> "Predictor":
     """Returns a reranker. Raises ValueError for a model that does not score two texts."""
     from official_bert.interface.predictor import Predictor
     cross_encoder = Predictor(path, pairs=_reads_pairs(path))
@@ -110,7 +115,7 @@ def _write(path: str, rows: Iterable, rules: MiningRules) -> str:
             f"{len(counts) - written} without one are left out")
 
 
-def _answers(rows) -> dict[str, list[str]]:
+def _answers(rows: "LabelledTexts") -> dict[str, list[str]]:
     """The answers of each query, and the query itself, which may be a passage too."""
     answers: dict[str, list[str]] = {}
     for query, positive in rows.pairs():

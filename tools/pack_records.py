@@ -87,7 +87,7 @@ def pack_file(path: str, target: str, most: int, reporter: Reporter, done: float
     return instances.counts[0], written, 1 - tokens / (written * packing.max_seq_length)
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """The command."""
     paths = find_files(FLAGS.input_file, "--input_file")
     targets = [os.path.join(FLAGS.output_dir, os.path.basename(path)) for path in paths]

@@ -7,6 +7,7 @@
 from official_bert.command_line import run_main
 
 import os
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -14,6 +15,9 @@ from official_bert.files import exists, written_beside
 from official_bert.models.run_folder import LOG_FILE
 from official_bert.reports import run_sections
 from official_bert.reports.pictures import axis_label
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("run", None, "The output folders of training runs, with commas.", required=True)
@@ -55,7 +59,7 @@ def names_of(runs: list[str]) -> list[str]:
     return paths
 
 
-def draw(axes, runs: dict[str, dict[str, list[tuple[int, float]]]]) -> None:
+def draw(axes: "Axes", runs: dict[str, dict[str, list[tuple[int, float]]]]) -> None:
     """Draws each run in a color: training as a line, evaluations as points on a line, the last one with its value."""
     for number, (run, curves) in enumerate(runs.items()):
         color, prefix = f"C{number}" if len(runs) > 1 else None, f"{run}, " if len(runs) > 1 else ""
@@ -70,7 +74,7 @@ def draw(axes, runs: dict[str, dict[str, list[tuple[int, float]]]]) -> None:
                           color=line.get_color())
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Reads the logs and draws them."""
     import matplotlib
     matplotlib.use("Agg")

@@ -164,7 +164,7 @@ class Mixture:
     mix: str
     smoothing: float | None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.mix and self.smoothing is not None:
             raise ValueError("--mix: expected no --smoothing beside it")
 
@@ -396,7 +396,7 @@ def check_places(inputs: list[str], outputs: list[str], values: Any) -> None:
     check_disk_of_corpus(inputs, sum(map(size_of, inputs)), place, work, used)
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Checks the flags and files, makes the corpus, prints the report."""
     interruption.end_on_signals()
     files = input_files(FLAGS.input_file, FLAGS.language, FLAGS.same_language)

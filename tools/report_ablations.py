@@ -225,7 +225,7 @@ def _save(figure: Any, path: str) -> None:
         figure.savefig(temporary, dpi=90, format="png")
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Writes everything that the finished rows allow."""
     import matplotlib
     matplotlib.use("Agg")

@@ -27,7 +27,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import flags
@@ -39,6 +39,10 @@ from official_bert.models.run_folder import CONFIG_FILE, RunFolder
 from official_bert.text.loading import VOCAB_FILE
 from official_bert.text.vocab import check_casing, check_size, extend_vocab, load_vocab
 from official_bert.text.word_vectors import read_vectors
+
+if TYPE_CHECKING:
+    from official_bert.models.interchange.stored_models import StoredModel
+    from official_bert.text.tokenizer import Tokenizer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("init_checkpoint", "", "A checkpoint of any format, with its tokenizer beside it.")
@@ -142,7 +146,7 @@ def in_parts(lines: Iterator[str]) -> Iterator[list[str]]:
         yield part
 
 
-def read_model(settings: Settings):
+def read_model(settings: Settings) -> "StoredModel":
     """Returns the model, or a vocabulary and its configuration, if there is one, without weights."""
     from official_bert.models.interchange import casing, formats, stored_models
     from official_bert.models.interchange.projects import ours
@@ -193,7 +197,8 @@ def is_lower_case(settings: Settings, vocab: Mapping[str, int]) -> bool:
     return lower_case
 
 
-def with_tokenizer(stored, vocab=None, files=None):
+def with_tokenizer(stored: "StoredModel", vocab: list[str] | None = None,
+                   files: Mapping[str, bytes] | None = None) -> "tuple[StoredModel, Tokenizer]":
     """The model with other files of its tokenizer, and that tokenizer."""
     from official_bert.text import loading
     from official_bert.text.tokenization import FullTokenizer
@@ -204,11 +209,12 @@ def with_tokenizer(stored, vocab=None, files=None):
     if stored.tokenizer:
         return stored, loading.of_files(stored.tokenizer, stored.origin)
     from official_bert.models.interchange import casing
-    entries = {token: index for index, token in enumerate(stored.vocab)}
+    entries = {token: index for index, token in enumerate(stored.vocab or ())}
     return stored, FullTokenizer(f"{stored.origin}: vocab.txt", casing.is_lower_case(stored) is not False, entries)
 
 
-def prune(stored, tokenizer, settings: Settings):
+def prune(stored: "StoredModel", tokenizer: "Tokenizer",
+          settings: Settings) -> "tuple[StoredModel, Tokenizer, dict[str, Any]]":
     """Returns the model with the tokens of the texts alone, its tokenizer, and a note. Raises ValueError if lines
     change their tokens.
     """
@@ -221,9 +227,9 @@ def prune(stored, tokenizer, settings: Settings):
     used = {tokenizer.inv_vocab[index] for index in np.flatnonzero(counts)}
     tokens = tokenizers.tokens_to_keep(tokenizer, used, settings.keep_characters)
     if stored.tokenizer:
-        new, pruned = with_tokenizer(stored, files=tokenizers.pruned(tokenizer, tokens))
+        new, pruned = with_tokenizer(stored, files=tokenizers.pruned(tokenizer, tokens))  # type: ignore[arg-type]
     else:
-        new, pruned = with_tokenizer(stored, vocab=[token for token in stored.vocab if token in tokens])
+        new, pruned = with_tokenizer(stored, vocab=[token for token in stored.vocab or () if token in tokens])
     unknown = tokenizer.special_id("[UNK]")
     sources = [[tokenizer.vocab.get(pruned.inv_vocab.get(index, ""), unknown)] for index in range(pruned.size)]
     now = np.array([pruned.vocab.get(tokenizer.inv_vocab.get(index, ""), -1) for index in range(tokenizer.size)])
@@ -236,7 +242,7 @@ def prune(stored, tokenizer, settings: Settings):
     return resizing.with_entries(new, sources), pruned, note
 
 
-def wanted_words(stored, tokenizer, settings: Settings) -> list[str]:
+def wanted_words(stored: "StoredModel", tokenizer: "Tokenizer", settings: Settings) -> list[str]:
     """Returns the words to add; those chosen from text have the best first. Raises ValueError for a line of several
     words.
     """
@@ -246,7 +252,8 @@ def wanted_words(stored, tokenizer, settings: Settings) -> list[str]:
             raise ValueError(
                 "--num_words: words are chosen for a list of WordPieces; for this tokenizer, give them as --words_file")
         counts = vocab_learning.count_words(settings.lines(), tokenizer.do_lower_case)
-        return vocab_learning.choose_domain_words(counts, tokenizer, settings.num_words, settings.min_frequency)
+        return vocab_learning.choose_domain_words(
+            counts, tokenizer, settings.num_words, settings.min_frequency)  # type: ignore[arg-type]
     words: list[str] = []
     for number, line in enumerate(
             read_lines(settings.words_file, on_bad_text=settings.on_bad_text) if settings.words_file else (), 1):
@@ -260,7 +267,8 @@ def wanted_words(stored, tokenizer, settings: Settings) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def extend(stored, tokenizer, settings: Settings):
+def extend(stored: "StoredModel", tokenizer: "Tokenizer",
+           settings: Settings) -> "tuple[StoredModel, Tokenizer, dict[int, list[int]], dict[str, Any]]":
     """Returns the model with more words, its tokenizer, the tokens that spelled each new word before, by its id, and a
     note.
     """
@@ -272,7 +280,7 @@ def extend(stored, tokenizer, settings: Settings):
         no_piece = {WORD_START, tokenizer.special["[UNK]"]}
         new = [word for word in words if word not in tokenizer.vocab  # words that are a token already stay as they are
                and len(set(tokenizer.tokenize_word(word)) - no_piece) != 1]
-        changed, larger = with_tokenizer(stored, files=tokenizers.extended(tokenizer, new))
+        changed, larger = with_tokenizer(stored, files=tokenizers.extended(tokenizer, new))  # type: ignore[arg-type]
     else:
         entries, ids = extend_vocab(tokenizer.vocab, words, settings.grow)
         new = list(ids)
@@ -296,12 +304,12 @@ def extend(stored, tokenizer, settings: Settings):
     return changed, larger, pieces, {"words": len(new), "rows": rows}
 
 
-def vectors_of(stored, settings: Settings) -> dict[int, np.ndarray]:
+def vectors_of(stored: "StoredModel", settings: Settings) -> dict[int, np.ndarray]:
     """Returns the vectors of the entries that are whole words, by id."""
     if stored.tokenizer:
         raise ValueError(
             "--vectors: words of a list of WordPieces have vectors here; this checkpoint has another tokenizer")
-    ids = {word: index for index, word in enumerate(stored.vocab) if is_word(word)}
+    ids = {word: index for index, word in enumerate(stored.vocab or ()) if is_word(word)}
     found = read_vectors(settings.vectors, ids.keys(), bool(stored.do_lower_case), settings.on_bad_text)
     return {ids[word]: vector for word, vector in found.items()}
 
@@ -311,7 +319,8 @@ def is_word(entry: str) -> bool:
     return not entry.startswith("##") and not SPECIAL.fullmatch(entry)
 
 
-def map_vectors(stored, pieces: Mapping[int, list[int]], settings: Settings):
+def map_vectors(stored: "StoredModel", pieces: Mapping[int, list[int]],
+                settings: Settings) -> "tuple[StoredModel, dict[str, Any]]":
     """Returns the model in which the new words that have a vector begin as its image, and a note."""
     from official_bert.models.interchange import resizing
     vectors, table = vectors_of(stored, settings), np.array(stored.weights[resizing.WORDS])
@@ -326,34 +335,34 @@ def map_vectors(stored, pieces: Mapping[int, list[int]], settings: Settings):
     return dataclasses.replace(stored, weights={**stored.weights, resizing.WORDS: table}), note
 
 
-def write_without_checkpoint(stored, _: Mapping[str, Any], settings: Settings, folder: str) -> None:
+def write_without_checkpoint(stored: "StoredModel", _: Mapping[str, Any], settings: Settings, folder: str) -> None:
     """Writes a vocabulary, its configuration in the form that was given, and the model that begins with word vectors.
     """
+    from official_bert.models.interchange.stored_models import require_config
+    words = stored.vocab or ()
     if settings.begins_model:
         from official_bert.models.interchange import resizing
-        vectors = vectors_of(stored, settings)
-        resizing.begin_with_vectors(stored.config, vectors, settings.random_seed, folder,
-                                    "ours" if settings.config else "tf1")
-        width, size, total = len(next(iter(vectors.values()))), stored.config.hidden_size, sum(
-            map(is_word, stored.vocab))
+        vectors, config = vectors_of(stored, settings), require_config(stored)
+        resizing.begin_with_vectors(config, vectors, settings.random_seed, folder, "ours" if settings.config else "tf1")
+        width, size, total = len(next(iter(vectors.values()))), config.hidden_size, sum(map(is_word, words))
         projected = (
             "" if width == size else f"projected from {width} to {size} numbers by a random orthonormal matrix, "
         )
         print(
             f"{settings.vectors}: vectors for {len(vectors)} of {total} words of the vocabulary "
             f"({len(vectors) / max(total, 1):.1%}); "
-            f"{projected}scaled to initializer_range {stored.config.initializer_range:g}; all other weights are random "
+            f"{projected}scaled to initializer_range {config.initializer_range:g}; all other weights are random "
             f"(seed {settings.random_seed})")
     with open(os.path.join(folder, VOCAB_FILE), "w", encoding="utf-8", newline="\n") as file:
-        file.write("\n".join(stored.vocab) + "\n")
+        file.write("\n".join(words) + "\n")
     if settings.config:
         run = configuration.load_config(settings.config)
         tokenizer = dataclasses.replace(run.tokenizer, vocab_file=os.path.join(settings.output_dir, VOCAB_FILE),
                                         do_lower_case=bool(stored.do_lower_case))
-        configuration.save_config(dataclasses.replace(run, tokenizer=tokenizer, model=stored.config),
+        configuration.save_config(dataclasses.replace(run, tokenizer=tokenizer, model=require_config(stored)),
                                   os.path.join(folder, CONFIG_FILE))
     elif settings.bert_config_file:
-        values = read_json(settings.bert_config_file) | {"vocab_size": stored.config.vocab_size}
+        values = read_json(settings.bert_config_file) | {"vocab_size": require_config(stored).vocab_size}
         write_json(values, os.path.join(folder, "bert_config.json"))
 
 
@@ -364,7 +373,7 @@ def write_json(values: Any, path: str) -> None:
         file.write("\n")
 
 
-def with_vocabulary(stored, settings: Settings, changes: dict[str, Any]):
+def with_vocabulary(stored: "StoredModel", settings: Settings, changes: dict[str, Any]) -> "StoredModel":
     """Returns the model with the tokens and words that are asked for; notes go into `changes`."""
     if not stored.tokenizer and stored.vocab is None:
         raise ValueError(
@@ -387,17 +396,19 @@ def with_vocabulary(stored, settings: Settings, changes: dict[str, Any]):
     return stored
 
 
-def with_positions(stored, settings: Settings, changes: dict[str, Any]):
+def with_positions(stored: "StoredModel", settings: Settings, changes: dict[str, Any]) -> "StoredModel":
     """Returns the model for rows of --max_seq_length; a note goes into `changes`."""
     from official_bert.models.interchange import resizing
-    longest = stored.config.longest_row
+    from official_bert.models.interchange.stored_models import require_config
+    longest = require_config(stored).longest_row
+    assert settings.max_seq_length is not None  # else nobody asks for this
     is_cut, has_table = settings.max_seq_length <= longest, resizing.POSITIONS in stored.weights
     how = "no table" if not has_table else "cut" if is_cut else settings.positions
     changes["positions"] = {"from": longest, "to": settings.max_seq_length, "how": how}
     return resizing.resize_positions(stored, settings.max_seq_length, settings.positions)  # type: ignore[arg-type]
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Reads, resizes, writes into a folder that appears when it is whole."""
     require_new_folder(FLAGS.output_dir, "--output_dir")
     settings = from_flags(Settings, FLAGS)
@@ -423,7 +434,7 @@ def main(_) -> None:
     print(f"{settings.output_dir}: {stored.origin}, resized")
 
 
-def write(stored, changes: Mapping[str, Any], settings: Settings, folder: str) -> None:
+def write(stored: "StoredModel", changes: Mapping[str, Any], settings: Settings, folder: str) -> None:
     """Writes the checkpoint and its history, which goes on from that of the checkpoint that was read."""
     from official_bert.models.interchange import formats
     kind = formats.find_format(settings.init_checkpoint)[0]

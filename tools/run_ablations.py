@@ -380,7 +380,7 @@ def locked(work_dir: pathlib.Path) -> Iterator[None]:
         yield
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Makes the rows that are not finished, one after another."""
     for flag in ("work_dir", "results", "data"):
         require_here(FLAGS[flag].value or "", flag, "the commands that this one calls share its files")

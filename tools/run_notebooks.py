@@ -10,10 +10,14 @@ from official_bert.command_line import run_main
 
 import pathlib
 import re
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from official_bert.files import find_files, written_whole
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("notebook", "docs/notebooks/*.ipynb", "The notebooks (globs with commas).")
@@ -23,7 +27,7 @@ flags.DEFINE_integer("timeout", 1800, "The longest that a cell may take, in seco
 NOTES = re.compile(r"^(WARNING: All log messages before absl::InitializeLog\(\)|I\d{4} ).*\n?", re.MULTILINE)
 
 
-def execute(notebook, folder: pathlib.Path, timeout: int) -> None:
+def execute(notebook: "NotebookNode", folder: pathlib.Path, timeout: int) -> None:
     """Runs the cells in `folder` and puts their outputs into `notebook`, without TensorFlow's messages on standard
     error.
 
@@ -40,7 +44,7 @@ def execute(notebook, folder: pathlib.Path, timeout: int) -> None:
             cell.outputs = [output for output in cell.outputs if output.get("text", "kept").strip()]
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Runs each notebook and writes it with its outputs."""
     import nbformat
     from nbclient.exceptions import CellExecutionError

@@ -12,13 +12,18 @@ from official_bert.command_line import flags_by_key, run_main
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import flags, logging
 from tqdm import tqdm
 
 from official_bert import command_line, files
-from official_bert.config import check_length, load_config
+from official_bert.config import Config, check_length, load_config
+
+if TYPE_CHECKING:
+    from official_bert.models.encoder import BertEncoder
+    from official_bert.text.tokenizer import Tokenizer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Texts, one a line.", required=True)
@@ -34,7 +39,7 @@ PAIR = re.compile(r"(.*) \|\|\| (.*)")
 LINES_AT_ONCE = 2048  # sorted by length, computed, and written in their order
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Reads, computes and writes part by part."""
     from official_bert.data.long_work import preflight
     from official_bert.models.run_folder import RunFolder
@@ -87,7 +92,7 @@ def read_layers(text: str, count: int) -> list[int]:
     return layers
 
 
-def restore_encoder(config, checkpoint: str):
+def restore_encoder(config: Config, checkpoint: str) -> "BertEncoder":
     """Returns the encoder with the checkpoint's weights, with the outputs of all layers."""
     from official_bert.models import checkpoints
     from official_bert.models.encoder import BertEncoder, encoder_settings
@@ -97,8 +102,8 @@ def restore_encoder(config, checkpoint: str):
     return encoder
 
 
-def write_features(path: str, lines: Sequence[str], tokenizer, length: int, encoder, layers: Sequence[int],
-                   batch_size: int) -> int:
+def write_features(path: str, lines: Sequence[str], tokenizer: "Tokenizer", length: int, encoder: "BertEncoder",
+                   layers: Sequence[int], batch_size: int) -> int:
     """Writes the outputs of some layers for each line, part by part; returns the number of lines that were cut to
     `length` tokens.
     """
@@ -114,7 +119,8 @@ def write_features(path: str, lines: Sequence[str], tokenizer, length: int, enco
                 pair.groups() if (pair := PAIR.fullmatch(line)) else (line, "")
                 for line in lines[start:start + LINES_AT_ONCE]
             ]
-            rows = tokenizer.encode(*zip(*pairs), length)
+            texts, text_pairs = zip(*pairs)
+            rows = tokenizer.encode(texts, text_pairs, length)
             lengths = rows["input_mask"].sum(axis=1)
             cut += sum(tokens_of(tokenizer, pairs[row]) > length for row in np.flatnonzero(lengths == length))
             outputs = compute(run, rows, lengths, layers, batch_size)
@@ -123,7 +129,7 @@ def write_features(path: str, lines: Sequence[str], tokenizer, length: int, enco
     return cut
 
 
-def tokens_of(tokenizer, texts: Iterable[str]) -> int:
+def tokens_of(tokenizer: "Tokenizer", texts: Iterable[str]) -> int:
     """Returns the number of tokens of a text or a pair, special ones included, before it is cut."""
     first, second = map(tokenizer.tokenize_ids, texts)
     return len(first) + len(second) + tokenizer.template.extra(bool(second))

@@ -34,7 +34,7 @@ command_line.define_2018([
 command_line.define_without_meaning(["master", "num_tpu_cores", "predict_batch_size"])
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Trains, evaluates and predicts as the flags say; flags that are not given have 2018's values."""
     placement = cluster.Placement(**command_line.placement_values(FLAGS))
     sources = command_line.config_sources(FLAGS)

@@ -11,12 +11,17 @@ LiteRT.
 from official_bert.command_line import run_main
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from official_bert import command_line
+from official_bert.config import Config
 from official_bert.files import exists, read_text
+
+if TYPE_CHECKING:
+    from official_bert.serving.formats.checking import CheckTexts
+    from official_bert.serving.served_model import ServedModel
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
@@ -105,7 +110,7 @@ flags.DEFINE_list(
     "them at once. Empty: no warm-up, and at most 32 rows at once.")
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Loads the run, exports its model and prints the folders written."""
     from official_bert.interface.model_inputs import ModelInputs
     from official_bert.serving.export import ExportOptions, export
@@ -157,7 +162,8 @@ def copy_card(checkpoint: str, output: str) -> None:
         write_card(os.path.join(output, CARD_FILE), read_text(run.file(CARD_FILE)))
 
 
-def _check_texts(served, config, check_file: str, check_label: str, check_loss: float):
+def _check_texts(served: "ServedModel", config: Config, check_file: str, check_label: str,
+                 check_loss: float) -> "CheckTexts | None":
     """Reads --check_file; None without it."""
     from official_bert.interface.model_inputs import ModelInputs
     from official_bert.serving.formats.checking import CheckTexts

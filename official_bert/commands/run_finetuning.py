@@ -83,7 +83,7 @@ class SearchFlags:
         return bool(self.grid or self.vary or self.random or self.folds or self.seeds > 1)
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Trains, evaluates and predicts; a grid, random settings, several seeds or folds if asked for."""
     placement = cluster.Placement(**command_line.placement_values(FLAGS))
     sources, searching = command_line.config_sources(FLAGS), command_line.from_flags(SearchFlags, FLAGS)

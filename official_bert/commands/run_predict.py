@@ -22,10 +22,11 @@ from absl import flags, logging
 from tqdm import tqdm
 
 from official_bert import command_line
+from official_bert.config import Config
 from official_bert.files import shard_names, written_whole
 
 if TYPE_CHECKING:
-    from official_bert.interface.model_inputs import ModelInputs
+    from official_bert.interface.model_inputs import EntityTexts, ModelInputs
     from official_bert.interface.predictor import Predictor
     from official_bert.serving.served_model import ServingOptions
 
@@ -258,7 +259,7 @@ def _reads_pairs(task: str, model: str) -> bool | None:
     return True if reads_two and _is_published(model) else None
 
 
-def _form(form: str, texts, input_file: str, output_file: str) -> str:
+def _form(form: str, texts: "EntityTexts | None", input_file: str, output_file: str) -> str:
     """Returns the form of --output_file, "" for JSON lines with all outputs: what is `form`, or that of a file of
     entities that is read.
 
@@ -289,7 +290,7 @@ def _is_run(model: str) -> bool:
     return RunFolder.holding(model) is not None or RunFolder(model).search is not None
 
 
-def _check_dataset(config, task: str, model: str) -> None:
+def _check_dataset(config: Config | None, task: str, model: str) -> None:
     """Raises ValueError if a task's name is that of a data set of GLUE, but the model was trained on another one, or on
     a user's own data.
 

@@ -161,7 +161,7 @@ def with_perplexities(metrics: Mapping[str, float]) -> dict[str, float]:
     return {**metrics, **{name.replace("_loss", "_perplexity"): math.exp(min(metrics[name], 700.0)) for name in losses}}
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Trains, and prints the last evaluation."""
     placement = cluster.Placement(**command_line.placement_values(FLAGS))
     job, cache_dir = command_line.from_flags(PretrainingFlags, FLAGS), os.path.expanduser(FLAGS.cache_dir)

@@ -46,7 +46,7 @@ command_line.define_without_meaning(["master", "num_tpu_cores", "verbose_logging
 flags.DEFINE_integer("predict_batch_size", None, "training.eval_batch_size (32; 2018: 8).")
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Trains, answers, or both."""
     placement = cluster.Placement(**command_line.placement_values(FLAGS))
     sources = command_line.config_sources(FLAGS)

@@ -14,12 +14,16 @@ from official_bert.command_line import from_flags, refuse_unread, run_main
 import asyncio
 import dataclasses
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from official_bert.files import exists
 from official_bert.runtimes.engines import ENGINES
+
+if TYPE_CHECKING:
+    from official_bert.server.server import ServerOptions
+    from official_bert.server.server_config import ServedModelConfig
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model_base_path", "", "Folder of a model's versions, such as models/NAME/text.")
@@ -107,7 +111,7 @@ flags.DEFINE_list("text_inputs", ["text", "text_pair", "question", "context", "c
                   "Inputs that must be UTF-8; other string inputs may have any bytes.")
 
 
-def main(_) -> None:
+def main(_: list[str]) -> None:
     """Reads the configuration, then serves until SIGINT or SIGTERM."""
     logging.getLogger("official_bert.server").setLevel(logging.INFO)
     # hides the warning that the session loader, which TF Serving uses too, is old
@@ -140,7 +144,7 @@ def check_flags(values: Any) -> None:
 
 
 def read_served(model_name: str, model_base_path: str, model_config_file: str, default_model: str = "",
-                folder: str = ""):
+                folder: str = "") -> "list[ServedModelConfig]":
     """Returns the models to serve: one, those of a file, or those below a folder."""
     from official_bert.server.server_config import ServedModelConfig, read_models
     from official_bert.server.version_folders import find_models, model_versions, why_no_versions
@@ -164,7 +168,7 @@ def read_served(model_name: str, model_base_path: str, model_config_file: str, d
     return models
 
 
-def read_options(models, values: Any):
+def read_options(models: "list[ServedModelConfig]", values: Any) -> "ServerOptions":
     """Reads the server's options from the flags and the files that they name (`values`: absl's `FLAGS`)."""
     from official_bert.server.access import AccessRules, read_tokens
     from official_bert.server.batch_queue import DEFAULT_PARAMETERS

@@ -46,7 +46,7 @@ class QuestionRun:
     ensemble: Sequence[str] = ()  # runs whose logits are averaged, instead of those of `run`
     eval_files: Sequence[str] = ()  # in several languages
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raises ValueError for steps without their data or their runs, and for files that answers would replace."""
         if not (self.trains or self.answers or self.eval_files):
             raise ValueError("expected --do_train, --do_predict or both, got neither")

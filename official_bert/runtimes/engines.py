@@ -76,7 +76,7 @@ class OnnxModel(PortableModel):
         self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self._outputs = [output.name for output in self._session.get_outputs()]
 
-    def run(self, inputs):
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs for at least one row."""
         return dict(zip(self._outputs, self._session.run(self._outputs, dict(inputs))))
 
@@ -96,7 +96,7 @@ class LiteRTModel(PortableModel):
         self._signature = self._interpreter.get_signature_runner()
         self._lock = threading.Lock()
 
-    def run(self, inputs):
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs for at least one row."""
         with self._lock:
             return {name: np.array(value) for name, value in self._signature(**inputs).items()}
