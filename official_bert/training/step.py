@@ -33,6 +33,8 @@ TOTALS = ("tokens", "flops")  # sums over a step, not means: real tokens, operat
 FACTS = ("learning_rate", "gradient_norm", "parameter_norm", "failed", "skipped", "loss_scale")  # of an update
 Tensors = list[tf.Tensor]
 AllReduce = Callable[[Tensors], Tensors]
+SumsOfBatch = tuple[Tensors, dict[str, tf.Tensor], dict[str, Fraction]]  # gradients, sums of losses, counters
+Evaluated = tuple[dict[str, Fraction], dict[str, Fraction], dict[str, tf.Tensor]]  # losses, counters, predictions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,12 +194,11 @@ class Step:
         return [tf.zeros(variable.shape, variable.dtype) if is_seed(variable) else tf.convert_to_tensor(variable.value)
                 for variable in self.model.non_trainable_variables]
 
-    def _accumulate(self, state: State, batch: Batch, totals: dict, step: tf.Tensor,
-                    replica: tf.Tensor) -> tuple[Tensors, dict[str, tf.Tensor], dict[str, Fraction]]:
+    def _accumulate(self, state: State, batch: Batch, totals: dict, step: tf.Tensor, replica: tf.Tensor) -> SumsOfBatch:
         """Sums gradients, losses and counters over a replica's micro-batches, one after the other."""
         count = self.config.training.accumulation_steps
 
-        def measure(index: tf.Tensor | int, part: Batch) -> tuple[Tensors, dict[str, tf.Tensor], dict[str, Fraction]]:
+        def measure(index: tf.Tensor | int, part: Batch) -> SumsOfBatch:
             seeds = fold_seeds(self.model.non_trainable_variables, self.config.seed, step, replica * count + index)
             return self.graph_of_gradients(state.weights, seeds, self.objective.with_answers(part), totals, state.scale)
         if count == 1:
@@ -212,8 +213,7 @@ class Step:
         # A loop in the graph: unrolled, micro-batches would run in parallel and save no memory.
         return tf.while_loop(lambda index, _: index < count, add, (tf.constant(0), zeros), parallel_iterations=1)[1]
 
-    def gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict,
-                  scale: tf.Tensor) -> tuple[Tensors, dict[str, tf.Tensor], dict[str, Fraction]]:
+    def gradients(self, weights: Tensors, seeds: Tensors, batch: Batch, totals: dict, scale: tf.Tensor) -> SumsOfBatch:
         """Returns one micro-batch's gradients of the (scaled) global loss, sums of losses, (sum, weight) of counters.
 
         The batch has its teacher's answers, if there is a teacher.
@@ -256,12 +256,11 @@ class Step:
         facts = {"learning_rate": rate, "gradient_norm": norm, "failed": failed, "taken": is_taken, "loss_scale": scale}
         return Decision(gradient_scale, rate, step, is_taken), scale, finite_steps, facts
 
-    def evaluate(self, weights: Tensors,
-                 batch: Batch) -> tuple[dict[str, Fraction], dict[str, Fraction], dict[str, tf.Tensor]]:
+    def evaluate(self, weights: Tensors, batch: Batch) -> Evaluated:
         """Returns (sum, weight) of losses and of counters, and the predictions of the batch's rows."""
         return self.graph_of_evaluation(weights, self._others(), batch)
 
-    def _evaluate(self, weights: Tensors, others: Tensors, batch: Batch):
+    def _evaluate(self, weights: Tensors, others: Tensors, batch: Batch) -> Evaluated:
         outputs, _ = self.model.stateless_call(weights, others, dict(batch), training=False)
         predictions = self.task.predictions(outputs, batch)
         return self.task.losses(outputs, batch), self.task.counters(outputs, batch), predictions
