@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import yaml
 
 from official_bert.fields import Constraint, check_fields
-from official_bert.files import exists, folder_of, is_remote, normal, read_text, written_whole
+from official_bert.files import exists, folder_of, is_folder, is_remote, normal, read_text, written_whole
 from official_bert.limits import MOST_BASES
 from official_bert.model_config import OF_RELATIVES, ModelConfig
 from official_bert.model_config import check_length as check_length
@@ -79,10 +79,10 @@ AS_IN_2018: Mapping[str, Any] = types.MappingProxyType({  # of the scripts of th
 
 
 def inherited_and_own(path: str) -> tuple[dict, dict]:
-    """Returns the values that a YAML, of this package by its name, inherits from its `base:` (paths beside the file),
-    and its own.
+    """Returns the values that a YAML, of this package by its name, inherits from its `base:` (paths from the file's own
+    folder, or names of this package), and its own.
     """
-    return _inherited_and_own(normal(packaged(path)), (), itertools.count(1))
+    return _inherited_and_own(packaged(path), (), itertools.count(1))
 
 
 def _inherited_and_own(path: str, seen: tuple[str, ...], numbers: Iterator[int]) -> tuple[dict, dict]:
@@ -93,7 +93,7 @@ def _inherited_and_own(path: str, seen: tuple[str, ...], numbers: Iterator[int])
         raise ValueError(
             f"{(*seen, path)[0]}: base: expected at most {MOST_BASES} files in all, each counted as often as it "
             "is named, got more")
-    values = read_yaml(read_text(path, "configuration file" + (f" (base of {seen[-1]})" if seen else "")), path) or {}
+    values = read_yaml(read_text(path, "configuration file"), path) or {}
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a mapping, got {values!r}")
     merged: dict = {}
@@ -101,19 +101,23 @@ def _inherited_and_own(path: str, seen: tuple[str, ...], numbers: Iterator[int])
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise ValueError(f"{path}: base: expected a path, or a list of paths, got {listed!r}")
     for base in bases:
-        base_path = normal(os.path.join(folder_of(path), base))
+        try:
+            base_path = packaged(base, folder_of(path))
+        except ValueError as error:
+            raise ValueError(f"{path}: base: {error}") from None
         merged = merge(merged, merge(*_inherited_and_own(base_path, (*seen, path), numbers)))
     return merged, values
 
 
-def packaged(path: str) -> str:
-    """Returns a path with a file as it is, else that of this package's `pretrain/small` or
-    `configs/pretrain/small.yaml`.
+def packaged(path: str, start: str = "") -> str:
+    """Returns a path, relative to the folder `start`, if there is a file, else that of this package's `pretrain/small`
+    or `configs/pretrain/small.yaml`.
 
     Raises ValueError, with the nearest names, if there is neither.
     """
-    if is_remote(path) or exists(path):
-        return path
+    beside = normal(os.path.join(start, path))
+    if is_remote(path) or (exists(beside) and not is_folder(beside)):
+        return beside
     folder = importlib.resources.files("official_bert.configs")
     files = {f"{group.name}/{file.name.removesuffix('.yaml')}": file for group in folder.iterdir() if group.is_dir()
              for file in group.iterdir() if file.name.endswith(".yaml")}
@@ -121,7 +125,7 @@ def packaged(path: str) -> str:
     if name in files:
         return str(files[name])
     nearest = difflib.get_close_matches(name, files, n=3, cutoff=0.4)
-    raise ValueError(f"{path}: no such configuration file, and none of this package"
+    raise ValueError(f"{beside}: no such configuration file, and none of this package"
                      + (f"; the nearest names there are {', '.join(nearest)}" if nearest else ", as pretrain/small is"))
 
 

@@ -129,6 +129,21 @@ def make_folder(path: str) -> None:
     store_of(path).make_folder(path)
 
 
+@contextlib.contextmanager
+def made_folder(path: str) -> Iterator[None]:
+    """Makes a folder and those above it; those that were not there, and are still empty at the end, go again."""
+    missing: list[str] = []
+    while path and not is_remote(path) and not exists(path):
+        missing, path = [*missing, path.rstrip("/")], os.path.dirname(path.rstrip("/"))
+    make_folder(missing[0] if missing else path)
+    try:
+        yield
+    finally:
+        for folder in missing:
+            with contextlib.suppress(OSError):  # it has been filled
+                os.rmdir(folder)
+
+
 def make_private_folder(path: str) -> None:
     """Makes a folder of this machine that only its user may enter (mode 0700), or takes one that nobody else can have
     filled.
@@ -406,7 +421,7 @@ def written_together(paths: Sequence[str]) -> Iterator[list[TextIO]]:
         with contextlib.ExitStack() as stack:
             files: list[TextIO] = []
             for path in paths:
-                make_folder(folder_of(path))
+                stack.enter_context(made_folder(folder_of(path)))
                 temporary = stack.enter_context(written_beside(path))
                 files.append(open(temporary, "w", encoding="utf-8", newline=""))  # noqa: SIM115  (closed below)
                 stack.callback(_close, files[-1])

@@ -7,16 +7,30 @@ from typing import Any
 HALF = re.compile(r"\\u[dD][89a-fA-F]")  # of a surrogate pair, as an escape: alone it is no character
 
 
+def _with_keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object. Raises ValueError for a key that stands there twice, of which Python keeps the last value."""
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise ValueError(f"the key {key!r:.60} twice in an object")
+        values[key] = value
+    return values
+
+
+# As `parse`, but for halves of surrogate pairs, which the caller judges.
+decode = json.JSONDecoder(object_pairs_hook=_with_keys_once).decode
+
+
 def parse(text: str | bytes) -> Any:
     """Returns the value in a JSON text, which in bytes is UTF-8. Raises ValueError, saying what is wrong, for other
     texts.
 
-    Those are also texts nested deeper than Python's stack, numbers of 5,000 digits, and halves of surrogate pairs,
-    which no file of text can hold.
+    Those are also texts nested deeper than Python's stack, numbers of 5,000 digits, objects with a key twice, and
+    halves of surrogate pairs, which no file of text can hold.
     """
     try:
         text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
-        value = json.loads(text)
+        value = decode(text)
         if HALF.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:

@@ -61,6 +61,11 @@ def did_you_mean(name: str, keys: Iterable[str]) -> str:
     return f"did you mean {' or '.join(key for one in near for key in by_last[one])}?" if near else ""
 
 
+def and_others(count: int) -> str:
+    """Ends a message about the first of things that fare alike: `, as are 3 more`; "" if there are no others."""
+    return f", as {'are' if count > 1 else 'is'} {count} more" if count else ""
+
+
 def build(cls: type[T], values: Any, where: str = "config", keys: Sequence[str] = ()) -> T:
     """Makes dataclass `cls` from a parsed YAML mapping.
 

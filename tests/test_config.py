@@ -68,7 +68,7 @@ def test_several_bases_are_laid_over_each_other_in_order(tmp_path):
     ("base:\nseed: 1", "run.yaml: base: expected a path, or a list of paths, got None"),
     ("base: [3]", "run.yaml: base: expected a path, or a list of paths, got [3]"),
     ("seed: {{ seed }}", "run.yaml: not valid YAML: while constructing a mapping"),
-    ("base: nowhere.yaml", "nowhere.yaml: no such configuration file"),
+    ("base: nowhere.yaml", "nowhere.yaml: no such configuration file, and none of this package"),
     ("base: run.yaml", "leads back to this file"),
     ("{", "run.yaml: not valid YAML"),
     ("seed: 1\noptions: {a: !!bool x}", "run.yaml:2: 'x' is no bool"),
@@ -281,6 +281,14 @@ def test_a_configuration_of_the_package_has_a_name(tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/tiny").write_text("model: {hidden_size: 24}")
     assert load_config("model/tiny").model.hidden_size == 24  # a file comes first
+    mine = tmp_path / "mine.yaml"
+    for base, size in (("pretrain/small", 512), ("configs/model/tiny.yaml", 128), ("model/tiny", 24)):
+        mine.write_text(f"base: {base}\nmodel: {{hidden_dropout_prob: 0.3}}\n")
+        monkeypatch.chdir("/")  # a base is relative to its YAML, whatever the folder
+        assert load_config(str(mine)).model.hidden_size == size
+    mine.write_text("base: pretrain/smal")
+    with pytest.raises(ValueError, match=r"mine.yaml: base: .*pretrain/smal: no such .* are pretrain/small"):
+        load_config(str(mine))
     with pytest.raises(ValueError,
                        match=r"pretrain/smal: no such configuration file.*nearest names there are pretrain/small"):
         load_config("pretrain/smal")

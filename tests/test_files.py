@@ -1,5 +1,6 @@
 """Finding, reading and writing files; the kills are of real processes."""
 
+import contextlib
 import errno
 import os
 import pathlib
@@ -156,6 +157,19 @@ def test_a_full_disk_is_told_with_the_files_names(tmp_path):
                tmp_path / "b")
     assert f"ValueError: {tmp_path}/a, {tmp_path}/b: cannot be written: File too large" in done.stderr
     assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_is_made_goes_again_if_nothing_fills_it(tmp_path):
+    (tmp_path / "there").mkdir()
+    for path in ("a/b/c/", "there", "there/x", "full"):
+        with contextlib.suppress(RuntimeError), files.made_folder(str(tmp_path / path)):
+            assert (tmp_path / path).is_dir()
+            if path == "full":
+                (tmp_path / "full/file").touch()
+            raise RuntimeError
+    with contextlib.suppress(RuntimeError), files.written_whole(str(tmp_path / "new/deep/file")):
+        raise RuntimeError
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "full", "there"]
 
 
 def test_errors_of_a_full_disk_name_the_folder_that_the_user_gave(tmp_path):

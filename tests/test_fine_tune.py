@@ -81,6 +81,8 @@ def test_rows_files_and_frames_train_the_same_model_and_it_answers(work):
     again = official_bert.fine_tune("classification", train="train.csv", eval=HELD_OUT, predict=[{"text": "was atlas"}],
                                     output_dir="file", **SETTINGS)
     assert again.metrics["loss"] == tuned.metrics["loss"]
+    card = (work / "file/README.md").read_text()
+    assert "fine\\_tune('classification', train='train.csv', eval=&lt;" in card and "predict=&lt;1 rows>" in card
     assert (work / "file/predictions.tsv").read_text().splitlines()[1].startswith("0\ttrue\t")
     assert official_bert.Predictor("file")("was the atlas") == answers[0] | {
         "logits": pytest.approx(answers[0]["logits"], abs=1e-5), "probabilities": pytest.approx(
@@ -92,7 +94,8 @@ def test_rows_files_and_frames_train_the_same_model_and_it_answers(work):
     ("task", "wrong", "message"),
     [("classification", {"text": "x"}, r"train\[row 3\]: expected a key 'label', found 'text'"),
      ("classification", {"text": None, "label": True}, r"train\[row 3\]: column 'text': expected text, got 'None'"),
-     ("classification", {"text": " ", "label": True}, r"train\[row 3\]: column 'text': expected text, it is empty"),
+     ("classification", {"text": " ", "label": True
+                         }, r"train\[row 3\]: column 'text': expected text, it is empty .*empty_text=\"skip\" leaves"),
      ("classification", ["x"], r"train\[row 3\]: expected a dict, got \['x'\]"),
      ("ner", {"tokens": "Anna", "tags": "O"
               }, r"train\[row 3\]: expected a list of words under tokens or words, got Anna"),

@@ -253,7 +253,9 @@ def test_damaged_files_beside_a_tokenizer_are_named(tmp_path, name, text):
     ("[" * 100_000, "nested too deeply"), ('{"a":' * 100_000, "nested too deeply"), ("1" * 5000, "digits"),
     ('{"text": "\\ud800"}', r"a lone surrogate \('\\ud800'\), which is not a character"),
     ('{"text": "a\\uDFFF"}', r"a lone surrogate \('\\udfff'\)"), ('{"\\ud83d": 1}', "a lone surrogate"),
-    ('["\\ude00\\ud83d"]', "a lone surrogate"), (b'"\xed\xa0\x80"', "invalid continuation byte")])
+    ('["\\ude00\\ud83d"]', "a lone surrogate"),
+    ('[{"a": {"text": 1, "b": 2, "text": 3}}]', "the key 'text' twice"),
+    (b'"\xed\xa0\x80"', "invalid continuation byte")])
 def test_json_that_nothing_can_hold_is_refused(text, told):
     with pytest.raises(ValueError, match=told):
         json_values.parse(text)

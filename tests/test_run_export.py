@@ -72,6 +72,17 @@ def test_a_mistake_gives_one_line_and_writes_nothing(run_folder, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+def test_an_export_that_fails_leaves_no_folder(run_folder, tmp_path, monkeypatch):
+    def fail(*_):
+        raise ValueError("cannot be written")
+    monkeypatch.setattr("official_bert.serving.export._write", fail)
+    (tmp_path / "there").mkdir()
+    for output in ("new/models/x", "there/x"):
+        finished = run_export(f"--checkpoint={run_folder[0]}", f"--output={tmp_path / output}")
+        assert finished.returncode == 1 and "error: cannot be written" in finished.stderr
+    assert not (tmp_path / "new").exists() and list(tmp_path.glob("there/*")) == []
+
+
 def test_what_is_no_run_is_named(run_folder, tmp_path):
     with pytest.raises(ValueError, match="nowhere: expected the output folder of a training run"):
         restore_for_inference("nowhere")

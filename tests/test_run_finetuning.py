@@ -88,3 +88,11 @@ def test_files_to_answer_are_read_before_training_begins(files, tmp_path, task, 
                     "--cache_dir=", *more)
     assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr
     assert "fresh:" not in done.stdout and not list(tmp_path.rglob("ckpt*"))
+
+
+def test_answers_without_a_run_name_the_folder_without_one(files, tmp_path):
+    done = run_here("-m", "official_bert.run_finetuning", "--task=classification", "--nodo_train", "--nodo_eval",
+                    f"--predict_file={files}/test.csv", f"--output_dir={tmp_path}/none")
+    assert done.returncode == 1 and "--vocab_file" not in done.stderr and not (tmp_path / "none").exists()
+    assert (f"error: --output_dir={tmp_path}/none: expected the output folder of a training run, got one without "
+            "weights: no checkpoint found there, and no --init_checkpoint given") in done.stderr

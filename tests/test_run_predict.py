@@ -199,11 +199,11 @@ def test_null_is_an_empty_text_as_in_predictions_after_training(tmp_path, caplog
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({key: text}) + "\n" for text in ("good", None, None)))
     assert read_file(str(path), ("text",), REVIEWS) == [{"text": "good"}, {"text": ""}, {"text": ""}]
-    assert f"a.jsonl:2: column {key!r}: expected text, got 'None'; kept, as are 1 more" in caplog.text
+    assert f"a.jsonl:2: column {key!r}: expected text, got 'None'; kept, as is 1 more" in caplog.text
     pq.write_table(pa.table({"one": ["good", None], "other": [None, "x"]}), str(tmp_path / "a.parquet"))
     assert read_file(str(tmp_path / "a.parquet"), ("text", "text_pair"), PAIRS) == [
         {"text": "good", "text_pair": ""}, {"text": "", "text_pair": "x"}]
-    assert "a.parquet:1: column 'other': expected text, got 'None'; kept, as are 1 more" in caplog.text
+    assert "a.parquet:1: column 'other': expected text, got 'None'; kept, as is 1 more" in caplog.text
 
 
 @pytest.mark.parametrize(("name", "text", "told"), [("a.conllu", "1\tDo\tdo\tAUX\n", "columns"),

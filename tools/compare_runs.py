@@ -40,18 +40,18 @@ def main(arguments: list[str]) -> None:
     if not (FLAGS.eval_file or FLAGS.data_dir or FLAGS.train_file):
         raise ValueError(
             "--eval_file: expected the file whose rows both runs answer (or --data_dir, or --train_file of runs that "
-            "hold "
-            "out a part of it)")
+            "hold out a part of it)")
     runs = [_run_at(path) for path in paths]
     _check_comparable(paths, runs)
     first, second = (_answers(run, command_line.from_flags(DataFiles, FLAGS)) for run in runs)
-    if first.keys() != second.keys():
-        raise ValueError(f"expected the same sets of rows, got {sorted(first)} and {sorted(second)}")
-    for name, path, run in zip(("A", "B"), paths, runs):
-        print(f"{name}: {run.path}")
+    if not (common := [name for name in first if name in second]):
+        raise ValueError(f"expected a set of rows that both runs answer, got {sorted(first)} and {sorted(second)}")
+    for name, path, run, answers in zip(("A", "B"), paths, runs, (first, second)):
+        alone = [f"; its {other.strip('_')} rows are not compared" for other in answers if other not in common]
+        print(f"{name}: {run.path}{''.join(alone)}")
         _print_spread(path)
     differing = [
-        row for name in first for row in _compare(name, first[name], second[name], FLAGS.rows, " and ".join(paths))
+        row for name in common for row in _compare(name, first[name], second[name], FLAGS.rows, " and ".join(paths))
     ]
     if FLAGS.output_file:
         with written_whole(FLAGS.output_file) as file:
@@ -133,7 +133,7 @@ def _compare(name: str, first: "ComparableAnswers", second: "ComparableAnswers",
     print(f"{f'{title}: ' if title else ''}{len(first.questions)} rows")
     print(f"  {'metric':20} {'A':>9} {'B':>9} {'B - A':>13}   {CONFIDENCE:.0%} interval of B - A (paired bootstrap)")
     for gap in measure_differences(first, second):
-        within = "not defined" if math.isnan(gap.low) else " to ".join(
+        within = "not defined (no resample differs)" if math.isnan(gap.low) else " to ".join(
             shown_difference(gap.metric, end) for end in (gap.low, gap.high))
         print(f"  {gap.metric:20} {shown(gap.metric, gap.first):>9} {shown(gap.metric, gap.second):>9} "
               f"{shown_difference(gap.metric, gap.second - gap.first):>13}   {within}")

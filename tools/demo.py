@@ -210,7 +210,7 @@ def main(_: list[str]) -> None:
         *(f"--set={override}" for override in FLAGS.set))
     loss = last_held_out_loss(model / LOG_FILE)
     curve = ("--name=mlm_loss", f"--baseline={unigram:.4f}")
-    run("tools/plot_run.py", f"--run={model}", f"--output_file={picture}", *curve)
+    run("tools/plot_run.py", str(model), f"--output_file={picture}", *curve)
     run("-m", "official_bert.run_export", f"--checkpoint={model}", f"--output={exported}")
     blanks = make_blanks(documents, tokenizer)
     run("-m", "official_bert.run_predict", "--task=fill_mask", f"--model={exported}", *(text for text, _ in blanks))

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from official_bert.data.tables import Table
+from official_bert.typed_values import and_others
 
 GOLD = "gold_label"
 ANSWER, ANSWERS = "answer", ("accept", "reject", "ignore")  # Prodigy's, to a row that it shows
@@ -120,8 +121,8 @@ def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: 
     got = "got 'None'" if original[column][row] is None else "it is empty"
     first = f"{table.place(row)}: column {column!r}: expected text, {got}"
     if empty == "refuse":
-        raise ValueError(f"{first} ({len(empty_cells)} such in this file)")
-    warn(f"{first}; {'left out' if empty == 'skip' else 'kept'}, as are {len(empty_cells) - 1} more")
+        raise ValueError(f"{first} ({len(empty_cells)} such in this file); options.empty_text=skip leaves them out")
+    warn(f"{first}; {'left out' if empty == 'skip' else 'kept'}{and_others(len(empty_cells) - 1)}")
     return table.without({row for row, _ in empty_cells}) if empty == "skip" else table
 
 
@@ -145,8 +146,8 @@ def without_agreement(table: Table, labels: Sequence[str], warn: Callable[[str],
     if len(undecided) == len(table):
         raise ValueError(f"{table.path}: no row with a label in column {GOLD!r}, only '-'")
     warn(
-        f"{table.place(undecided[0])}: column {GOLD!r}: '-', on which people did not agree; left out, as are "
-        f"{len(undecided) - 1} more"
+        f"{table.place(undecided[0])}: column {GOLD!r}: '-', on which people did not agree; left out"
+        f"{and_others(len(undecided) - 1)}"
     )
     return table.without({*undecided})
 
@@ -181,7 +182,7 @@ def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel,
             f"{first} ({len(unlabelled)} such rows in this file; options.missing_label: skip leaves them out)")
     if len(unlabelled) == len(table):
         raise ValueError(f"{table.path}: no row with a label in column {column!r}")
-    warn(f"{first}; left out, as are {len(unlabelled) - 1} more")
+    warn(f"{first}; left out{and_others(len(unlabelled) - 1)}")
     return table.without(unlabelled)
 
 

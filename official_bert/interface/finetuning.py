@@ -29,6 +29,7 @@ from official_bert.config import (
     merge,
     to_dict,
 )
+from official_bert.data.tables import Rows, Source
 from official_bert.data.tabular.frames import as_source
 from official_bert.files import exists, read_text
 from official_bert.interface.keyword_errors import keyword_errors
@@ -169,9 +170,25 @@ def fine_tune(task: str, *, output_dir: str | os.PathLike, train: Any = None, ev
     flags = {_dotted(task, key): value for key, value in options.items()}
     resolved = make_config(task, ConfigSources(os.fspath(config), flags=flags), init_checkpoint, run.path,
                            report=report)
+    call = _call(task, {
+        "train": files.train_file, "eval": files.eval_file, "predict": files.predict_file, "data_dir": files.data_dir,
+        "init_checkpoint": init_checkpoint, "config": os.fspath(config), "output_dir": run.path},
+        options | ({"allow_same_data": True} if allow_same_data else {}))
     tuning = runs.FineTuning(load_task(resolved), files, run, Placement(), init_checkpoint,
-                             Steps(predict=predict is not None), report=report, asked_keys=flags)
+                             Steps(predict=predict is not None), report=report, asked_keys=flags, command=call)
     return FineTuned(tuning.carry_out(), run.path, files)
+
+
+def _call(task: str, arguments: Mapping[str, Source], options: Mapping[str, Any]) -> str:
+    """The call of `fine_tune` as it is typed; of a table in memory the number of its rows."""
+    given = {name: value for name, value in arguments.items() if value}
+    values = {
+        name: f"<{len(value.values):,} rows>" if isinstance(value, Rows) else f"{value!r:.300}"
+        for name, value in {**given, **options}.items()
+    }
+    dotted = ", ".join(f"{name!r}: {value}" for name, value in values.items() if not name.isidentifier())
+    keywords = [f"{name}={value}" for name, value in values.items() if name.isidentifier()]
+    return f"fine_tune({', '.join([repr(task), *keywords, *([f'**{{{dotted}}}'] if dotted else [])])})"
 
 
 def make_config(task: str, sources: ConfigSources, init_checkpoint: str, output_dir: str, train: bool = True,

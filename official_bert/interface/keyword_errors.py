@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 OPTION = re.compile(r"--set options\.|(?<![\w.])options\.(?=[a-z])|(?<![\w-])--([a-z]\w+)")
+WORD = re.compile(r"(?:--set )?(?<![\w.])options\.([a-z]\w*)=([A-Za-z]\w*)")  # an option with a word as its value
 # Flags and their keywords; other flags are those of commands that a message names. `eval` is `data` of functions that
 # only evaluate.
 KEYWORDS = {
@@ -21,13 +22,19 @@ KEYWORDS = {
 def keyword_errors(**keywords: str) -> Iterator[None]:
     """Makes errors that are raised within, or in a function that it decorates, name keywords.
 
-    So `--encoding=` and `options.encoding=` become `encoding=`. `keywords` are names of flags with those of their
-    keywords, beside `KEYWORDS`.
+    So `--encoding=` and `options.encoding=` become `encoding=`, and `options.empty_text=skip` `empty_text="skip"`.
+    `keywords` are names of flags with those of their keywords, beside `KEYWORDS`.
     """
     names = KEYWORDS | keywords
     try:
         yield
     except ValueError as error:
         if type(error) is ValueError:
-            error.args = (OPTION.sub(lambda option: names.get(option[1], option[0]) if option[1] else "", str(error)),)
+            text = WORD.sub(lambda option: f"{option[1]}={_as_python(option[2])}", str(error))
+            error.args = (OPTION.sub(lambda option: names.get(option[1], option[0]) if option[1] else "", text),)
         raise
+
+
+def _as_python(word: str) -> str:
+    """Returns a word of YAML as it is written in Python."""
+    return word.capitalize() if word in ("true", "false") else f'"{word}"'

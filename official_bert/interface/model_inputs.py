@@ -1,6 +1,5 @@
 """Rows as the inputs of a model: of files that training reads too, of plain lines, of texts and tables in memory."""
 
-import contextlib
 import dataclasses
 import datetime
 import itertools
@@ -11,6 +10,7 @@ from typing import Any, Self
 
 from absl import logging
 
+from official_bert import json_values
 from official_bert.config import Config, merge, parse_override
 from official_bert.data.tables import OBJECTS, SUFFIXES, Format, RowReader, TableOptions, at_key, place, shown
 from official_bert.data.tabular.companions import ANNOTATIONS, annotations_of
@@ -23,6 +23,7 @@ from official_bert.interface import output_files
 from official_bert.tasks.loading import load_task
 from official_bert.tasks.tagging import conll
 from official_bert.training.task import TaskBase
+from official_bert.typed_values import and_others
 
 Row = Mapping[str, Any]
 Columns = Mapping[str, tuple[str, ...]]  # by input of a model; choices are made of a beginning and their endings
@@ -207,8 +208,12 @@ class ModelInputs:
     def _parsed(self, text: str, divides: bool, where: str) -> Row:
         """Returns the row in a plain line, not yet checked."""
         if text.lstrip().startswith("{"):
-            with contextlib.suppress(ValueError, RecursionError):  # it is text
-                return json.loads(text)
+            try:
+                return json_values.decode(text)
+            except (json.JSONDecodeError, RecursionError):
+                pass  # it is text
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from None
         columns = text.split("\t") if divides else [text]
         if len(columns) != len(self.inputs):
             raise ValueError(f"{where}: expected {' TAB '.join(self.inputs)}, got {len(columns)} columns")
@@ -255,7 +260,7 @@ class ModelInputs:
                    else _copied_value(at_key(row, name), f"{where}: column {name!r}")
                    for name in (row if whole else (*self.keep, *input_columns))}
         if nulls:
-            logging.warning("%s; kept, as are %d more", nulls[0], len(nulls) - 1)
+            logging.warning("%s; kept%s", nulls[0], and_others(len(nulls) - 1))
 
     def _input(self, name: str, parts: Sequence[str], row: Row, where: str, nulls: list[str]) -> str | list[str]:
         """Returns an input, made of its columns; null is an empty text, and noted in `nulls`, if the model reads it so.

@@ -27,6 +27,7 @@ from official_bert.files import (
     is_folder,
     is_remote,
     list_names,
+    made_folder,
     make_folder,
     normal,
     read_json,
@@ -190,8 +191,7 @@ class RunFolder:
             yield
             return
         is_new = not os.path.isdir(self.path)
-        os.makedirs(self.path, exist_ok=True)
-        with open(self.file(LOCK_FILE), "w", encoding="utf-8") as file:
+        with made_folder(self.path), open(self.file(LOCK_FILE), "w", encoding="utf-8") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -299,6 +299,11 @@ class RunFolder:
         if best is None:
             best = self.has_begun and self.recorded_config().training.answer_with == "best"
         return self.best.path if best and self.best_record else self.path
+
+    @property
+    def chosen_step(self) -> int | None:
+        """The step of the best checkpoint, if that is the one that answers; None: it is the last one."""
+        return self.best_record["step"] if self.answering_folder() == self.best.path else None
 
     def has_weights(self, best: bool = False) -> bool:
         """Whether there is a checkpoint in the folder of the weights that answer."""

@@ -14,6 +14,7 @@ import scipy.stats
 RESAMPLES = 1000  # of the bootstrap of a comparison
 CARD_RESAMPLES = 200  # of that of each finished run, which does not wait for it
 CONFIDENCE = 0.95
+SHARES_OF_ROWS = ("accuracy", "exact_match")  # metrics that are the share of rows with the right answer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,11 +59,12 @@ def measure_differences(first: ComparableAnswers, second: ComparableAnswers, res
 
     Rows are drawn with replacement, the same for both models, because a row that is hard for one is often hard for the
     other: the interval is then narrower than that of two separate scores. The percentile interval is taken: the
-    corrected ones are not defined if no resample differs. NaN, both ends, if a metric is not defined in most resamples.
+    corrected ones are not defined if no resample differs. NaN, both ends, if a metric is not defined in most resamples,
+    and if no resample differs. The sum of losses is left out if one model has others.
     """
     rows = np.arange(len(first.questions))
     firsts, seconds = first.measure(rows), second.measure(rows)
-    names = [name for name in firsts if name in seconds]
+    names = [name for name in firsts if name in seconds and (name != "loss" or firsts.keys() == seconds.keys())]
 
     def differences(drawn: np.ndarray) -> dict[str, float]:
         drawn_firsts, drawn_seconds = first.measure(drawn), second.measure(drawn)
@@ -93,10 +95,20 @@ def differing_rows(first: ComparableAnswers, second: ComparableAnswers) -> list[
 
 def measure_interval(answers: ComparableAnswers, resamples: int = CARD_RESAMPLES,
                      seed: int = 0) -> dict[str, tuple[float, float]]:
-    """Returns the percentile interval of each metric, from a bootstrap over the rows; NaN if a metric is not defined in
-    most resamples.
+    """Returns the interval of each metric: of the share of rows with a right answer the exact one (Clopper & Pearson
+    1934), of others the percentile interval of a bootstrap over the rows.
+
+    NaN if a metric is not defined in most resamples, or is the same in all: that says nothing about other rows.
     """
-    return _bootstrap_intervals(answers.measure, len(answers.questions), resamples, seed)
+    intervals = _bootstrap_intervals(answers.measure, len(answers.questions), resamples, seed)
+    if (right := answers.right) is None:
+        return intervals
+    measured = answers.measure(np.arange(len(right)))
+    exact = tuple(scipy.stats.binomtest(int(right.sum()), len(right)).proportion_ci(CONFIDENCE))
+    return intervals | {
+        name: exact
+        for name in SHARES_OF_ROWS if name in measured and math.isclose(measured[name], float(right.mean()))
+    }
 
 
 def _bootstrap_intervals(measure: Callable[[np.ndarray], Mapping[str, float]], count: int, resamples: int,
@@ -104,8 +116,8 @@ def _bootstrap_intervals(measure: Callable[[np.ndarray], Mapping[str, float]], c
     """Returns the percentile interval of each number that `measure` gives for `count` rows drawn with replacement; {}
     for one row.
 
-    Values that are not defined (a correlation of equal scores) do not count; without any in half of the resamples, both
-    ends are NaN.
+    Values that are not defined (a correlation of equal scores) do not count; without any in half of the resamples, and
+    if all are equal, both ends are NaN.
     """
     rng, tail = np.random.default_rng(seed), (1.0 - CONFIDENCE) / 2.0
     samples = [measure(rng.integers(count, size=count)) for _ in range(resamples)] if count > 1 else []
@@ -113,8 +125,7 @@ def _bootstrap_intervals(measure: Callable[[np.ndarray], Mapping[str, float]], c
     for name in samples[0] if samples else ():
         values = np.array([sample[name] for sample in samples])
         finite_values = values[np.isfinite(values)]
-        low, high = np.quantile(finite_values, [tail, 1.0
-                                                - tail]) if 2 * len(finite_values) > len(values) else (math.nan,
-                                                                                                       math.nan)
+        tells = 2 * len(finite_values) > len(values) and not np.allclose(finite_values, finite_values[0], atol=0.0)
+        low, high = np.quantile(finite_values, [tail, 1.0 - tail]) if tells else (math.nan, math.nan)
         intervals[name] = float(low), float(high)
     return intervals

@@ -6,6 +6,7 @@ From which weights, data, settings and programs the numbers come; what a model i
 import datetime
 import importlib.metadata
 import math
+import operator
 import os
 import platform
 import shlex
@@ -22,17 +23,25 @@ from official_bert.reports.sections import Section
 
 MARK = "<!-- Written by official_bert at the end of a run. Without this line, the file is left as it is. -->"
 SHOWN = ("seed", "model", "optimizer", "training", "options")  # parts of the configuration; the rest are paths
+# Keys that are shown whatever their values: readers look for them, and the commands have different defaults.
+ALWAYS = ("seed", "optimizer.learning_rate", "optimizer.warmup_proportion", "training.batch_size", "training.epochs",
+          "training.eval_epochs", "training.answer_with")
 PACKAGES = ("official-bert", "tensorflow", "keras", "numpy")
 MOST_CHARACTERS = 300  # of a setting
+INTERVALS = ("Intervals of accuracy and exact match are those of a share of rows (Clopper-Pearson), others come from a "
+             "bootstrap over the rows")
+SETTINGS = "The most important settings, and those that are not the defaults; `config.yaml` has all"
 Data = Sequence[tuple[str, str, int | None]]  # use, file, rows (None: not counted)
 
 
 def make_card(title: str, config: Config, checkpoint: str, data: Data, metrics: Mapping[str, float],
-              answers: Mapping[str, ComparableAnswers], options: Mapping[str, Any] = types.MappingProxyType({})) -> str:
+              answers: Mapping[str, ComparableAnswers], options: Mapping[str, Any] = types.MappingProxyType({}),
+              command: str = "") -> str:
     """Returns the card of a run.
 
     `checkpoint` is that which it began with ("": random weights), `data` are use, file and rows (None: not counted),
-    `answers` the sets that were evaluated, for the intervals, and `options` the defaults of the task's options.
+    `answers` the sets that were evaluated, for the intervals, `options` the defaults of the task's options, and
+    `command` as `describe_programs` takes it.
     """
     intervals = {
         f"{metric}{name}": bounds
@@ -41,13 +50,13 @@ def make_card(title: str, config: Config, checkpoint: str, data: Data, metrics: 
     }
     return "\n".join([
         MARK, "", f"# {_cell(title)}", "", *_table(("", ""), describe_model(config, checkpoint, data)), "",
-        "## Metrics", "", *(_table(("metric", "value", f"{CONFIDENCE:.0%} interval (bootstrap over rows)"), [
+        "## Metrics", "", *(_table(("metric", "value", f"{CONFIDENCE:.0%} interval"), [
             (name, shown(name, value), _interval(name, intervals.get(name)))
             for name, value in metrics.items() if name != "step"
-        ]) if metrics else ["Not measured: there were no evaluation data."]), "", "## Settings", "",
-        "All values are in `config.yaml`; those that are not the defaults:", "", *_table(
+        ]) if metrics else ["Not measured: there were no evaluation data."]),
+        *(["", f"{INTERVALS}."] if intervals else []), "", "## Settings", "", f"{SETTINGS}:", "", *_table(
             ("key", "value"), list_settings(config, options)), "", "## Made with", "", *_table(
-                ("", ""), describe_programs()), ""
+                ("", ""), describe_programs(command)), ""
     ])
 
 
@@ -90,33 +99,40 @@ def describe_model(config: Config, checkpoint: str | None, data: Data, weights: 
 
 
 def list_settings(config: Config, options: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns the values that are not the defaults, by key; `options` are the defaults of the task's options."""
+    """Returns the values that are not the defaults, by key, after those of `ALWAYS`; `options` are the defaults of the
+    task's options.
+    """
     # those of the others are the defaults
     named = {key: value for key, value in options.items() if key in config.options}
     default = to_dict(build(Config, {"task": config.task, "options": named}))
-    return [(change.key, str(change.after)[:MOST_CHARACTERS]) for change in differences(default, to_dict(config))
-            if change.key.partition(".")[0] in SHOWN]
+    values = {key: operator.attrgetter(key)(config) for key in ALWAYS} | {
+        change.key: change.after
+        for change in differences(default, to_dict(config)) if change.key.partition(".")[0] in SHOWN
+    }
+    return [(key, str(value)[:MOST_CHARACTERS]) for key, value in values.items()]
 
 
-def describe_programs() -> list[tuple[str, str]]:
-    """Returns the command, the versions of the packages that compute, and the date (UTC)."""
+def describe_programs(command: str = "") -> list[tuple[str, str]]:
+    """Returns the command (by default that of this process), the versions of the packages that compute, and the date
+    (UTC).
+    """
     versions = [f"{name} {version}" for name in PACKAGES if (version := _version(name))]
-    return [("command", shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])),
+    return [("command", command or shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])),
             ("versions", ", ".join([f"Python {platform.python_version()}", *versions])),
             ("date", datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"))]
 
 
-def about_section(config: Config, checkpoint: str | None, data: Data, weights: str) -> Section:
+def about_section(config: Config, checkpoint: str | None, data: Data, weights: str, command: str = "") -> Section:
     """What an evaluation measured, with what, and when."""
-    about = [*describe_model(config, checkpoint, data, weights), *describe_programs()]
+    about = [*describe_model(config, checkpoint, data, weights), *describe_programs(command)]
     return Section(name="about", title="What was measured", values=dict(about), header=("", ""), rows=about)
 
 
 def settings_section(config: Config, options: Mapping[str, Any]) -> Section:
-    """The settings that are not the defaults."""
+    """The settings of `list_settings`."""
     settings = list_settings(config, options)
     return Section(name="settings", title="Settings", values=dict(settings), header=("key", "value"), rows=settings,
-                   note="Those that are not the defaults; config.yaml has all.")
+                   note=f"{SETTINGS}.".replace("`", ""))
 
 
 def _names(files: str) -> str:

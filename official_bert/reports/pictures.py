@@ -22,6 +22,8 @@ from official_bert.reports.statistics import Bin
 STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "official_bert", "text.parse_math": False, "font.size": 10.0}
 MOST_LABELS = 30  # of the classes of a picture
 MOST_POINTS = 1000  # of a line
+MOST_MARKERS = 50  # points of a curve that are drawn as such
+LINE_OF_LEGEND = 0.2  # inches
 LONGEST_LABEL = 24  # characters
 LETTERS_AN_INCH = 10  # of a title
 IN_WORDS = {"mlm": "masked-LM", "nsp": "next-sentence", "sop": "sentence-order", "lm": "LM"}  # parts of metrics' names
@@ -114,22 +116,40 @@ def roc_picture(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Picture:
     return done[0]
 
 
-def lines_picture(curves: Mapping[str, Mapping[Any, float]], across: str, up: str, description: str,
-                  marker: str = "") -> Picture:
-    """Lines of points {x: y} by name; with a `marker`, the last point is a large one with its value."""
+def lines_picture(curves: Mapping[str, Mapping[Any, float]], across: str, up: str, description: str) -> Picture:
+    """Lines of points {x: y} by name."""
     with _drawn(description) as (axes, done):
         for name, points in curves.items():
-            (line,) = axes.plot(_thinned(list(points)), _thinned(list(points.values())), label=label_of(name),
-                      marker=marker if len(points) < 50 else "")
-            if marker and points:
-                step, value = list(points.items())[-1]
-                axes.plot([step], [value], marker=marker, markersize=9, color=line.get_color())
-                axes.annotate(f"{value:.4g}", (step, value), textcoords="offset points", xytext=(0, 8), ha="center",
-                              color=line.get_color())
+            axes.plot(_thinned(list(points)), _thinned(list(points.values())), label=label_of(name))
         axes.set_xlabel(across)
         axes.set_ylabel(up)
         axes.legend()
     return done[0]
+
+
+def curves_picture(curves: Mapping[str, Mapping[int, float]], up: str, description: str, chosen: int | None) -> Picture:
+    """Curves {step: value} by name; `chosen` as `draw_curve` takes it."""
+    with _drawn(description, height=4.0 + LINE_OF_LEGEND * len(curves)) as (axes, done):
+        for name, points in curves.items():
+            draw_curve(axes, points, label_of(name), chosen)
+        if chosen is not None:
+            axes.axvline(chosen, color="gray", linestyle=":", label=f"chosen checkpoint: step {chosen}")
+        axes.set_xlabel("training step")
+        axes.set_ylabel(up)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15))
+    return done[0]
+
+
+def draw_curve(axes: Any, points: Mapping[int, float], label: str, chosen: int | None = None, **style: Any) -> None:
+    """Draws a curve {step: value} whose point at the step of the `chosen` checkpoint is large, with its value in the
+    label: beside the points, the values of several curves would overlap. None: the last one.
+    """
+    step = max(points) if chosen is None else chosen
+    value = f": {points[step]:.4g} at step {step}" if step in points else ""
+    (line,) = axes.plot(_thinned(list(points)), _thinned(list(points.values())), label=f"{label}{value}",
+                        marker="o" if len(points) < MOST_MARKERS else "", markersize=4, **style)
+    if value:
+        axes.plot([step], [points[step]], marker="o", markersize=9, color=line.get_color())
 
 
 def scatter_picture(gold: np.ndarray, predicted: np.ndarray) -> Picture:

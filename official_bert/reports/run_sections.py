@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 from official_bert.files import read_log
 from official_bert.reports import metric_text
-from official_bert.reports.pictures import axis_label, lines_picture
+from official_bert.reports.pictures import axis_label, curves_picture
 from official_bert.reports.sections import Section
 
 
-def metrics_section(metrics: Mapping[str, float]) -> Section:
+def metrics_section(metrics: Mapping[str, float], note: str = "") -> Section:
     """The metrics of an evaluation."""
-    return Section(name="metrics", title="Metrics", values=dict(metrics), header=("metric", "value"),
+    return Section(name="metrics", title="Metrics", values=dict(metrics), header=("metric", "value"), note=note,
                    rows=[[name, metric_text.shown(name, value)] for name, value in metrics.items()])
 
 
@@ -31,8 +31,10 @@ def read_curves(log_file: str) -> dict[str, dict[int, float]]:
     return {name: dict(sorted(points.items())) for name, points in curves.items()}
 
 
-def curves_section(log_file: str) -> Section | None:
-    """The loss and the metrics by step, from a run's log; None if it has none."""
+def curves_section(log_file: str, chosen: int | None = None) -> Section | None:
+    """The loss and the metrics by step, from a run's log, with a mark at the step of the `chosen` checkpoint; None if
+    it has none.
+    """
     curves = {
         name: points
         for name, points in read_curves(log_file).items() if name == "train/loss" or name.startswith("eval/")
@@ -42,8 +44,8 @@ def curves_section(log_file: str) -> Section | None:
     losses = {name: points for name, points in curves.items() if name.endswith("loss")}
     metrics = {name: points for name, points in curves.items() if name not in losses}
     pictures = [
-        lines_picture({_in_words(name): points
-                       for name, points in group.items()}, "training step", up, f"{title} by training step", marker="o")
+        curves_picture({_in_words(name): points
+                        for name, points in group.items()}, up, f"{title} by training step", chosen)
         for title, up, group in (("Loss", "loss", losses), ("Held-out metrics", "share or score", metrics)) if group
     ]
     return Section(name="curves", title="Loss and metrics during training", values=curves, pictures=pictures)

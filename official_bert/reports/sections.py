@@ -38,7 +38,7 @@ class Mistake:
     texts: Sequence[str]
     right: str
     got: str
-    by: float
+    by: float  # a number of things is an int, and has no decimals
 
 
 MOST_MISTAKES, MOST_CHARACTERS = 20, 600  # shown

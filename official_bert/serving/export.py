@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from official_bert.config import Config, save_config
 from official_bert.fields import refuse_unused
-from official_bert.files import exists, full_disk_names, is_remote, list_versions, make_folder, normal, publish
+from official_bert.files import exists, full_disk_names, is_remote, list_versions, made_folder, normal, publish
 from official_bert.models.run_folder import CONFIG_FILE
 from official_bert.runtimes.engines import ENGINES
 from official_bert.serving import warmup
@@ -85,9 +85,9 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
                for number, name in list_versions(os.path.join(options.output, form)).items() if number == version]
     if existing := [*spelled, *(path for path in targets.values() if exists(path))]:
         raise ValueError(f"{existing[0]}: version {version} exists; give --version a higher one")
-    make_folder(options.output)
     weights = weights_in(options.precision, served.model, has_constants(served, options))
-    with (tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(options.output) else options.output) as
+    with (made_folder(options.output),
+          tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(options.output) else options.output) as
           temporary, full_disk_names(options.output, temporary)):
         folder = os.path.join(temporary, "assets")
         assets = _write_assets(served, config, pathlib.Path(folder), options.precision)

@@ -18,6 +18,7 @@ from official_bert.models.run_folder import BOARD_FOLDER, EVAL_LOG_FILE, WITHOUT
 from official_bert.text import loading
 from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
+from official_bert.training.reporting.announcement import few_held_out
 from official_bert.training.reporting.run_log import Watcher
 from official_bert.training.running.cluster import Placement
 from official_bert.training.schedules.phases import task_at, total_steps
@@ -159,7 +160,7 @@ def _measure(trainer: Trainer, task: TaskBase, files: DataFiles, report: Callabl
     step = trainer.steps_done
     with trainer.strategy.scope():
         resolved = task_at(task, step).resolve(files, Steps(train=False), trainer.model)
-    for line in resolved.notes:
+    for line in (*resolved.notes, *few_held_out(resolved)):
         report(line)
     held_out = resolved.held_out
     assert held_out is not None

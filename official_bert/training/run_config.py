@@ -20,7 +20,7 @@ from official_bert.fields import refuse_unused
 from official_bert.files import exists
 from official_bert.models.interchange import casing, classes, formats, generators
 from official_bert.models.interchange.projects import ours
-from official_bert.models.run_folder import RunFolder
+from official_bert.models.run_folder import WITHOUT_WEIGHTS, RunFolder, not_a_run
 from official_bert.text import loading
 from official_bert.text.loading import VOCAB_FILE
 
@@ -211,13 +211,15 @@ def refuse_overridden(config: Config, keys: Iterable[str]) -> None:
             refuse_unused(f"config.{unread}", value, 0, f"config.{counts} 0 (not {counting_value})", not counting_value)
 
 
-def require_vocabulary(config: Config, init_checkpoint: str, begins: bool = False) -> None:
+def require_vocabulary(config: Config, init_checkpoint: str, begins: bool = False, output_dir: str = "") -> None:
     """Raises ValueError if no vocabulary is given: without a checkpoint, a run that `begins` lacks one, which would
-    have a vocabulary.
+    have a vocabulary, and one that does not lacks the run in `output_dir`.
     """
-    if not config.tokenizer.vocab_file and begins and not init_checkpoint:
+    if config.tokenizer.vocab_file:
+        return
+    if begins and not init_checkpoint:
         raise ValueError("--init_checkpoint: expected the BERT to begin with, a path or a name of a hub such "
                          "as google-bert/bert-base-uncased; --vocab_file alone begins with random weights")
-    if not config.tokenizer.vocab_file:
-        raise ValueError(
-            f"--vocab_file: expected the vocabulary of the checkpoint (there is no {VOCAB_FILE} beside it)")
+    if output_dir and not init_checkpoint:
+        raise not_a_run(f"--output_dir={output_dir}", f"{WITHOUT_WEIGHTS}, and no --init_checkpoint given")
+    raise ValueError(f"--vocab_file: expected the vocabulary of the checkpoint (there is no {VOCAB_FILE} beside it)")

@@ -47,6 +47,7 @@ class FineTuning:
     asked_keys: Collection[str] = ()  # the keys that the user gives: what an evaluation tuned yields to them
     # whether results on other data than the run's own get names of their own, beside the run's
     named_results: bool = True
+    command: str = ""  # what model card and report name; by default the command line of this process
     write_answers: Callable[[Any, Predictions, str],
                             list[str]] = lambda tests, *rows_and_folder: tests.write(*rows_and_folder)
 
@@ -56,7 +57,7 @@ class FineTuning:
 
     def carry_out(self) -> dict[str, float]:
         """Trains, evaluates and predicts as `steps` say, and returns the metrics."""
-        run_config.require_vocabulary(self.task.config, self.init_checkpoint, self.steps.train)
+        run_config.require_vocabulary(self.task.config, self.init_checkpoint, self.steps.train, self.run.path)
         if self.steps.predict:
             self.files.check_not_answers(self.run.path)
         first = is_first_worker(self.placement)
@@ -75,10 +76,10 @@ class FineTuning:
         if self.steps.predict:
             self._predict(measured)
         if measured and self.steps.train:
-            documents.write_card(self.run, measured, self.files, self.report)
+            documents.write_card(self.run, measured, self.files, self.report, self.command)
         if measured and measured.metrics and self.task.config.training.report:
             weights = trained_weights(self.run, self.init_checkpoint, self._best)
-            documents.write_page(self.run, measured, self.files, weights, evaluation_name, self.report)
+            documents.write_page(self.run, measured, self.files, weights, evaluation_name, self.report, self.command)
 
     @functools.cached_property
     def _digest(self) -> str:

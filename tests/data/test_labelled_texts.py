@@ -132,7 +132,7 @@ def test_empty_texts_are_refused_skipped_or_kept_with_a_warning():
     said = []
     assert labelled_texts.without_empty(rows, ["text", "pair"], "skip", said.append).columns["text"] == ["a"]
     assert len(labelled_texts.without_empty(rows, ["text", "pair"], "keep", said.append)) == 3
-    assert "left out, as are 1 more" in said[0] and "kept" in said[1]
+    assert "left out, as is 1 more" in said[0] and "kept" in said[1]
     null = table(text=["a", None, " "])
     assert labelled_texts.without_empty(null, ["text"], "skip", said.append).columns["text"] == ["a"]
     assert labelled_texts.without_empty(null, ["text"], "keep", said.append).columns["text"] == ["a", "", " "]

@@ -256,7 +256,7 @@ def test_files_are_checked_before_training(tuner):
         done = tuner.types(wrong, status=1, messages=("error: .*", ".*left out.*"))
         assert told in done.err and not list(tuner.folder.glob("out/*.yaml"))
     tuner.types(f"{line.replace('train.csv', 'holes.csv')} --eval_file=dev.csv --set=options.missing_label=skip",
-                messages=("holes.csv:3: .* left out, as are 1 more",))
+                messages=("holes.csv:3: .* left out, as is 1 more",))
     done = tuner.types(f"{glue.replace('=out', '=same')} --task_name=SST-2 --do_eval --allow_same_data",
                        messages=(".* says nothing about other data",))
 

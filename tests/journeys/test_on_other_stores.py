@@ -55,7 +55,7 @@ STORY = (
     "-m official_bert.run_finetuning --task=classification --train_file=$HERE/train.tsv --eval_file=$HERE/train.tsv "
     "--predict_file=$HERE/train.tsv --init_checkpoint=$HERE/run/best --output_dir=$HERE/tuned --cache_dir=$HERE/cache "
     "--max_seq_length=32 --num_train_epochs=1 --set=training.batch_size=16 --allow_same_data",
-    "tools/plot_run.py --run=$HERE/run --output_file=$HERE/loss.png")
+    "tools/plot_run.py $HERE/run --output_file=$HERE/loss.png")
 
 
 @pytest.fixture(scope="module")

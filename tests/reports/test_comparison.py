@@ -1,5 +1,7 @@
 """Comparisons of two models, against values worked out by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from made_finetuning import fixture_data, make_config, perfect, resolve
@@ -34,9 +36,29 @@ def test_the_interval_of_a_difference_is_paired():
     assert (one.metric, one.second - one.first) == ("accuracy", pytest.approx(changed))
     assert (one.low, one.high) == (pytest.approx(changed - half, abs=0.004), pytest.approx(changed + half, abs=0.004))
     same, = comparison.measure_differences(first, first)
-    assert (same.low, same.high) == (0.0, 0.0)
+    assert np.isnan(same.low)  # equal answers to these rows say nothing about others
     alone, = comparison.measure_differences(answers_right([True]), answers_right([False]))
     assert np.isnan(alone.low)
+
+
+def test_the_interval_of_a_share_of_rows_is_exact_and_one_without_spread_is_not_defined():
+    def measure(rows):
+        return {"accuracy": float(right[rows].mean()), "macro_f1": float(right[rows].mean())}
+    for rows, bounds in ((28, (0.025 ** (1 / 28), 1.0)), (1, (0.025, 1.0))):  # Clopper & Pearson 1934, by hand
+        right = np.ones(rows, bool)
+        intervals = comparison.measure_interval(dataclasses.replace(answers_right(right), measure=measure))
+        assert intervals["accuracy"] == pytest.approx(bounds) and np.isnan(intervals.get("macro_f1", (np.nan,))[0])
+    right = np.array([True] * 3 + [False])  # the tables of Clopper and Pearson for 3 of 4
+    exact = comparison.measure_interval(dataclasses.replace(answers_right(right), measure=measure))
+    assert exact["accuracy"] == pytest.approx((0.1941, 0.9937), abs=1e-4) != exact["macro_f1"]
+
+
+def test_the_sum_of_losses_is_compared_only_if_both_have_the_same_parts():
+    right = np.array([True, False] * 10)
+    losses = [{"loss": 3.0, "mlm_loss": 2.0, "nsp_loss": 1.0}, {"loss": 2.5, "mlm_loss": 2.5}]
+    first, second = (dataclasses.replace(answers_right(right), measure=lambda rows, part=part: part) for part in losses)
+    assert [gap.metric for gap in comparison.measure_differences(first, second)] == ["mlm_loss"]
+    assert [gap.metric for gap in comparison.measure_differences(second, second)] == ["loss", "mlm_loss"]
 
 
 def test_other_rows_are_refused_and_rows_that_differ_are_named():

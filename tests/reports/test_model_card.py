@@ -32,7 +32,7 @@ def test_a_card_names_task_checkpoint_data_settings_metrics_versions_and_date():
         and "| evaluation data | dev.csv |" in card
     )
     assert (
-        "| accuracy | 75.00 % | 25.00 % to 100.00 % |" in card
+        "| accuracy | 75.00 % | 19.41 % to 99.37 % |" in card
         and "| loss | 0.5000 | – |" in card
         and "| step |" not in card
     )
@@ -60,3 +60,11 @@ def test_a_card_that_a_person_has_written_stays(tmp_path):
     assert path.read_text().endswith("two")
     path.write_text("mine")
     assert not model_card.write_card(str(path), "three") and path.read_text() == "mine"
+
+
+def test_a_learning_rate_that_is_some_default_is_shown_and_the_command_may_be_a_call():
+    for rate in (1e-4, 5e-5):  # those of pre-training and of fine-tuning
+        config = make_config("classification", optimizer={"learning_rate": rate})
+        settings = dict(model_card.list_settings(config, {}))
+        assert settings["optimizer.learning_rate"] == str(rate) and settings["training.answer_with"] == "last"
+    assert dict(model_card.describe_programs("fine_tune('rte')"))["command"] == "fine_tune('rte')"

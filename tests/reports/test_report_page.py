@@ -114,6 +114,13 @@ def test_the_same_numbers_give_the_same_page():
     assert one == other
 
 
+def test_curves_mark_the_chosen_checkpoint_with_its_value():
+    points = {17: 0.21, 51: 0.027, 68: 0.03}
+    best, last = (pictures.curves_picture({"held-out loss": points}, "loss", "loss", step).svg for step in (51, None))
+    assert "held-out loss: 0.027 at step 51" in best and "chosen checkpoint: step 51" in best
+    assert "held-out loss: 0.03 at step 68" in last and "chosen checkpoint" not in last
+
+
 def test_curves_come_from_the_log_and_later_lines_count(tmp_path):
     log = tmp_path / "log.jsonl"
     log.write_text(

@@ -147,3 +147,15 @@ def test_texts_that_the_vocabulary_cannot_spell_are_told(tmp_path):
         lines = announcement.unknown_lines(found)
         assert [line[:61] for line in lines
                 ] == ["warning: 40% of the tokens of the training rows are [UNK], wo"] * (name == "strange")
+
+
+@pytest.mark.parametrize(("rows", "line"), [
+    (28, "warning: 28 rows to evaluate on, fewer than 100: a share of right answers is uncertain by up to 19 points"),
+    (1, "warning: 1 row to evaluate on"), (100, "")])
+def test_few_rows_to_evaluate_on_are_a_warning(rows, line, tmp_path):
+    """Of 28 rows, 14 right ones are from 30.65 % to 69.35 % (Clopper and Pearson's table)."""
+    file = tmp_path / "dev.csv"
+    file.write_text("text,label\n" + "".join(f"the film {row},{'ab'[row % 2]}\n" for row in range(rows)))
+    config = make_finetuning("classification", options={"labels": ["a", "b"]})
+    lines = announcement.few_held_out(resolve(config, Steps(train=False), eval_file=file))
+    assert len(lines) == bool(line) and "".join(lines).startswith(line)

@@ -12,6 +12,7 @@ from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.tables import Source, TableOptions
 from official_bert.fields import check_used
 from official_bert.files import folder_of, is_file, list_names
+from official_bert.typed_values import and_others
 
 CORPUS_FILE, QUERIES_FILE, JUDGEMENTS_FOLDER = "corpus.jsonl", "queries.jsonl", "qrels"
 UnknownIds = Literal["refuse", "skip"]
@@ -133,12 +134,12 @@ def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn, how: TableOp
     if unknown and unknown_ids == "refuse":
         raise ValueError(f"{unknown[0]} ({len(unknown)} such lines; options.unknown_ids: skip leaves them out)")
     if unknown:
-        warn(f"{unknown[0]}; left out, as are {len(unknown) - 1} more")
+        warn(f"{unknown[0]}; left out{and_others(len(unknown) - 1)}")
     answered = [query for query in grades if any(grade > 0 for grade in grades[query].values())]
     if without := [query for query in grades if query not in set(answered)]:
         warn(
-            f"{path}:{lines[without[0]]}: a query without a positive, {query_ids[without[0]]!r}; left out, as are "
-            f"{len(without) - 1} more"
+            f"{path}:{lines[without[0]]}: a query without a positive, {query_ids[without[0]]!r}; left out"
+            f"{and_others(len(without) - 1)}"
         )
     if not answered:
         raise ValueError(f"{path}: expected judgements above 0, got none")
@@ -148,8 +149,7 @@ def read_collection(path: str, unknown_ids: UnknownIds, warn: Warn, how: TableOp
     if judged_own := [query_ids[answered[row]] for row, passage in enumerate(own) if passage in relevant[row]]:
         warn(
             f"{path}: query {judged_own[0]!r} is judged to be answered by the passage with its own id, which BEIR "
-            f"leaves out of its "
-            f"ranking; not found, as are those of {len(judged_own) - 1} more")
+            f"leaves out of its ranking; not found{and_others(len(judged_own) - 1)}")
     return Collection(path, [queries[query] for query in answered], passages, relevant, irrelevant,
                       own if max(own) >= 0 else ())
 
@@ -173,7 +173,7 @@ def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[list[str], list[s
     if not texts:
         raise ValueError(f"{path}: no row in this file")
     if empty:
-        warn(f"{path}:{empty[0]}: an empty text; kept, as are {len(empty) - 1} more")
+        warn(f"{path}:{empty[0]}: an empty text; kept{and_others(len(empty) - 1)}")
     return list(lines), texts
 
 

@@ -12,6 +12,7 @@ from official_bert import json_values
 from official_bert.data import labelled_texts
 from official_bert.data.labelled_texts import EmptyText, LabelledTexts
 from official_bert.data.tables import Source, Table, TableOptions
+from official_bert.typed_values import and_others
 
 Warn = Callable[[str], None]
 
@@ -144,7 +145,7 @@ def _judged(table: Table, columns: SearchColumns, warn: Warn) -> Iterator[tuple[
     for row, query in enumerate(labelled_texts.texts(table, columns.text)):
         (positives if labels[row] > 0 else negatives).setdefault(query, {}).setdefault(second[row], []).append(row)
     if alone := [next(iter(passages.values()))[0] for query, passages in negatives.items() if query not in positives]:
-        warn(f"{table.place(min(alone))}: a query without a positive; left out, as are {len(alone) - 1} more")
+        warn(f"{table.place(min(alone))}: a query without a positive; left out{and_others(len(alone) - 1)}")
     if not positives:
         raise ValueError(
             f"{table.path}: column {columns.label!r}: expected labels above 0 for pairs that belong together, "

@@ -33,6 +33,7 @@ from official_bert.data.tagged.column_files import (
 from official_bert.data.tagged.span_forms import Reading, records, span_rows, tags_of
 from official_bert.data.tagged.spans import of_utf16
 from official_bert.files import written_whole
+from official_bert.typed_values import and_others
 
 WORD_KEYS, TAG_KEYS = ("tokens", "words"), ("ner_tags", "tags")  # of rows
 NO_TAG = "_"  # of CoNLL-U: the column is not specified
@@ -104,7 +105,7 @@ def read_sentences(path: Source, columns: Columns | None = None, with_tags: bool
     if not sentences:
         raise ValueError("; ".join([f"{path}: no sentence in this file", *notes]))
     if empty:
-        notes.append(f"{empty[0]}; {'left out' if columns.empty == 'skip' else 'kept'}, as are {len(empty) - 1} more")
+        notes.append(f"{empty[0]}; {'left out' if columns.empty == 'skip' else 'kept'}{and_others(len(empty) - 1)}")
     return sentences
 
 

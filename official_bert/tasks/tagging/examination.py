@@ -36,7 +36,7 @@ def _of_entities(sentences: Sequence[Tagged]) -> Iterator[Section]:
         pairs.update(wrong)
         if wrong:
             mistakes.append(Mistake([" ".join(words)], _named(words, right), _named(words, answered),
-                                    float(len(wrong))))
+                                    len(wrong)))
     scores = {kind: {"precision": _share(right, answered), "recall": _share(right, gold),
                      "f1": _share(2 * right, answered + gold), "support": int(gold)}
               for kind, (right, answered, gold) in sorted(counts.items())}
@@ -76,7 +76,7 @@ def _of_tags(sentences: Sequence[Tagged]) -> Iterator[Section]:
         if wrong := [place for place, (right, answer) in enumerate(zip(tags, answers)) if right != answer]:
             mistakes.append(
                 Mistake([" ".join(words)], ", ".join(f"{words[place]} {tags[place]}" for place in wrong),
-                        ", ".join(f"{words[place]} {answers[place]}" for place in wrong), float(len(wrong))))
+                        ", ".join(f"{words[place]} {answers[place]}" for place in wrong), len(wrong)))
     yield mistakes_section(mistakes, "words wrong", title="The worst sentences")
 
 

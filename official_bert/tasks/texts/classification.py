@@ -64,8 +64,8 @@ class Options(LabelOptions, TableOptions):
     metrics: tuple[str, ...] = ()
     """Metrics of evaluation; the first one chooses among checkpoints and runs. Of one label accuracy, macro_f1, f1,
     matthews; of several labels micro_f1_of_labels, macro_f1_of_labels, exact_match; of scores spearman, pearson,
-    mean_squared_error. A correlation is `undefined` if all scores, or all predictions, are equal; such an evaluation
-    never chooses a checkpoint."""
+    mean_squared_error. Macro F1 counts the labels that rows or answers have. A correlation is `undefined` if all
+    scores, or all predictions, are equal; such an evaluation never chooses a checkpoint."""
     positive_weights: Weights = only_with("", *SEVERAL)
     """Weights of the rows that have a label in the loss, in the form of class_weights."""
     threshold: Threshold = only_with(0.5, *SEVERAL)

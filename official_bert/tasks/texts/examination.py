@@ -159,7 +159,7 @@ def _calibration(confidence: np.ndarray, right: np.ndarray, note: str = "") -> S
     return Section(
         name="calibration", title="Calibration", on_screen=True,
         values={"expected_calibration_error": error, "bins": [dataclasses.asdict(part) for part in bins]}, note=
-        f"expected_calibration_error {error:.4f}: the mean distance between probability and share of right answers. "
+        f"Expected calibration error {error:.4f}: the mean distance between probability and share of right answers. "
         f"{note}"
         .strip(), header=("probability up to", "rows", "mean probability", "right"),
         rows=[[part.high, part.rows, part.confidence, part.accuracy]

@@ -16,6 +16,7 @@ from official_bert.data import labelled_texts
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
 from official_bert.data.tables import Source, Table, TableOptions
 from official_bert.files import folder_of, is_file, normal
+from official_bert.typed_values import and_others
 
 PAIR = ("sentence1", "sentence2")
 BINARY = ("0", "1")
@@ -169,7 +170,7 @@ class Reader:
                 f"shift "
                 f"({len(table.broken)} broken rows)")
         if table.broken:
-            self.warn(f"{table.broken[0]}; left out, as are {len(table.broken) - 1} more broken rows")
+            self.warn(f"{table.broken[0]}; left out{and_others(len(table.broken) - 1)}")
         if language:
             table = _only(table, self.dataset.language, lambda value: value == language,
                           f"in the language {language!r}")

@@ -23,9 +23,8 @@ def _f1(labels: np.ndarray, logits: np.ndarray) -> float:
 
 
 def _macro_f1(labels: np.ndarray, logits: np.ndarray) -> float:
-    return float(
-        sklearn.metrics.f1_score(labels, np.argmax(logits, axis=-1), labels=range(logits.shape[-1]), average="macro",
-                                 zero_division=0.0))
+    """The mean F1 of the classes that labels or answers contain."""
+    return float(sklearn.metrics.f1_score(labels, np.argmax(logits, axis=-1), average="macro", zero_division=0.0))
 
 
 def _matthews(labels: np.ndarray, logits: np.ndarray) -> float:
@@ -44,8 +43,10 @@ def _mean_squared_error(scores: np.ndarray, logits: np.ndarray) -> float:
 
 
 def _f1_of_labels(average: str, labels: np.ndarray, logits: np.ndarray) -> float:
+    """Labels without a row and without an answer do not count; 0 if there are no others."""
     only = [1] if logits.shape[1] == 1 else None  # scikit-learn takes a single column for two classes, 0 and 1
-    return float(sklearn.metrics.f1_score(labels, logits >= 0.0, labels=only, average=average, zero_division=0.0))
+    score = sklearn.metrics.f1_score(labels, logits >= 0.0, labels=only, average=average, zero_division=np.nan)
+    return float(np.nan_to_num(score))
 
 
 def _exact_match(labels: np.ndarray, logits: np.ndarray) -> float:

@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.stats
 import tensorflow as tf
 
 from official_bert.config import Config
 from official_bert.data.sources import ExampleSource
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures
 from official_bert.layers.speed.long_rows import LONG
+from official_bert.reports.comparison import CONFIDENCE
 from official_bert.training.schedules.phases import Phase, evaluation_steps, phase_config
 from official_bert.training.task import Resolved
 from official_bert.training.trainer import Trainer
@@ -19,6 +21,7 @@ FLOAT32 = 4  # bytes
 BACKWARD = 0.25  # of the activations; fits the measured peaks on a CPU (docs/results/training.md)
 USUAL_LENGTH = 128  # tokens of a row, for tasks that do not say it
 SAMPLE = 500  # rows in which [UNK] is counted
+FEW_ROWS = 100  # to evaluate on
 MOST_UNKNOWN = 0.05  # a larger share of the tokens is told
 
 
@@ -58,6 +61,18 @@ def unmeasured(first: Resolved) -> list[str]:
     if not every or first.held_out is not None:
         return []
     return [f"no evaluation data: training.eval_every = {every} has no effect"]
+
+
+def few_held_out(resolved: Resolved) -> list[str]:
+    """Warns of so few rows to evaluate on that their metrics, and the choice of a checkpoint by them, say little."""
+    if resolved.held_out is None or not isinstance(source := resolved.held_out.source, ExampleSource):
+        return []
+    rows = source.made_of.number_of_texts if isinstance(source.made_of, TextFeatures) else len(source.examples)
+    if not 0 < rows < FEW_ROWS:
+        return []
+    low, high = scipy.stats.binomtest(rows // 2, rows).proportion_ci(CONFIDENCE)
+    return [f"warning: {rows} row{'s' * (rows > 1)} to evaluate on, fewer than {FEW_ROWS}: a share of right answers "
+            f"is uncertain by up to {50 * (high - low):.0f} points ({CONFIDENCE:.0%} interval)"]
 
 
 def about_padding(trainer: Trainer, first: Resolved) -> list[str]:

@@ -5,28 +5,29 @@ from collections.abc import Callable
 
 from official_bert.copies import original_paths
 from official_bert.data.sources import BatchSource, ExampleSource, RecordSource
-from official_bert.models.run_folder import CARD_FILE, LOG_FILE, RunFolder
+from official_bert.models.run_folder import CARD_FILE, LOG_FILE, RunFolder, step_of
 from official_bert.reports.model_card import Data, about_section, make_card, settings_section
 from official_bert.reports.model_card import write_card as write_whole_card
 from official_bert.reports.sections import Section
-from official_bert.training.reporting.announcement import cut_rows
+from official_bert.training.reporting.announcement import cut_rows, few_held_out
 from official_bert.training.task import DataFiles, Examined, Measured, Resolved
 from official_bert.typed_values import defaults_of
 
 
-def write_card(run: RunFolder, measured: Measured, files: DataFiles, report: Callable[[str], None]) -> None:
-    """Writes the model card of a run that has ended."""
+def write_card(run: RunFolder, measured: Measured, files: DataFiles, report: Callable[[str], None],
+               command: str = "") -> None:
+    """Writes the model card of a run that has ended; `command` is what began it, by default that of this process."""
     resolved, path = measured.resolved, run.file(CARD_FILE)
     data = [("training", str(files.train_file or files.data_dir), _count(resolved.train)), *_evaluated(resolved, files)]
     card = make_card(title_of(run), resolved.task.config, str(run.origin.get("init_checkpoint", "")), data,
-                     measured.metrics,
-                     measured.answers() if measured.metrics else {}, defaults_of(resolved.task.Options))
+                     measured.metrics, measured.answers() if measured.metrics else {},
+                     defaults_of(resolved.task.Options), command)
     if write_whole_card(path, card):
         report(f"wrote {path}")
 
 
 def write_page(run: RunFolder, measured: Measured, files: DataFiles, weights: str, evaluation_name: str,
-               report: Callable[[str], None]) -> None:
+               report: Callable[[str], None], command: str = "") -> None:
     """Writes the page about an evaluation of the weights at a path, and its JSON; reports the tables that the task
     wants on the screen.
 
@@ -40,14 +41,15 @@ def write_page(run: RunFolder, measured: Measured, files: DataFiles, weights: st
     trained_on = [("training", str(files.train_file or files.data_dir),
                    _count(resolved.train))] if resolved.train else []
     about = about_section(config, begun_with, [*trained_on, *_evaluated(resolved, files)],
-                          weights.removeprefix(own_folder))
+                          weights.removeprefix(own_folder), command)
     cut = run_sections.cut_section(cut_rows(resolved), config.options.get("max_seq_length", 0),
                                    config.options.get("truncate") == "windows")
-    curves = run_sections.curves_section(run.file(LOG_FILE))
+    curves = run_sections.curves_section(run.file(LOG_FILE), None if begun_with is None else step_of(weights))
     task_sections: list[Section] = held_out.examine(measured.predictions) if isinstance(held_out, Examined) else []
     settings = settings_section(config, defaults_of(resolved.task.Options))
     sections = [
-        run_sections.metrics_section(measured.metrics), about, *task_sections, *filter(None, (curves, cut)), settings
+        run_sections.metrics_section(measured.metrics, " ".join(few_held_out(resolved))), about, *task_sections,
+        *filter(None, (curves, cut)), settings
     ]
     for line in page.as_lines(sections):
         report(line)

@@ -21,6 +21,7 @@ from official_bert.training.reporting.announcement import (
     announce,
     best_checkpoint,
     cut_lines,
+    few_held_out,
     unknown_lines,
     unmeasured,
 )
@@ -105,7 +106,7 @@ def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init
         report(f"fresh: weights are random (seed {config.seed})")
     about_data = (*filter(None, [first.training_rows]), *first.notes)
     for line in (*about_data, *announce(trainer, config), *about_padding(trainer, first), *unmeasured(first),
-                 *cut_lines(first, config), *unknown_lines(first)):
+                 *few_held_out(first), *cut_lines(first, config), *unknown_lines(first)):
         report(line)
     if distribution.is_chief(strategy):
         if trainer.steps_done < training.last:

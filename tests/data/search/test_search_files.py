@@ -44,7 +44,8 @@ def test_labels_make_rows_of_positives_with_all_negatives(tmp_path):
     warnings = []
     found = read(path, warnings, label="y")
     assert (found.text, found.text_pair, found.choices) == (["a", "a", "f"], ["b", "d", "g"], [("c",), ("c",), ()])
-    assert len(warnings) == 1 and "train.jsonl:4: a query without a positive; left out, as are 0 more" in warnings[0]
+    [warning] = warnings
+    assert warning.endswith("train.jsonl:4: a query without a positive; left out")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,8 @@ def test_a_collection_is_read_by_numbers(tmp_path):
     assert is_collection(path) and len(files_of(path)) == 3 and not is_collection(str(tmp_path / "train.tsv"))
     assert (found.queries, found.passages) == (["second"], ["Title one", "two", "3"])
     assert (found.relevant, found.irrelevant) == ([{2: 2, 0: 1}], [[1]])
-    assert len(warnings) == 1 and "dev.tsv:5: a query without a positive, 'q1'; left out, as are 0 more" in warnings[0]
+    [warning] = warnings
+    assert warning.endswith("dev.tsv:5: a query without a positive, 'q1'; left out")
     pairs = found.pairs()
     assert list(pairs.pairs()) == [("second", "3"), ("second", "Title one")] and pairs.choices == [("two",), ("two",)]
 

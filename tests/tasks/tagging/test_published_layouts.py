@@ -73,7 +73,7 @@ def test_rows_without_words_and_blank_words_are_refused_left_out_or_kept(tmp_pat
         return
     assert len(conll.read_sentences(rows_of(path), columns, notes=notes)) == count
     assert (
-        f"train.jsonl:2: expected words, got []; {'left out' if empty == 'skip' else 'kept'}, as are 1 more" in notes[0]
+        f"train.jsonl:2: expected words, got []; {'left out' if empty == 'skip' else 'kept'}, as is 1 more" in notes[0]
     )
 
 

@@ -24,6 +24,14 @@ def test_macro_f1_counts_classes_that_nobody_predicts():
     assert found == pytest.approx({"macro_f1": (2 / 3 + 0 + 1) / 3})
 
 
+def test_macro_f1_does_not_count_classes_that_neither_labels_nor_answers_contain():
+    found = measure(["macro_f1"], np.array([0, 1, 2, 2]), logits_of([0, 0, 2, 2], 9))
+    assert found == pytest.approx({"macro_f1": (2 / 3 + 0 + 1) / 3})
+    labels, logits = np.array([[1, 0, 0, 0], [1, 0, 1, 0]]), np.array([[1, -1, -1, -1], [1, 1, -1, -1]])
+    assert measure(["macro_f1_of_labels"], labels, logits) == pytest.approx({"macro_f1_of_labels": 1 / 3})
+    assert measure(["macro_f1_of_labels"], np.zeros((2, 3)), np.full((2, 3), -1.0)) == {"macro_f1_of_labels": 0.0}
+
+
 def test_correlations_by_their_formulas():
     scores, found = np.array([1.0, 2.0, 3.0, 5.0]), np.array([[0.9], [0.4], [2.0], [9.0]])
     x, y = scores - scores.mean(), found[:, 0] - found.mean()
