@@ -24,6 +24,7 @@ from official_bert.training.task import TaskBase
 
 OUTSIDE, INSIDE, BEGIN, END, SINGLE = range(5)
 CONTINUED = "(that of the word before)"  # type of a letter alone beside others with types
+WHITE_SPACE = r"[\s\v\p{Z}\x{85}]"  # between the words of a text
 PLACES = {"O": OUTSIDE, "I": INSIDE, "B": BEGIN, "E": END, "S": SINGLE}  # of `split_tag`
 # logits [B,W,C], which of the W are real [B,W] -> the best tag of each word [B,W]; W is at least 1
 Decode = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -94,7 +95,7 @@ class ServedTagger(ServedWindows):
         probability (in a CRF, of the emissions alone).
         """
         text = tf.strings.unicode_transcode(inputs["text"], "UTF-8", "UTF-8")
-        ids, starts, ends = self.tokenizer.tokenize_with_offsets(text)
+        ids, starts, ends = self._tokenize(text)
         if self.pretokenized:
             ids, starts, ends, begins = self._spaced_words(text, ids, starts, ends)
         else:
@@ -132,6 +133,20 @@ class ServedTagger(ServedWindows):
         return [f"  {kind}  {entity}  [{start}:{end}]  ({score:.3f})" for kind, entity, start, end, score in entities
                 if kind] or ["  (no entity)"]
 
+    def _tokenize(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """Returns the tokens of texts with their starts and ends, each [B,(T)], as training sees them: its words stand behind a space.
+
+        So whatever divides words is a space, and pieces of further spaces, which byte-level BPE has, are left out.
+        """
+        if self.tokenizer.host.kind == "wordpiece":
+            return self.tokenizer.tokenize_with_offsets(text)
+        text = tf.strings.regex_replace(text, f"[{SPACES}]" if self.pretokenized else WHITE_SPACE, " ")
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(text)
+        padded = tf.strings.unicode_decode(tf.strings.join([text, " "]), "UTF-8")
+        place = tf.gather(tf.cast(padded.row_starts(), tf.int32), ids.value_rowids()) + starts.values
+        kept = ids.with_values(tf.not_equal(tf.gather(padded.values, place), ord(" ")))
+        return tuple(tf.ragged.boolean_mask(part, kept) for part in (ids, starts, ends))
+
     def _spaced_words(self, text: tf.Tensor, ids: tf.RaggedTensor, starts: tf.RaggedTensor,
                       ends: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor, tf.Tensor]:
         """Returns tokens [B,(T)] with starts and ends, and which of them are the first of a word [T].
@@ -167,9 +182,10 @@ class ServedTagger(ServedWindows):
         """Returns whether each token [T] is the first of a word.
 
         Tokens without a space between them are one word, from the first to the last that is no punctuation; an
-        ideograph is a word of its own.
+        ideograph is a word of its own. Tokens of one character, such as those of ½, overlap and are never parted.
         """
-        joined = tf.equal(starts.values[1:], ends[:-1]) & tf.equal(ids.value_rowids()[1:], ids.value_rowids()[:-1])
+        same_text = tf.equal(ids.value_rowids()[1:], ids.value_rowids()[:-1])
+        joined, overlap = same_text & (starts.values[1:] <= ends[:-1]), same_text & (starts.values[1:] < ends[:-1])
         ideograph, punctuation = self._characters_at(text, starts)
         if self._pieces_of_text:
             # A piece of a space alone belongs to the piece behind it, and is no word without one.
@@ -177,7 +193,7 @@ class ServedTagger(ServedWindows):
             with_next = tf.concat([joined, [False]], 0)[:tf.size(blank)]
             is_first = (~blank | with_next) & ~tf.concat([[False], blank & with_next], 0)[:tf.size(blank)]
             ideograph &= is_first
-            begins = is_first & _with_first(~joined | punctuation[1:] | punctuation[:-1], blank)
+            begins = is_first & _with_first(~joined | ~overlap & (punctuation[1:] | punctuation[:-1]), blank)
         else:
             begins = ~tf.gather(self._continues, ids.values)
         chunk_start = begins & _with_first(~joined, begins)

@@ -1,7 +1,9 @@
 """Entities in the graph against words, windows and chunks found in plain Python."""
 
 import itertools
+import re
 
+import made_tokenizers
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,9 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
+from official_bert.config import ModelConfig
 from official_bert.layers.relatives.crf import Scores, best_path
+from official_bert.models.classifier import Tagger
 from official_bert.tasks.tagging.served import ServedTagger
 from official_bert.text import packing
+from official_bert.text.graph_loading import load_graph
 from official_bert.text.tokenization import FullTokenizer
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
@@ -143,6 +148,23 @@ def test_punctuation_around_words_is_set_apart_and_within_them_is_not(model, gra
     assert [entity for _, _, _, entity in rows_of(every.answer_text({"text": tf.constant([text])}), 0)] == wanted
     spaced = make_tagger(model, graph_tokenizer, pretokenized=True, decode=every.decode)
     assert [entity for _, _, _, entity in rows_of(spaced.answer_text({"text": tf.constant([text])}), 0)] == text.split()
+
+
+@pytest.mark.parametrize(("kind", "pretokenized"), [("xlm_roberta", False), ("roberta", False), ("roberta", True)])
+def test_no_character_is_parted_and_no_white_space_belongs_to_a_word(tmp_path, kind, pretokenized):
+    texts = {"½": ["½"], "the ½ boat": ["the", "½", "boat"], "wait… the": ["wait", "…", "the"], "ﬁne 12㎏": ["ﬁne", "12㎏"],
+             "cafe\u0301": ["cafe\u0301"], "a…b": ["a…b"], "(½)": ["(", "½", ")"], "😀👍🏽 中": ["😀👍🏽", "中"], "": [],
+             "a ": ["a"], " ": [], "a  b  ": ["a", "b"], "a\tb": ["a", "b"], "x\n\ny": ["x", "y"], "a\u3000\xa0b": ["a", "b"]}
+    model = Tagger.make(ModelConfig(vocab_size=1000, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4,
+                                    max_position_embeddings=20), {"num_tags": len(LABELS)})
+    tagger = make_tagger(model, load_graph(made_tokenizers.write(tmp_path, kind)), pretokenized=pretokenized,
+                         decode=lambda logits, real: tf.ones(tf.shape(logits)[:2], tf.int32))
+    found = tagger.answer_text({"text": tf.constant([*texts])})
+    for index, (text, words) in enumerate(texts.items()):
+        wanted = re.split("[ \t\n]+", text.strip()) if pretokenized and text.strip() else words
+        assert [entity for _, _, _, entity in rows_of(found, index)] == wanted, text
+    alone = tagger.answer_text({"text": tf.constant(["a "])})
+    assert rows_of(alone, 0)[0][1:] == (0, 1, "a")
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
