@@ -5,7 +5,9 @@ symbols.
 """
 
 import copy
+import dataclasses
 import itertools
+import unicodedata
 from typing import NamedTuple
 
 import numpy as np
@@ -47,17 +49,23 @@ class GraphByteBpe(GraphSubwords):
             self._pairs = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(tables.keys, tables.values),
                                                     WALL)
         self.resources = [self._pairs]
-        self._inner: GraphByteBpe | None = None  # for texts in NFC, where it looks for the other added tokens
+        self._inner: GraphByteBpe | None = None  # for texts in NFC, and between tokens; it looks for the other added tokens
+        self._composes = host.composes
+        later = [token for token in self.added if token.normalized]
         if host.composes:
+            later = [dataclasses.replace(token, content=unicodedata.normalize("NFC", token.content)) for token in later]
             joins = np.zeros(CODES, np.bool_)
             joins[[code for code in itertools.chain(*byte_bpe.CHARACTERS) if byte_bpe.may_compose(chr(code))]] = True
             self._joins = CharacterTable(joins)
+        if host.composes or later:
             self._inner = copy.copy(self)
-            self._inner.added = [token for token in self.added if token.normalized]
-            self.added = [token for token in self.added if not token.normalized]
+            self._inner._look_for(later)
+            self._look_for([token for token in self.added if not token.normalized])
 
     def _pieces(self, text: Tensor) -> Tokens:
-        return self._words(text) if self._inner is None else self._composed(text, self._inner)
+        if self._inner is None:
+            return self._words(text)
+        return self._composed(text, self._inner) if self._composes else self._inner._tokens(text)
 
     def _composed(self, text: Tensor, inner: "GraphByteBpe") -> Tokens:
         """Cuts texts in NFC, see `byte_bpe.composed`."""

@@ -14,10 +14,8 @@ from tensorflow import Tensor
 
 from official_bert.text import graph_characters
 from official_bert.text.graph_base import CODES, CharacterTable, HostFacts, begins_row
-from official_bert.text.subwords.definition import is_letter
+from official_bert.text.subwords.definition import WHITE_SPACE, AddedToken, is_letter
 from official_bert.text.subwords.host import SPACES, SubwordTokenizer
-
-WHITE_SPACE = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
 
 
 class Tokens(NamedTuple):
@@ -33,7 +31,7 @@ class Tokens(NamedTuple):
 class Parts(NamedTuple):
     """Parts of texts."""
 
-    strings: Tensor  # [P]
+    strings: Tensor  # of those that are text
     tokens: Tensor  # [P] int32, the id of an added token, -1 for text
     starts: Tensor  # [P] int32, first character in the text
     ends: Tensor  # [P] int32
@@ -50,18 +48,26 @@ class GraphSubwords(HostFacts, abc.ABC):
 
     def __init__(self, host: SubwordTokenizer):
         super().__init__(host)
-        self.added = [token for token in host.added if token.content]
-        trims = {"byte_bpe": " ", "wordpiece": WHITE_SPACE}.get(host.kind, SPACES)
+        self._look_for([token for token in host.added if token.content])
+        trims = {"byte_bpe": " ", "wordpiece": ""}.get(host.kind, SPACES)
         self._is_space, self._is_trimmed = (CharacterTable(np.isin(np.arange(CODES), [ord(char) for char in few]))
                                             for few in (WHITE_SPACE, trims))
         alone = any(token.single_word for token in self.added)
         letters = [is_letter(chr(code)) for code in range(CODES)] if alone else [False] * CODES
         self._is_letter = CharacterTable(np.array(letters))
-        # A token of nothing but the letter of a space may lie nowhere.
-        blank = np.zeros(host.size, np.bool_)
-        blank[[index for token, index in host.vocab.items() if not token.strip(host.space + " ")]] = True
+        kinds = np.zeros((2, host.size), np.bool_)
+        for row, chosen in zip(kinds, (host.is_blank, lambda token: token.startswith(host.space))):
+            row[[index for token, index in host.vocab.items() if chosen(token)]] = True
         with tf.init_scope():
-            self._blank = tf.constant(blank)
+            self._blank, self._spaced = map(tf.constant, kinds)
+
+    def _look_for(self, tokens: Sequence[AddedToken]) -> None:
+        """Sets the added tokens that are searched for."""
+        self.added = tokens
+        with tf.init_scope():
+            self._added_ids = tf.constant([token.id for token in tokens], tf.int32)
+            self._stands_alone, self._takes_before, self._takes_behind = (
+                tf.constant([getattr(token, name) for token in tokens], tf.bool) for name in ("single_word", "lstrip", "rstrip"))
 
     def tokenize(self, text: Tensor) -> tf.RaggedTensor:
         """text [B] string -> ids [B, (T)] int32."""
@@ -78,10 +84,9 @@ class GraphSubwords(HostFacts, abc.ABC):
         starts, ends = _trimmed(self._is_trimmed(decoded.values), first + tokens.starts, first + tokens.ends)
         starts, ends = starts - first, ends - first
         # A character that becomes several belongs to the piece with its last, and to pieces of some of them alone.
-        ends += tf.cast(tf.equal(starts, ends) & ~tf.gather(self._blank, tokens.ids) & (starts < length), tf.int32)
-        return tuple(
-            tf.RaggedTensor.from_row_splits(values, tokens.row_splits, validate=False)
-            for values in (tokens.ids, starts, ends))
+        of_some = tf.equal(tokens.starts, tokens.ends) | tf.gather(self._spaced, tokens.ids)
+        ends += tf.cast(tf.equal(starts, ends) & of_some & ~tf.gather(self._blank, tokens.ids) & (starts < length), tf.int32)
+        return tuple(tf.RaggedTensor.from_row_splits(values, tokens.row_splits, validate=False) for values in (tokens.ids, starts, ends))
 
     def stands_alone(self, codes: Tensor) -> Tensor:
         """Whether each character [N] is always a word of its own: punctuation or an ideograph."""
@@ -108,7 +113,7 @@ class GraphSubwords(HostFacts, abc.ABC):
     def _with_added(self, text: Tensor) -> Tokens:
         parts = self._split(text)
         is_text = parts.tokens < 0
-        pieces = self._pieces(tf.boolean_mask(parts.strings, is_text))
+        pieces = self._pieces(parts.strings)
         # Added tokens are rows of one piece among the rows of the other parts.
         lengths = tf.scatter_nd(
             tf.where(is_text), pieces.row_splits[1:] - pieces.row_splits[:-1], tf.shape(parts.tokens, tf.int64)
@@ -127,54 +132,61 @@ class GraphSubwords(HostFacts, abc.ABC):
         """Splits texts at added tokens, see `AddedTokens`."""
         decoded = tf.strings.unicode_decode(text, "UTF-8")
         codes, row_starts = decoded.values, tf.cast(decoded.row_splits, tf.int32)
-        spans = self._found(codes, row_starts)  # [K,3] first, end, id; in order
-        first, end, token = tf.unstack(spans, num=3, axis=1)
-        # Where parts begin: at a text's start, at added tokens and behind them.
-        cuts = tf.unique(tf.sort(tf.concat([row_starts, first, end], 0)))[0]
-        starts, ends = cuts[:-1], cuts[1:]
-        place = tf.searchsorted(first, starts)
-        is_token = tf.equal(tf.gather(tf.concat([first, [-1]], 0), place), starts)
-        tokens = tf.where(is_token, tf.gather(tf.concat([token, [-1]], 0), place), -1)
-        strings = tf.strings.unicode_encode(tf.RaggedTensor.from_row_splits(codes, cuts, validate=False), "UTF-8")
-        row_splits = tf.searchsorted(starts, row_starts, out_type=tf.int64)
-        of_row = tf.repeat(row_starts[:-1], row_splits[1:] - row_splits[:-1])
-        return Parts(strings, tokens, starts - of_row, ends - of_row, row_splits)
+        space = self._is_space(codes)
+        token, row, first, end = self._found(codes, row_starts, space)                     # each [K]
+        same_row = tf.concat([[False], tf.equal(row[1:], row[:-1])], 0)[:tf.size(row)]
+        last_end = tf.where(same_row, tf.concat([[0], end[:-1]], 0)[:tf.size(row)], tf.gather(row_starts, row))
+        first = tf.where(tf.gather(self._takes_before, token), tf.maximum(first, last_end), first)
+        ends_row = ~tf.concat([same_row[1:], [False]], 0)[:tf.size(row)]
+        rest = tf.tensor_scatter_nd_update(row_starts[:-1], tf.boolean_mask(row, ends_row)[:, None], tf.boolean_mask(end, ends_row))
+        # Before each token and behind the last stands text, which may be empty.
+        trimmed_first, trimmed_end = _trimmed(space, first, end)
+        before = tf.stack([row, tf.fill(tf.shape(row), -1), last_end, first], 1)
+        tokens = tf.stack([row, tf.gather(self._added_ids, token), trimmed_first, trimmed_end], 1)
+        behind = tf.stack([tf.range(tf.size(rest)), tf.fill(tf.shape(rest), -1), rest, row_starts[1:]], 1)
+        parts = tf.concat([tf.reshape(tf.stack([before, tokens], 1), [-1, 4]), behind], 0)  # row, id, first, end
+        parts = tf.gather(parts, tf.argsort(parts[:, 0], stable=True))
+        row, tokens, first, end = tf.unstack(tf.boolean_mask(parts, (parts[:, 1] >= 0) | (parts[:, 2] < parts[:, 3])), num=4, axis=1)
+        is_text = tokens < 0
+        places = tf.ragged.range(tf.boolean_mask(first, is_text), tf.boolean_mask(end, is_text))
+        strings = tf.strings.unicode_encode(places.with_values(tf.gather(codes, places.values)), "UTF-8")
+        row_start = tf.gather(row_starts, row)
+        return Parts(strings, tokens, first - row_start, end - row_start,
+                     tf.searchsorted(row, tf.range(tf.size(row_starts)), out_type=tf.int64))
 
-    def _found(self, codes: Tensor, row_starts: Tensor) -> Tensor:
-        """Returns the added tokens in the characters of texts: (first, end, id) [K,3] int32, in order, none
-        overlapping.
+    def _found(self, codes: Tensor, row_starts: Tensor, space: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Returns the added tokens in the characters [N] of texts, in order: their numbers, texts, first characters and ends, each [K] int32.
+
+        White space that they take is theirs, even if several take it.
         """
         longest = max(len(token.content) for token in self.added)
         row_end = tf.repeat(row_starts[1:], row_starts[1:] - row_starts[:-1])
         padded = tf.concat([codes, tf.fill([longest], 0)], 0)
         count = tf.size(codes)
-        lengths, ids, flags = (tf.zeros([count], tf.int32) for _ in range(3))
-        letter, starts_text = self._is_letter(padded), begins_row(row_starts, count)
-        for token in sorted(self.added, key=lambda token: len(token.content)):  # of several that fit, the longest
+        lengths, numbers = (tf.zeros([count], tf.int32) for _ in range(2))
+        for number, token in sorted(enumerate(self.added), key=lambda pair: len(pair[1].content)):  # of several that fit, the longest
             size = len(token.content)
             fits = tf.range(count) + size <= row_end
             for place, char in enumerate(token.content):
                 fits &= tf.equal(padded[place:place + count], ord(char))
-            if token.single_word:
-                before = tf.concat([[False], letter[:count]], 0)[:count] & ~starts_text[:count]
-                fits &= ~before & ~(letter[size:size + count] & (tf.range(count) + size < row_end))
-            lengths, ids = tf.where(fits, size, lengths), tf.where(fits, token.id, ids)
-            flags = tf.where(fits, token.lstrip + 2 * token.rstrip, flags)
+            lengths, numbers = tf.where(fits, size, lengths), tf.where(fits, number, numbers)
         first = tf.cast(tf.where(lengths > 0)[:, 0], tf.int32)
-        end = first + tf.gather(lengths, first)
-        kept = _from_the_left(first, end)
-        first, end = tf.boolean_mask(first, kept), tf.boolean_mask(end, kept)
-        flag, token = tf.gather(flags, first), tf.gather(ids, first)
-        last_end = tf.concat([[0], end[:-1]], 0)[:tf.size(first)]
+        kept = _from_the_left(first, first + tf.gather(lengths, first))
+        first = tf.boolean_mask(first, kept)
+        end, number = first + tf.gather(lengths, first), tf.gather(numbers, first)
         row = tf.searchsorted(row_starts, first, side="right") - 1
+        row_start, row_end = tf.gather(row_starts, row), tf.gather(row_starts, row + 1)
+        # What must be a word and is none is passed over, with the shorter tokens in it.
+        letter = tf.concat([self._is_letter(codes), [False]], 0)
+        beside = (first > row_start) & tf.gather(letter, tf.maximum(first - 1, 0)) | (end < row_end) & tf.gather(letter, end)
+        kept = ~(beside & tf.gather(self._stands_alone, number))
+        number, row, first, end, row_start, row_end = (
+            tf.boolean_mask(part, kept) for part in (number, row, first, end, row_start, row_end))
         # White space runs from the last other character before, to the next behind.
-        before, behind = _others_around(self._is_space(codes))
-        stripped_end = tf.where(flag >= 2, tf.minimum(tf.gather(behind, end), tf.gather(row_starts, row + 1)), end)
-        earliest = tf.maximum(
-            tf.concat([[0], stripped_end[:-1]], 0)[:tf.size(first)], tf.maximum(last_end, tf.gather(row_starts, row)))
-        stripped_first = tf.where(tf.equal(flag % 2, 1), tf.maximum(tf.gather(before, first), earliest),
-                                  tf.maximum(first, earliest))
-        return tf.stack([stripped_first, tf.maximum(stripped_end, stripped_first), token], 1)
+        before, behind = _others_around(space)
+        first = tf.where(tf.gather(self._takes_before, number), tf.maximum(tf.gather(before, first), row_start), first)
+        end = tf.where(tf.gather(self._takes_behind, number), tf.minimum(tf.gather(behind, end), row_end), end)
+        return number, row, first, end
 
 
 def _valid(text: Tensor) -> Tensor:

@@ -28,8 +28,7 @@ LETTER, NUMBER, OTHER, SPACE = range(4)  # classes of characters
 # Unicode assigns no others; the rest is OTHER
 CHARACTERS = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xF0000))
 # \s of Unicode
-WHITE_SPACE = (*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F,
-               0x3000)
+WHITE_SPACE_CODES = (*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
 HANGUL = (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))  # vowels and finals, which are composed by arithmetic
 
 
@@ -103,7 +102,7 @@ def character_classes() -> np.ndarray:
     of Unicode counts.
     """
     split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True).pre_tokenize_str
-    skipped = {*WHITE_SPACE, ord("'")}
+    skipped = {*WHITE_SPACE_CODES, ord("'")}
     codes = np.array([code for part in CHARACTERS for code in part if code not in skipped])
     starts = np.array([start for _, (start, _) in split("".join(map(chr, codes.tolist())))])  # runs of one class
     # Between a letter and a digit, a letter is joined with the letter and a number with the digit.
@@ -113,7 +112,7 @@ def character_classes() -> np.ndarray:
     kinds = np.where(begins[1::4] & begins[2::4], OTHER, np.where(begins[2::4], LETTER, NUMBER))
     classes = np.full(0x110000, OTHER, np.uint8)
     classes[codes] = np.repeat(kinds, np.diff([*starts, len(codes)]))
-    classes[list(WHITE_SPACE)] = SPACE
+    classes[list(WHITE_SPACE_CODES)] = SPACE
     return classes
 
 

@@ -3,18 +3,26 @@ the model.
 """
 
 import dataclasses
+import itertools
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from official_bert import json_values
 from official_bert.text.subwords import tokenizer_files as names
+from official_bert.text.subwords.byte_bpe import WHITE_SPACE_CODES
 from official_bert.text.subwords.character_map import Steps
 from official_bert.text.tokenizer import ROLES
 
 Kind = Literal["byte_bpe", "unigram", "wordpiece", "japanese"]
 ROBERTA = dict(zip(ROLES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>")))
 ALBERT = dict(zip(ROLES, ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")))
+WHITE_SPACE = "".join(map(chr, WHITE_SPACE_CODES))
+WORD_CATEGORIES = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "Pc"}
+# Joiners, and letters in circles and squares, which Unicode counts as alphabetic.
+OTHER_LETTERS = {0x200C, 0x200D, *itertools.chain(range(0x24B6, 0x24EA), range(0x1F130, 0x1F14A), range(0x1F150, 0x1F16A),
+                                                  range(0x1F170, 0x1F18A))}
 KEYS = dict(zip(ROLES, ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")))
 
 
@@ -211,6 +219,8 @@ class Part(NamedTuple):
 
 class AddedTokens:
     """The tokens to look for: at each place the longest, from the left. White space that a token takes belongs to it.
+
+    White space that is a token is found even if the token before took it, and text goes on behind it, as in the `tokenizers` library.
     """
 
     def __init__(self, tokens: Sequence[AddedToken]):
@@ -219,17 +229,16 @@ class AddedTokens:
         self._pattern = re.compile("|".join(map(re.escape, contents))) if contents else None
 
     def split(self, text: str) -> Iterator[Part]:
-        """Yields the parts of a text, in order, none of them empty."""
+        """Yields the parts of a text, in order."""
         last = 0
         for match in self._pattern.finditer(text) if self._pattern else ():
             start, end, token = match.start(), match.end(), self.tokens[match.group()]
             if token.single_word and (is_letter(text[start - 1:start]) or is_letter(text[end:end + 1])):
                 continue
-            while token.lstrip and start > last and text[start - 1].isspace():
+            while token.lstrip and start > last and text[start - 1] in WHITE_SPACE:
                 start -= 1
-            while token.rstrip and end < len(text) and text[end].isspace():
+            while token.rstrip and end < len(text) and text[end] in WHITE_SPACE:
                 end += 1
-            start = max(start, last)  # white space that the token before took
             if start > last:
                 yield Part(last, start, None)
             yield Part(start, end, token)
@@ -239,5 +248,5 @@ class AddedTokens:
 
 
 def is_letter(char: str) -> bool:
-    """Whether a character may not stand beside a token that is a whole word; "" may."""
-    return char.isalnum() or char == "_"
+    """Whether a character may not stand beside a token that is a whole word (\\w of Unicode); "" may."""
+    return bool(char) and (unicodedata.category(char) in WORD_CATEGORIES or ord(char) in OTHER_LETTERS)

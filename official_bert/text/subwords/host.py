@@ -14,7 +14,7 @@ import tokenizers
 from official_bert.text.subwords import model_proto, tokenizer_files
 from official_bert.text.subwords.byte_bpe import composed
 from official_bert.text.subwords.character_map import joined
-from official_bert.text.subwords.definition import AddedToken, AddedTokens, Definition, check_values, mapping_in
+from official_bert.text.subwords.definition import WHITE_SPACE, AddedToken, AddedTokens, Definition, check_values, mapping_in
 from official_bert.text.tokenizer import Span, Tokenizer
 
 # What counts as a space at the ends of a piece: white space and what SentencePiece's usual character map makes a space
@@ -39,6 +39,10 @@ class SubwordTokenizer(Tokenizer):
             raise ValueError(f"{vocab_file}: expected special tokens {' '.join(self.special.values())}, "
                              f"got {len(vocab)} tokens without {' '.join(absent)}")
         self._whole = {token.content for token in added} - {self.special["[UNK]"]}
+
+    def is_blank(self, token: str) -> bool:
+        """Whether a token is white space alone, which may lie nowhere."""
+        return not token.strip(self.space + WHITE_SPACE)
 
     def _continues(self, token: str) -> bool:
         return not token.startswith(self.space) and token not in self._whole
@@ -115,7 +119,8 @@ class SentencePieceTokenizer(SplitTokenizer):
         for piece in self._library.encode(text, return_type="proto").pieces:
             start, end = _trimmed(text, places[piece.begin], places[piece.end])
             token = self.inv_vocab[int(self.ids[piece.id])]
-            tokens.append((token, start, end + (start == end < len(text) and token != WORD_START)))
+            of_some = piece.begin == piece.end or token.startswith(WORD_START)
+            tokens.append((token, start, end + (start == end < len(text) and of_some and not self.is_blank(token))))
         return tokens
 
     def _encode_part(self, text: str) -> list[int]:
@@ -130,40 +135,34 @@ class LibraryTokenizer(SubwordTokenizer):
         self.space = BYTE_SPACE if self.kind == "byte_bpe" else WORD_START
         self.settings = library_settings(definition)
         try:
-            self._library = tokenizers.Tokenizer.from_str(json.dumps(self.settings))
+            self._library = tokenizers.Tokenizer.from_str(json.dumps(self.settings | {"post_processor": None}))  # may cut places
         except Exception as error:  # of many types
             raise ValueError(f"{vocab_file}: the tokenizers library cannot read it: {error}") from None
         self._library.no_truncation()
         self._library.no_padding()
         self.composes = bool(self.settings.get("normalizer")) and self.kind == "byte_bpe"  # NFC: no other is read
-        added = [
-            AddedToken(
-                token["content"], token["id"],
-                *(bool(token.get(key))
-                  for key in ("single_word", "lstrip", "rstrip", *(["normalized"] if self.composes else []))))
-            for token in self.settings["added_tokens"]
-        ]
+        added = [AddedToken(token["content"], token["id"], *(bool(token.get(key)) for key in (
+            "single_word", "lstrip", "rstrip", *(["normalized"] if self.kind == "byte_bpe" else []))))
+            for token in self.settings["added_tokens"]]
         for token in added:
             if (index := self._library.token_to_id(token.content)) != token.id:
-                raise ValueError(
-                    f"{vocab_file}: added token {token.content!r}: expected id {index}, the next of the vocabulary, "
-                    f"got {token.id}")
+                raise ValueError(f"{vocab_file}: added token {token.content!r}: expected id {index}, the next of the vocabulary, "
+                                 f"got {token.id}")
+        self._added_contents = {token.content for token in added}
         super().__init__(vocab_file, definition, self._library.get_vocab(with_added_tokens=True), added)
 
     def tokenize_with_offsets(self, text: str) -> list[Span]:
-        """Returns (token, start, end) for each token, see `Tokenizer`. In byte-level BPE, only the space itself is a
-        space.
-        """
+        """Returns (token, start, end) for each token, see `Tokenizer`. In pieces of byte-level BPE, only the space itself is a space."""
         text = _readable(text)
         if self.composes and not text.isascii() and (composed_text := composed(text))[0] != text:
             return self._tokenize_composed(text, *composed_text)
         encoded = self._library.encode(text, add_special_tokens=False)
-        spaces = " " if self.kind == "byte_bpe" else SPACES
         tokens = []
         for index, place in zip(encoded.ids, encoded.offsets):
-            token, (start, end) = self.inv_vocab[index], _trimmed(text, *place, spaces)
-            # a space put before the text has no place in it
-            tokens.append((token, start, end if token.strip(self.space) else start))
+            token = self.inv_vocab[index]
+            spaces = SPACES if self.kind != "byte_bpe" else WHITE_SPACE if token in self._added_contents else " "
+            start, end = _trimmed(text, *place, spaces)
+            tokens.append((token, start, start if self.is_blank(token) else end))  # a space put before the text has no place in it
         return tokens
 
     def _tokenize_composed(self, text: str, composed_text: str, places: Sequence[int]) -> list[Span]:
@@ -171,7 +170,7 @@ class LibraryTokenizer(SubwordTokenizer):
         tokens = []
         for token, start, end in self.tokenize_with_offsets(composed_text):
             start, end = places[start], places[end]
-            tokens.append((token, start, end + (start == end < len(text) and bool(token.strip(f"{self.space} ")))))
+            tokens.append((token, start, end + (start == end < len(text) and not self.is_blank(token))))
         return tokens
 
     def tokenize_word(self, word: str) -> list[str]:
