@@ -49,7 +49,7 @@ class GraphByteBpe(GraphSubwords):
             self._pairs = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(tables.keys, tables.values),
                                                     WALL)
         self.resources = [self._pairs]
-        self._inner: GraphByteBpe | None = None  # for texts in NFC, and between tokens; it looks for the other added tokens
+        self._inner: GraphByteBpe | None = None  # for texts in NFC between added tokens; it looks for the other ones
         self._composes = host.composes
         later = [token for token in self.added if token.normalized]
         if host.composes:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow import Tensor
 
 from official_bert.text import graph_characters
-from official_bert.text.graph_base import CODES, CharacterTable, HostFacts, begins_row
+from official_bert.text.graph_base import CODES, CharacterTable, HostFacts
 from official_bert.text.subwords.definition import WHITE_SPACE, AddedToken, is_letter
 from official_bert.text.subwords.host import SPACES, SubwordTokenizer
 
@@ -66,8 +66,9 @@ class GraphSubwords(HostFacts, abc.ABC):
         self.added = tokens
         with tf.init_scope():
             self._added_ids = tf.constant([token.id for token in tokens], tf.int32)
-            self._stands_alone, self._takes_before, self._takes_behind = (
-                tf.constant([getattr(token, name) for token in tokens], tf.bool) for name in ("single_word", "lstrip", "rstrip"))
+            self._is_word, self._takes_before, self._takes_behind = (
+                tf.constant([getattr(token, name) for token in tokens], tf.bool)
+                for name in ("single_word", "lstrip", "rstrip"))
 
     def tokenize(self, text: Tensor) -> tf.RaggedTensor:
         """text [B] string -> ids [B, (T)] int32."""
@@ -85,8 +86,11 @@ class GraphSubwords(HostFacts, abc.ABC):
         starts, ends = starts - first, ends - first
         # A character that becomes several belongs to the piece with its last, and to pieces of some of them alone.
         of_some = tf.equal(tokens.starts, tokens.ends) | tf.gather(self._spaced, tokens.ids)
-        ends += tf.cast(tf.equal(starts, ends) & of_some & ~tf.gather(self._blank, tokens.ids) & (starts < length), tf.int32)
-        return tuple(tf.RaggedTensor.from_row_splits(values, tokens.row_splits, validate=False) for values in (tokens.ids, starts, ends))
+        of_some &= ~tf.gather(self._blank, tokens.ids)
+        ends += tf.cast(tf.equal(starts, ends) & of_some & (starts < length), tf.int32)
+        return tuple(
+            tf.RaggedTensor.from_row_splits(values, tokens.row_splits, validate=False)
+            for values in (tokens.ids, starts, ends))
 
     def stands_alone(self, codes: Tensor) -> Tensor:
         """Whether each character [N] is always a word of its own: punctuation or an ideograph."""
@@ -137,8 +141,9 @@ class GraphSubwords(HostFacts, abc.ABC):
         same_row = tf.concat([[False], tf.equal(row[1:], row[:-1])], 0)[:tf.size(row)]
         last_end = tf.where(same_row, tf.concat([[0], end[:-1]], 0)[:tf.size(row)], tf.gather(row_starts, row))
         first = tf.where(tf.gather(self._takes_before, token), tf.maximum(first, last_end), first)
-        ends_row = ~tf.concat([same_row[1:], [False]], 0)[:tf.size(row)]
-        rest = tf.tensor_scatter_nd_update(row_starts[:-1], tf.boolean_mask(row, ends_row)[:, None], tf.boolean_mask(end, ends_row))
+        is_last = ~tf.concat([same_row[1:], [False]], 0)[:tf.size(row)]
+        rest = tf.tensor_scatter_nd_update(row_starts[:-1], tf.boolean_mask(row, is_last)[:, None],
+                                           tf.boolean_mask(end, is_last))
         # Before each token and behind the last stands text, which may be empty.
         trimmed_first, trimmed_end = _trimmed(space, first, end)
         before = tf.stack([row, tf.fill(tf.shape(row), -1), last_end, first], 1)
@@ -146,7 +151,8 @@ class GraphSubwords(HostFacts, abc.ABC):
         behind = tf.stack([tf.range(tf.size(rest)), tf.fill(tf.shape(rest), -1), rest, row_starts[1:]], 1)
         parts = tf.concat([tf.reshape(tf.stack([before, tokens], 1), [-1, 4]), behind], 0)  # row, id, first, end
         parts = tf.gather(parts, tf.argsort(parts[:, 0], stable=True))
-        row, tokens, first, end = tf.unstack(tf.boolean_mask(parts, (parts[:, 1] >= 0) | (parts[:, 2] < parts[:, 3])), num=4, axis=1)
+        parts = tf.boolean_mask(parts, (parts[:, 1] >= 0) | (parts[:, 2] < parts[:, 3]))
+        row, tokens, first, end = tf.unstack(parts, num=4, axis=1)
         is_text = tokens < 0
         places = tf.ragged.range(tf.boolean_mask(first, is_text), tf.boolean_mask(end, is_text))
         strings = tf.strings.unicode_encode(places.with_values(tf.gather(codes, places.values)), "UTF-8")
@@ -155,7 +161,7 @@ class GraphSubwords(HostFacts, abc.ABC):
                      tf.searchsorted(row, tf.range(tf.size(row_starts)), out_type=tf.int64))
 
     def _found(self, codes: Tensor, row_starts: Tensor, space: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Returns the added tokens in the characters [N] of texts, in order: their numbers, texts, first characters and ends, each [K] int32.
+        """Returns the added tokens in the characters [N] of texts: numbers, texts, starts and ends, [K] int32.
 
         White space that they take is theirs, even if several take it.
         """
@@ -164,7 +170,8 @@ class GraphSubwords(HostFacts, abc.ABC):
         padded = tf.concat([codes, tf.fill([longest], 0)], 0)
         count = tf.size(codes)
         lengths, numbers = (tf.zeros([count], tf.int32) for _ in range(2))
-        for number, token in sorted(enumerate(self.added), key=lambda pair: len(pair[1].content)):  # of several that fit, the longest
+        # Of several that fit, the longest.
+        for number, token in sorted(enumerate(self.added), key=lambda pair: len(pair[1].content)):
             size = len(token.content)
             fits = tf.range(count) + size <= row_end
             for place, char in enumerate(token.content):
@@ -178,8 +185,9 @@ class GraphSubwords(HostFacts, abc.ABC):
         row_start, row_end = tf.gather(row_starts, row), tf.gather(row_starts, row + 1)
         # What must be a word and is none is passed over, with the shorter tokens in it.
         letter = tf.concat([self._is_letter(codes), [False]], 0)
-        beside = (first > row_start) & tf.gather(letter, tf.maximum(first - 1, 0)) | (end < row_end) & tf.gather(letter, end)
-        kept = ~(beside & tf.gather(self._stands_alone, number))
+        in_word = (first > row_start) & tf.gather(letter, tf.maximum(first - 1, 0))
+        in_word |= (end < row_end) & tf.gather(letter, end)
+        kept = ~(in_word & tf.gather(self._is_word, number))
         number, row, first, end, row_start, row_end = (
             tf.boolean_mask(part, kept) for part in (number, row, first, end, row_start, row_end))
         # White space runs from the last other character before, to the next behind.

@@ -18,6 +18,7 @@ from official_bert.text.subwords.character_map import Steps, joined
 from official_bert.text.subwords.host import WORD_START, LibraryTokenizer, SentencePieceTokenizer
 
 FRACTIONS = 2.0 ** 13  # of scores
+HIDDEN_SPACE = "\0"  # as long as a space
 BEFORE = ("NFKD", "StripAccents", "Lowercase")  # steps of ALBERT's normalizer; Replace and Precompiled are the others
 
 
@@ -38,11 +39,10 @@ class GraphUnigram(GraphSubwords):
             self._ids = tf.constant(np.asarray(ids, np.int32))
         self.resources = [self._op]
         # Without a piece for a space alone, unknown characters in neighbouring words would be one piece.
-        self._by_word = WORD_START in host.vocab
+        self._by_word = WORD_START in host.vocab and not _crosses_words(host, model)
 
     def _pieces(self, text: Tensor) -> Tokens:
-        words = tf.strings.split(text, " ") if self._by_word else tf.RaggedTensor.from_row_lengths(
-            text, tf.ones_like(text, tf.int64))
+        words = self._words(text)
         # [W,(T)], in bytes of the word
         pieces, starts, ends = self._op.tokenize_with_offsets(words.values)
         lengths = tf.strings.length(words.values)
@@ -57,6 +57,32 @@ class GraphUnigram(GraphSubwords):
         row = tf.repeat(tf.range(tf.size(text)), row_splits[1:] - row_splits[:-1])
         starts, ends = (_characters(text, part, row) for part in (starts, ends))
         return Tokens(tf.gather(self._ids, pieces.values), starts, ends, row_splits)
+
+
+    def _words(self, text: Tensor) -> tf.RaggedTensor:
+        """Returns what stands between the spaces of texts; a text with the letter for a space is one word, as spaces
+        beside it are no superfluous ones.
+        """
+        if not self._by_word:
+            return tf.RaggedTensor.from_row_lengths(text, tf.ones_like(text, tf.int64))
+        whole = tf.strings.regex_full_match(text, f"(?s).*{WORD_START}.*")
+
+        def some_whole() -> tf.RaggedTensor:
+            hidden = tf.where(whole, tf.strings.regex_replace(text, " ", HIDDEN_SPACE), text)
+            words = tf.strings.split(hidden, " ")
+            shown = tf.strings.regex_replace(words.values, HIDDEN_SPACE, " ")
+            return words.with_values(tf.where(tf.repeat(whole, words.row_lengths()), shown, words.values))
+        return tf.cond(tf.reduce_any(whole), some_whole, lambda: tf.strings.split(text, " "))
+
+
+def _crosses_words(host: SentencePieceTokenizer | LibraryTokenizer, model: bytes) -> bool:
+    """Whether a piece may hold text of several words."""
+    if isinstance(host, LibraryTokenizer):
+        steps = _listed(host.settings["pre_tokenizer"], "pretokenizers")
+        return len(steps) == 1 and steps[0].get("split") is False
+    pieces = model_proto.read(model, host.vocab_file).pieces
+    return any(WORD_START in piece.piece.strip(WORD_START)
+               or (piece.type == model_proto.USER_DEFINED and " " in piece.piece) for piece in pieces)
 
 
 def _with_words_of_no_piece(starts: Tensor, pieces: tf.RaggedTensor, word_start: Tensor, text_starts: Tensor) -> Tensor:
@@ -95,6 +121,12 @@ def model_of(host: LibraryTokenizer) -> tuple[bytes, np.ndarray]:
 
     Raises ValueError for a normalizer that has no form in it.
     """
+    normalizers = {step.get("type"): step for step in _listed(host.settings.get("normalizer"), "normalizers")}
+    trims = normalizers.get("Strip", {}).get("strip_right") and _is_of_spaces(normalizers.get("Replace", {}))
+    if len(_listed(host.settings["pre_tokenizer"], "pretokenizers")) == 1 and not trims:
+        raise ValueError(f"{host.vocab_file}: tokenizer.json: expected a pre-tokenizer WhitespaceSplit, or normalizers "
+                         "Strip and Replace of several spaces: else superfluous spaces are tokens, which TensorFlow's "
+                         "SentencePiece does not give")
     settings = host.settings["model"]
     vocab = settings["vocab"]
     unknown = settings.get("unk_id")
@@ -113,9 +145,19 @@ def model_of(host: LibraryTokenizer) -> tuple[bytes, np.ndarray]:
     return content, np.arange(len(vocab))
 
 
+def _listed(step: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]:
+    """Returns the steps of a sequence, or the only one."""
+    return (step or {}).get(key) or ([step] if step else [])
+
+
+def _is_of_spaces(replacement: Mapping[str, Any]) -> bool:
+    """Whether a step makes several spaces one."""
+    return (replacement.get("pattern") or {}).get("Regex") == " {2,}" and replacement.get("content") == " "
+
+
 def _steps(normalizer: Mapping[str, Any] | None, where: str) -> tuple[Steps, bytes]:
     """Returns what a normalizer does, as steps and a character map."""
-    normalizers = (normalizer or {}).get("normalizers") or ([normalizer] if normalizer else [])
+    normalizers = _listed(normalizer, "normalizers")
     names, charsmap, quotes = [], b"", False
     for step in normalizers:
         kind, pattern = step.get("type"), (step.get("pattern") or {})
@@ -125,8 +167,7 @@ def _steps(normalizer: Mapping[str, Any] | None, where: str) -> tuple[Steps, byt
             charsmap = base64.b64decode(step["precompiled_charsmap"])
         elif kind in BEFORE and not charsmap:
             names.append(kind)
-        elif not (kind == "Strip" or
-                  (kind == "Replace" and pattern.get("Regex") == " {2,}" and step.get("content") == " ")):
+        elif not (kind == "Strip" or (kind == "Replace" and _is_of_spaces(step))):
             raise ValueError(f"{where}: tokenizer.json: normalizer: {kind} is not computed here")
     accents = [name for name in names if name != "Lowercase"]
     if accents not in ([], ["NFKD", "StripAccents"]):

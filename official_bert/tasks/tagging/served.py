@@ -134,9 +134,10 @@ class ServedTagger(ServedWindows):
                 if kind] or ["  (no entity)"]
 
     def _tokenize(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Returns the tokens of texts with their starts and ends, each [B,(T)], as training sees them: its words stand behind a space.
+        """Returns the tokens of texts with their starts and ends, each [B,(T)].
 
-        So whatever divides words is a space, and pieces of further spaces, which byte-level BPE has, are left out.
+        In training every word stands behind a space. So whatever divides words becomes a space here, and pieces of
+        further spaces, which byte-level BPE has, are left out.
         """
         if self.tokenizer.host.kind == "wordpiece":
             return self.tokenizer.tokenize_with_offsets(text)

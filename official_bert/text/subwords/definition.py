@@ -3,7 +3,6 @@ the model.
 """
 
 import dataclasses
-import itertools
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from official_bert import json_values
 from official_bert.text.subwords import tokenizer_files as names
 from official_bert.text.subwords.byte_bpe import WHITE_SPACE_CODES
 from official_bert.text.subwords.character_map import Steps
+from official_bert.text.subwords.row_form import form_of_pairs
 from official_bert.text.tokenizer import ROLES
 
 Kind = Literal["byte_bpe", "unigram", "wordpiece", "japanese"]
@@ -21,8 +21,8 @@ ALBERT = dict(zip(ROLES, ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")))
 WHITE_SPACE = "".join(map(chr, WHITE_SPACE_CODES))
 WORD_CATEGORIES = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "Pc"}
 # Joiners, and letters in circles and squares, which Unicode counts as alphabetic.
-OTHER_LETTERS = {0x200C, 0x200D, *itertools.chain(range(0x24B6, 0x24EA), range(0x1F130, 0x1F14A), range(0x1F150, 0x1F16A),
-                                                  range(0x1F170, 0x1F18A))}
+OTHER_LETTERS = {0x200C, 0x200D, *range(0x24B6, 0x24EA), *range(0x1F130, 0x1F14A), *range(0x1F150, 0x1F16A),
+                 *range(0x1F170, 0x1F18A)}
 KEYS = dict(zip(ROLES, ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")))
 
 
@@ -109,11 +109,14 @@ def read_definition(files: Mapping[str, bytes], where: str) -> Definition:
     library = mapping_in(files, names.JSON_FILE, where)
     try:
         family = FAMILIES[class_name] if class_name in FAMILIES else _generic(files, library, where)
+        stated = {**mapping_in(files, names.SPECIAL_FILE, where),
+                  **{key: value for key, value in config.items() if key in KEYS.values()}}
+        special = {role: _content(stated.get(key)) or family.special[role] for role, key in KEYS.items()}
+        place = f"{where}: {names.JSON_FILE}: post_processor"
+        if form := form_of_pairs(library.get("post_processor"), special, place):
+            family = dataclasses.replace(family, separators=form[0], second_segment=form[1])
     except (TypeError, AttributeError, LookupError) as error:  # a number for a section, and the like
         raise ValueError(f"{where}: {names.JSON_FILE}: expected the settings of a tokenizer: {error}") from None
-    stated = {**mapping_in(files, names.SPECIAL_FILE, where),
-              **{key: value for key, value in config.items() if key in KEYS.values()}}
-    special = {role: _content(stated.get(key)) or family.special[role] for role, key in KEYS.items()}
     return Definition(where, family, files, special, _added(files, config, where), config)
 
 
@@ -166,26 +169,9 @@ def _generic(files: Mapping[str, bytes], library: Mapping[str, Any], where: str)
     tokens = set(vocab) if isinstance(vocab, dict) else {str(entry[0]) for entry in vocab}
     tokens |= {_content(token) for token in library.get("added_tokens") or ()}
     special = ALBERT if {"[CLS]", "[SEP]"} <= tokens else ROBERTA
-    separators, second_segment = _form_of_pairs(library.get("post_processor") or {}, special, where)
+    form = (2, 0) if special is ROBERTA else (1, 1)  # unless the file says another
     return Family(models[kind], {**special, **({"[PAD]": "[PAD]"} if "[PAD]" in tokens else {}),
-                                **({"[UNK]": "[UNK]"} if "[UNK]" in tokens else {})}, separators, second_segment)
-
-
-def _form_of_pairs(processor: Mapping[str, Any], special: Mapping[str, str], where: str) -> tuple[int, int]:
-    """Returns the number of separators between two texts, and the segment of the second, by `post_processor`."""
-    kind = processor.get("type")
-    if kind == "TemplateProcessing":
-        pair = [(step.get("SpecialToken") or step.get("Sequence")) for step in processor.get("pair") or ()]
-        ids = [str(step.get("id")) for step in pair]
-        forms = [[special["[CLS]"], "A", *[special["[SEP]"]] * count, "B", special["[SEP]"]] for count in (1, 2)]
-        if ids not in forms:
-            raise ValueError(
-                f"{where}: {names.JSON_FILE}: post_processor: expected rows {' '.join(forms[0])} or "
-                f"{' '.join(forms[1])}, "
-                f"got {' '.join(ids)}")
-        return forms.index(ids) + 1, int(pair[ids.index("B")].get("type_id", 0))
-    usual = {"RobertaProcessing": (2, 0), "BertProcessing": (1, 1)}
-    return usual.get(str(kind), (2, 0) if special is ROBERTA else (1, 1))
+                                **({"[UNK]": "[UNK]"} if "[UNK]" in tokens else {})}, *form)
 
 
 def _added(files: Mapping[str, bytes], config: Mapping[str, Any], where: str) -> list[AddedToken]:
@@ -220,7 +206,8 @@ class Part(NamedTuple):
 class AddedTokens:
     """The tokens to look for: at each place the longest, from the left. White space that a token takes belongs to it.
 
-    White space that is a token is found even if the token before took it, and text goes on behind it, as in the `tokenizers` library.
+    White space that is a token is found even if the token before took it, and text goes on behind it, as in the
+    `tokenizers` library.
     """
 
     def __init__(self, tokens: Sequence[AddedToken]):

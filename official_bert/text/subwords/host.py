@@ -14,7 +14,14 @@ import tokenizers
 from official_bert.text.subwords import model_proto, tokenizer_files
 from official_bert.text.subwords.byte_bpe import composed
 from official_bert.text.subwords.character_map import joined
-from official_bert.text.subwords.definition import WHITE_SPACE, AddedToken, AddedTokens, Definition, check_values, mapping_in
+from official_bert.text.subwords.definition import (
+    WHITE_SPACE,
+    AddedToken,
+    AddedTokens,
+    Definition,
+    check_values,
+    mapping_in,
+)
 from official_bert.text.tokenizer import Span, Tokenizer
 
 # What counts as a space at the ends of a piece: white space and what SentencePiece's usual character map makes a space
@@ -105,6 +112,7 @@ class SentencePieceTokenizer(SplitTokenizer):
         model = model_proto.read(definition.model, vocab_file)
         model.normalizer_spec.precompiled_charsmap = joined(model.normalizer_spec.precompiled_charsmap,
                                                             definition.steps, vocab_file)
+        model_proto.release_symbols(model, vocab_file)
         self.model = model.SerializeToString()
         self._library = model_proto.processor(self.model, vocab_file)
         pieces = [piece.piece for piece in model.pieces]
@@ -135,34 +143,43 @@ class LibraryTokenizer(SubwordTokenizer):
         self.space = BYTE_SPACE if self.kind == "byte_bpe" else WORD_START
         self.settings = library_settings(definition)
         try:
-            self._library = tokenizers.Tokenizer.from_str(json.dumps(self.settings | {"post_processor": None}))  # may cut places
+            # Without its last step, which may cut places.
+            self._library = tokenizers.Tokenizer.from_str(json.dumps(self.settings | {"post_processor": None}))
         except Exception as error:  # of many types
             raise ValueError(f"{vocab_file}: the tokenizers library cannot read it: {error}") from None
         self._library.no_truncation()
         self._library.no_padding()
         self.composes = bool(self.settings.get("normalizer")) and self.kind == "byte_bpe"  # NFC: no other is read
-        added = [AddedToken(token["content"], token["id"], *(bool(token.get(key)) for key in (
-            "single_word", "lstrip", "rstrip", *(["normalized"] if self.kind == "byte_bpe" else []))))
-            for token in self.settings["added_tokens"]]
+        flags = ("single_word", "lstrip", "rstrip", *(["normalized"] if self.kind == "byte_bpe" else []))
+        added = [AddedToken(token["content"], token["id"], *(bool(token.get(flag)) for flag in flags))
+                 for token in self.settings["added_tokens"]]
         for token in added:
             if (index := self._library.token_to_id(token.content)) != token.id:
-                raise ValueError(f"{vocab_file}: added token {token.content!r}: expected id {index}, the next of the vocabulary, "
-                                 f"got {token.id}")
+                raise ValueError(
+                    f"{vocab_file}: added token {token.content!r}: expected id {index}, the next of the vocabulary, "
+                    f"got {token.id}")
         self._added_contents = {token.content for token in added}
         super().__init__(vocab_file, definition, self._library.get_vocab(with_added_tokens=True), added)
 
     def tokenize_with_offsets(self, text: str) -> list[Span]:
-        """Returns (token, start, end) for each token, see `Tokenizer`. In pieces of byte-level BPE, only the space itself is a space."""
+        """Returns (token, start, end) for each token, see `Tokenizer`. In a piece of byte-level BPE, only the space
+        itself is a space.
+        """
         text = _readable(text)
         if self.composes and not text.isascii() and (composed_text := composed(text))[0] != text:
             return self._tokenize_composed(text, *composed_text)
         encoded = self._library.encode(text, add_special_tokens=False)
-        tokens = []
-        for index, place in zip(encoded.ids, encoded.offsets):
+        tokens, next_starts = [], [*(start for start, _ in encoded.offsets[1:]), len(text)]
+        for index, (start, end), next_start in zip(encoded.ids, encoded.offsets, next_starts):
             token = self.inv_vocab[index]
-            spaces = SPACES if self.kind != "byte_bpe" else WHITE_SPACE if token in self._added_contents else " "
-            start, end = _trimmed(text, *place, spaces)
-            tokens.append((token, start, start if self.is_blank(token) else end))  # a space put before the text has no place in it
+            spaces, is_added = SPACES, token in self._added_contents
+            if self.kind == "byte_bpe":
+                spaces = WHITE_SPACE if is_added else " "
+            elif not is_added:  # the library's places end before accents that are composed
+                end = max(end, next_start)
+            start, end = _trimmed(text, start, end, spaces)
+            # A space put before the text has no place in it.
+            tokens.append((token, start, start if self.is_blank(token) else end))
         return tokens
 
     def _tokenize_composed(self, text: str, composed_text: str, places: Sequence[int]) -> list[Span]:

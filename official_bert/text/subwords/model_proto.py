@@ -17,7 +17,8 @@ _KINDS = descriptor_pb2.FieldDescriptorProto
 _FIELDS = {
     "Piece": (("piece", 1, _KINDS.TYPE_STRING, ""), ("score", 2, _KINDS.TYPE_FLOAT, ""), ("type", 3, _KINDS.TYPE_INT32,
                                                                                           "1")),
-    "Trainer": (("model_type", 3, _KINDS.TYPE_INT32, "1"), ("byte_fallback", 35, _KINDS.TYPE_BOOL, "false")),
+    "Trainer": (("model_type", 3, _KINDS.TYPE_INT32, "1"), ("byte_fallback", 35, _KINDS.TYPE_BOOL, "false"),
+                ("treat_whitespace_as_suffix", 24, _KINDS.TYPE_BOOL, "false")),
     "Normalizer": (("precompiled_charsmap", 2, _KINDS.TYPE_BYTES, ""),
                    ("add_dummy_prefix", 3, _KINDS.TYPE_BOOL, "true"), ("remove_extra_whitespaces", 4, _KINDS.TYPE_BOOL,
                                                                        "true"), ("escape_whitespaces", 5,
@@ -72,6 +73,10 @@ def read(content: bytes, where: str) -> Any:
     if model.trainer_spec.model_type != UNIGRAM or model.trainer_spec.byte_fallback:
         raise ValueError(
             f"{where}: expected a unigram model without byte fallback, got another kind of SentencePiece model")
+    if model.trainer_spec.treat_whitespace_as_suffix:
+        raise ValueError(
+            f"{where}: expected a SentencePiece model whose pieces begin with the space before a word, got one whose "
+            "pieces end with the space behind it (treat_whitespace_as_suffix): no piece marks where a word begins")
     if not (model.normalizer_spec.add_dummy_prefix and model.normalizer_spec.remove_extra_whitespaces
             and model.normalizer_spec.escape_whitespaces):
         raise ValueError(
@@ -85,6 +90,19 @@ def processor(content: bytes, where: str) -> sentencepiece.SentencePieceProcesso
         return sentencepiece.SentencePieceProcessor(model_proto=content)
     except RuntimeError as error:
         raise damage(error, where) from None
+
+
+def release_symbols(model: Any, where: str) -> None:
+    """Marks user symbols with a space as unused if text is cut without them as with them. No text has such a piece, as
+    spaces become ▁; but the library would give all pieces of its characters one place.
+    """
+    symbols = [piece for piece in model.pieces if piece.type == USER_DEFINED and " " in piece.piece]
+    for piece in symbols:
+        piece.type = UNUSED
+    normalize = processor(model.SerializeToString(), where).normalize
+    for piece in symbols:
+        if normalize(piece.piece) != "▁" + piece.piece.replace(" ", "▁"):
+            piece.type = USER_DEFINED
 
 
 def damage(error: Exception, where: str) -> ValueError:

@@ -1,6 +1,7 @@
 """Tokenizers of the family on the host: the libraries' pieces, the ids of each scheme, places in the text, rows."""
 
 import json
+import re
 import unicodedata
 
 import made_tokenizers
@@ -153,6 +154,48 @@ def test_rows_are_of_each_ones_form(tmp_path):
     encoded = albert.encode(["the boat"], ["the river"], max_seq_length=9)
     assert encoded["input_ids"].shape == (1, 9) and encoded["segment_ids"][0, -1] == 1 and encoded["input_ids"][0,
                                                                                                                 -1] == 3
+
+
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
+TEMPLATES = {
+    "one separator": ("<s> $A </s>", "<s> $A </s> $B </s>"),
+    "two separators": ("<s> $A </s>", "<s> $A </s> </s> $B </s>"),
+    "segments": ("<s> $A </s>", "<s> $A </s> $B:1 </s>:1")}
+
+
+@pytest.mark.parametrize("class_name", ["PreTrainedTokenizerFast", "RobertaTokenizer"])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_rows_of_pairs_are_those_of_the_template_in_a_sequence_too(tmp_path, name, class_name):
+    template = tokenizers.processors.TemplateProcessing(*TEMPLATES[name], [("<s>", 0), ("</s>", 2)])
+    library = tokenizers.Tokenizer.from_str(made_tokenizers.byte_bpe())
+    library.post_processor = template
+    values = json.loads(library.to_str())
+    values["post_processor"] = {"type": "Sequence", "processors": [BYTE_LEVEL, values["post_processor"]]}
+    library = tokenizers.Tokenizer.from_str(json.dumps(values))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": class_name}))
+    pair = library.encode("the boat", "the river")
+    packed = loading.load(str(tmp_path)).encode(["the boat"], ["the river"])
+    assert (packed["input_ids"][0].tolist(), packed["segment_ids"][0].tolist()) == (pair.ids, pair.type_ids)
+
+
+@pytest.mark.parametrize(("processor", "told"), [
+    ({"type": "Sequence", "processors": [BYTE_LEVEL, {"type": "Another"}]},
+     "post_processor: expected TemplateProcessing, RobertaProcessing, BertProcessing or ByteLevel, alone or in a "
+     "Sequence, got Another"),
+    ({"type": "Sequence", "processors": [{"type": "BertProcessing"}, {"type": "RobertaProcessing"}]},
+     "expected one step that makes rows, got BertProcessing and RobertaProcessing"),
+    ({"type": "BertProcessing", "cls": ["<cls>", 1], "sep": ["</s>", 2]},
+     "expected rows with <s> and </s>, got <cls> and </s>"),
+    ({"type": "TemplateProcessing", "special_tokens": {}, "single": [{"Sequence": {"id": "A", "type_id": 0}}],
+      "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}]},
+     "expected rows <s> A </s>, and <s> A </s> B </s> or <s> A </s> </s> B </s> in segment 0 but for B and its </s>, "
+     "got A, and A B:1")])
+def test_rows_of_another_form_are_refused(tmp_path, processor, told):
+    values = json.loads(made_tokenizers.byte_bpe()) | {"post_processor": processor}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=re.escape(told)):
+        loading.load(str(tmp_path))
 
 
 def test_a_piece_begins_a_word_behind_a_space(tokenizer):

@@ -128,7 +128,7 @@ MODERNBERT = Member(
         "norm_bias": (False, None), "attention_bias": (False, None), "mlp_bias": (False, None),
         "classifier_bias": (False, None), "decoder_bias": (True, None), "tie_word_embeddings": (True, None)
     }, used=("classifier_pooling", "layer_types", "rope_parameters", "global_rope_theta", "local_rope_theta",
-             "local_attention", "global_attn_every_n_layers"), defaults={
+             "local_attention", "global_attn_every_n_layers", "position_embedding_type"), defaults={
                  "vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 22, "num_attention_heads": 12,
                  "intermediate_size": 1152, "max_position_embeddings": 8192, "norm_eps": 1e-5, "mlp_dropout": 0.0,
                  "attention_dropout": 0.0, "classifier_pooling": "cls", "hidden_activation": "gelu",

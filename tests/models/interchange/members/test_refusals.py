@@ -188,6 +188,9 @@ def test_the_older_keys_of_a_modernbert_say_the_same(tmp_path):
     older = {"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
     path.write_text(json.dumps(values | older))
     assert formats.read(str(folder)).config == newer.config
+    for unread in ("sans_pos", "rope", "absolute"):
+        path.write_text(json.dumps(values | older | {"position_embedding_type": unread}))
+        assert formats.read(str(folder)).config == newer.config
     path.write_text(json.dumps(values | older | {"local_rope_theta": None}))
     assert formats.read(str(folder)).config.window_rotary == 160000.0
 
