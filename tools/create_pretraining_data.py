@@ -368,7 +368,7 @@ def report(account: Account, config: InstanceConfig, vocab_file: str) -> YieldRe
                      documents=account["copies"])
     for reason, tokens, examples in (
             ("cut off at --max_seq_length", counts.truncated, counts.truncated_examples),
-            ("a token alone makes no pair (sop)", counts.unpaired, counts.unpaired_examples)):
+            ("a word alone makes no pair (sop)", counts.unpaired, counts.unpaired_examples)):
         for place, example in enumerate(examples):
             text = " ".join(words.get(index % size, "?") for index in example).replace(" ##", "")
             balance.drop(reason, text, tokens=0 if place else tokens)

@@ -50,7 +50,7 @@ class Counts:
     tokens: int = 0  # in instances, special tokens not counted
     random_tokens: int = 0  # drawn as random next segments, before they are cut
     truncated: int = 0  # cut off to fit the length
-    unpaired: int = 0  # of instances of one token, which make no pair (sentence order)
+    unpaired: int = 0  # of instances of one word, which make no pair (sentence order)
     truncated_examples: list[list[int]] = dataclasses.field(default_factory=list)
     unpaired_examples: list[list[int]] = dataclasses.field(default_factory=list)
 
@@ -196,7 +196,7 @@ class Generator:
             write = self._write_shards if order == "sharded" else self._write_in_one_order
             counts = write(folder, output_files, compress, num_workers)
             if not counts.instances:
-                raise ValueError("expected documents that make instances, but every document has only one token")
+                raise ValueError("expected documents that make instances, but every document has only one word")
             for number, path in enumerate(output_files):
                 folder.publish(_part(number), path)
                 provenance.write_origin(path, self.origin)

@@ -198,8 +198,24 @@ def _truncate(words: np.ndarray, a_start: int, a_end: int, b_start: int, b_end: 
 
 
 @njit(forceinline=True)
-def _sample_pair(plan: Plan, starts: np.ndarray, document_starts: np.ndarray, order: np.ndarray, texts: np.ndarray,
-                 words: np.ndarray, state: np.ndarray) -> tuple[int, int, int, int, bool, int]:
+def _word_start(words: np.ndarray, tokens: np.ndarray, continues_word: np.ndarray, first: int, end: int) -> int:
+    """Returns the start of a word behind the first one of a slice of tokens, by chance; `first` if there is none."""
+    count = 0
+    for place in range(first + 1, end):
+        count += not continues_word[tokens[place]]
+    before = below(words, count) if count else 0
+    for place in range(first + 1, end):
+        if not continues_word[tokens[place]]:
+            if before == 0:
+                return place
+            before -= 1
+    return first
+
+
+@njit(forceinline=True)
+def _sample_pair(plan: Plan, tokens: np.ndarray, continues_word: np.ndarray, starts: np.ndarray,
+                 document_starts: np.ndarray, order: np.ndarray, texts: np.ndarray, words: np.ndarray,
+                 state: np.ndarray) -> tuple[int, int, int, int, bool, int]:
     """Returns (start and end of A, of B, label, tokens drawn at random) of the next instance, before truncation.
 
     2018 `create_instances_from_document`.
@@ -219,8 +235,8 @@ def _sample_pair(plan: Plan, starts: np.ndarray, document_starts: np.ndarray, or
             b_start, b_end = _random_segment(starts, document_starts, order, texts, words, state[DOCUMENT], length)
             end, drawn = split, b_end - b_start  # the unused sentences are put back, so that no text is lost
     else:
-        if alone:  # a sentence on its own is split between two of its tokens
-            a_end = b_start = a_start + min(b_end - a_start, 1 + below(words, max(1, b_end - a_start - 1)))
+        if alone:  # between two words of the sentence: a segment that began inside a word would be the second
+            a_end = b_start = _word_start(words, tokens, continues_word, a_start, b_end)
         label = random(words) < 0.5
         if label:
             a_start, a_end, b_start, b_end = b_start, b_end, a_start, a_end
@@ -442,9 +458,9 @@ def make_rows(plan: Plan, tables: Tables, corpus: Corpus, words: np.ndarray, sta
                 _next_document(plan, len(order), words, state)
             if state[PASS] == plan.dupe_factor:
                 break
-            whole = _sample_pair(plan, starts, document_starts, order, texts, words, state)
+            whole = _sample_pair(plan, tokens, continues_word, starts, document_starts, order, texts, words, state)
             pair = _truncate(words, whole[0], whole[1], whole[2], whole[3], plan.max_seq_length - 3)
-            # False for sentence order with a document of one token: there is no pair.
+            # False for sentence order with a sentence of one word alone: there is no pair.
             is_whole = pair[0] < pair[1] and pair[2] < pair[3]
             if is_whole:
                 _put_pair(plan, tokens, pair[0], pair[1], pair[2], pair[3], whole[4], row)

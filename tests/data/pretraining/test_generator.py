@@ -129,7 +129,7 @@ def test_documents_that_make_no_instance_are_refused(make, tmp_path):
     config = InstanceConfig(max_seq_length=32, sentence_task="sop", max_predictions_per_seq=5)
     made = make(b"a\n\nb\n", config=config)
     for order in ("2018", "sharded"):
-        with pytest.raises(ValueError, match="only one token"):
+        with pytest.raises(ValueError, match="only one word"):
             made.write([str(tmp_path / "out")], order)
         assert not list(tmp_path.glob("out*"))
 

@@ -1,6 +1,7 @@
 """Which sentences stand together: 2018's algorithm in plain Python beside the compiled one, and each task's properties.
 """
 
+import collections
 import itertools
 import random
 
@@ -178,6 +179,22 @@ def test_sentence_order_uses_every_token_of_sentences_that_fit():
     used = [token for ids, *_ in found for token in ids if token not in (CLS, SEP)]
     alone = {document[0][0] for document in documents if len(document) == len(document[0]) == 1}
     assert sorted(used) == sorted(set(home) - alone)  # a document of one token makes no pair
+
+
+@pytest.mark.parametrize("units", [False, True])
+def test_sentence_order_cuts_a_sentence_on_its_own_between_two_of_its_words(units):
+    facts = FACTS.with_units() if units else FACTS
+    rest = 7 + FACTS.size if units else 70  # continues a word: of a unit of the text, or with ##
+    documents = [[[5, rest, rest, 6, rest, 7, 8, rest]], [[9, rest, rest]], [[10]]]
+    config = InstanceConfig(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=200, sentence_task="sop",
+                            masking=None)
+    found, sampler = sample(documents, config, facts=facts)
+    words = [[5, rest, rest], [6, rest], [7], [8, rest]]
+    pairs = [(joined(words[:cut]), joined(words[cut:])) for cut in (1, 2, 3)]
+    counts = collections.Counter((*map(tuple, parts(ids, second)), label) for ids, second, label, *_ in found)
+    assert counts.keys() == {(*map(tuple, pair[::1 - 2 * label]), label) for pair in pairs for label in (0, 1)}
+    assert sum(counts.values()) == 200 and min(counts.values()) > 15  # of 33
+    assert sampler.position[kernels.UNPAIRED] == 200 * 4  # sentences of one word make no pair
 
 
 def test_single_segments_hold_all_sentences_in_order_and_as_many_as_fit():
