@@ -160,6 +160,10 @@ def read_model(settings: Settings) -> "StoredModel":
         return stored_models.StoredModel(origin=settings.vocab_file, weights={}, table=ours.TABLE, config=model,
                                          vocab=list(vocab), do_lower_case=is_lower_case(settings, vocab))
     stored = formats.read(settings.init_checkpoint)
+    if stored.head == "replaced" and written_format(settings) == "ours":
+        raise ValueError(f"--init_checkpoint={settings.init_checkpoint}: it tells replaced tokens, and --to=ours would "
+                         "need its generator, which is not resized; --to=hugging_face writes the discriminator alone, "
+                         "with which a run of options.objective replaced_tokens may begin")
     if stored.generator is not None:
         print(f"{stored.origin}: its generator is left out, which would have to be resized with it")
         stored = dataclasses.replace(stored, generator=None)
@@ -434,13 +438,19 @@ def main(_: list[str]) -> None:
     print(f"{settings.output_dir}: {stored.origin}, resized")
 
 
+def written_format(settings: Settings) -> str:
+    """Returns the format that is written: by default that of the checkpoint, if it is one of those."""
+    from official_bert.models.interchange import formats
+    kind = settings.to or formats.find_format(settings.init_checkpoint)[0]
+    return kind if kind in ("ours", "hugging_face", "tf1") else "hugging_face"
+
+
 def write(stored: "StoredModel", changes: Mapping[str, Any], settings: Settings, folder: str) -> None:
     """Writes the checkpoint and its history, which goes on from that of the checkpoint that was read."""
     from official_bert.models.interchange import formats
-    kind = formats.find_format(settings.init_checkpoint)[0]
     before = os.path.join(settings.init_checkpoint, HISTORY)
     formats.make_model(stored)
-    formats.write(stored, settings.to or (kind if kind in ("ours", "hugging_face", "tf1") else "hugging_face"), folder)
+    formats.write(stored, written_format(settings), folder)
     write_json([
         *(read_json(before) if os.path.isfile(before) else []),
         {"of": os.path.basename(os.path.normpath(settings.init_checkpoint)), **changes}

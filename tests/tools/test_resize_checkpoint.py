@@ -122,6 +122,17 @@ def test_a_bert_of_2018_is_resized_too(tmp_path, monkeypatch, root, golden):
     assert official_bert.load_encoder(tmp_path / "out").settings["max_position_embeddings"] == 600
 
 
+def test_a_discriminator_of_another_size_is_written_without_its_generator_and_not_as_a_run(tmp_path, monkeypatch, root):
+    monkeypatch.chdir(root)
+    arguments = ("--init_checkpoint=tests/golden/family/electra_discriminator/ElectraForPreTraining", "--max_seq_length=8")
+    done = resize(*arguments, f"--output_dir={tmp_path}/run", "--to=ours")
+    assert done.returncode == 1 and "--to=hugging_face writes the discriminator alone" in done.stderr, done.stderr
+    assert not (tmp_path / "run").exists() and "--leave_out" not in done.stderr
+    done = resize(*arguments, f"--output_dir={tmp_path}/out", "--to=hugging_face")
+    stored = formats.read(str(tmp_path / "out"))
+    assert done.returncode == 0 and stored.head == "replaced" and stored.config.longest_row == 8, done.stderr
+
+
 def test_mistakes_are_one_line(tmp_path, monkeypatch, root):
     monkeypatch.chdir(root)
     for arguments, told in (((), "expected one of --max_seq_length, --prune, --words_file and --num_words"),

@@ -96,6 +96,10 @@ class Task(TaskBase):
             raise ValueError(
                 f"{where} sentence_loss false or sentence_task none (neither model has a head for sentences), got "
                 f"sentence_task {self._sentence_task} and sentence_loss true")
+        if model.pooler_norm and round(model.hidden_size * options.generator_width) != model.table_width:
+            raise ValueError(
+                "config.model.pooler_norm: expected false beside options.objective replaced_tokens, whose generator is "
+                f"narrower than its word table (generator_width {options.generator_width}), got true")
         if options.adds_first and options.pack:
             raise ValueError(f"{where} adds_first false beside pack (a packed row has several [CLS]), got true")
         self._generator_config()
