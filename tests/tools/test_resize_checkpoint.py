@@ -124,7 +124,8 @@ def test_a_bert_of_2018_is_resized_too(tmp_path, monkeypatch, root, golden):
 
 def test_a_discriminator_of_another_size_is_written_without_its_generator_and_not_as_a_run(tmp_path, monkeypatch, root):
     monkeypatch.chdir(root)
-    arguments = ("--init_checkpoint=tests/golden/family/electra_discriminator/ElectraForPreTraining", "--max_seq_length=8")
+    source = "tests/golden/family/electra_discriminator/ElectraForPreTraining"
+    arguments = (f"--init_checkpoint={source}", "--max_seq_length=8")
     done = resize(*arguments, f"--output_dir={tmp_path}/run", "--to=ours")
     assert done.returncode == 1 and "--to=hugging_face writes the discriminator alone" in done.stderr, done.stderr
     assert not (tmp_path / "run").exists() and "--leave_out" not in done.stderr
