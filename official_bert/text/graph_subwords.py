@@ -147,7 +147,8 @@ class GraphSubwords(HostFacts, abc.ABC):
         # Before each token and behind the last stands text, which may be empty.
         trimmed_first, trimmed_end = _trimmed(space, first, end)
         before = tf.stack([row, tf.fill(tf.shape(row), -1), last_end, first], 1)
-        tokens = tf.stack([row, tf.gather(self._added_ids, token), trimmed_first, trimmed_end], 1)
+        ids = tf.where(first < end, tf.gather(self._added_ids, token), -1)  # none if the token before took all of it
+        tokens = tf.stack([row, ids, trimmed_first, trimmed_end], 1)
         behind = tf.stack([tf.range(tf.size(rest)), tf.fill(tf.shape(rest), -1), rest, row_starts[1:]], 1)
         parts = tf.concat([tf.reshape(tf.stack([before, tokens], 1), [-1, 4]), behind], 0)  # row, id, first, end
         parts = tf.gather(parts, tf.argsort(parts[:, 0], stable=True))

@@ -216,7 +216,7 @@ class AddedTokens:
         self._pattern = re.compile("|".join(map(re.escape, contents))) if contents else None
 
     def split(self, text: str) -> Iterator[Part]:
-        """Yields the parts of a text, in order."""
+        """Yields the parts of a text, in order, none of them empty."""
         last = 0
         for match in self._pattern.finditer(text) if self._pattern else ():
             start, end, token = match.start(), match.end(), self.tokens[match.group()]
@@ -226,9 +226,11 @@ class AddedTokens:
                 start -= 1
             while token.rstrip and end < len(text) and text[end] in WHITE_SPACE:
                 end += 1
+            start = max(start, last) if token.lstrip else start
             if start > last:
                 yield Part(last, start, None)
-            yield Part(start, end, token)
+            if start < end:
+                yield Part(start, end, token)
             last = end
         if last < len(text):
             yield Part(last, len(text), None)

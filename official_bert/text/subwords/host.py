@@ -166,8 +166,8 @@ class LibraryTokenizer(SubwordTokenizer):
         itself is a space.
         """
         text = _readable(text)
-        if self.composes and not text.isascii() and (composed_text := composed(text))[0] != text:
-            return self._tokenize_composed(text, *composed_text)
+        if self.composes and not text.isascii() and composed(text)[0] != text:
+            return self._tokenize_composed(text)
         encoded = self._library.encode(text, add_special_tokens=False)
         tokens, next_starts = [], [*(start for start, _ in encoded.offsets[1:]), len(text)]
         for index, (start, end), next_start in zip(encoded.ids, encoded.offsets, next_starts):
@@ -182,12 +182,23 @@ class LibraryTokenizer(SubwordTokenizer):
             tokens.append((token, start, start if self.is_blank(token) else end))
         return tokens
 
-    def _tokenize_composed(self, text: str, composed_text: str, places: Sequence[int]) -> list[Span]:
-        """Tokens of NFC's text at their places in `text`; the library's own places end before accents."""
-        tokens = []
-        for token, start, end in self.tokenize_with_offsets(composed_text):
-            start, end = places[start], places[end]
-            tokens.append((token, start, end + (start == end < len(text) and not self.is_blank(token))))
+    @functools.cached_property
+    def _before_normalizer(self) -> AddedTokens:
+        return AddedTokens([token for token in self.added if not token.normalized])
+
+    def _tokenize_composed(self, text: str) -> list[Span]:
+        """Tokens of NFC's texts between the tokens that are found before it, at their places in `text`; the library's
+        own places end before accents.
+        """
+        tokens: list[Span] = []
+        for first, behind, added in self._before_normalizer.split(text):
+            if added:
+                tokens.append((added.content, *_trimmed(text, first, behind, WHITE_SPACE)))
+                continue
+            composed_text, places = composed(text[first:behind])
+            for token, start, end in self.tokenize_with_offsets(composed_text):
+                start, end = first + places[start], first + places[end]
+                tokens.append((token, start, end + (start == end < behind and not self.is_blank(token))))
         return tokens
 
     def tokenize_word(self, word: str) -> list[str]:
