@@ -11,13 +11,13 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import json
-import math
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
+import numpy as np
 from absl import flags
 from tqdm import tqdm
 
@@ -34,9 +34,11 @@ from official_bert.data.raw_text import (
     documents,
     languages,
     mixing,
+    pdf_text,
     quality,
 )
 from official_bert.data.raw_text.cleaned_documents import Cleaned
+from official_bert.data.raw_text.corpus_files import HeldOutChoice, Mixture, Writer
 from official_bert.data.raw_text.disk_space import check_disk_of_corpus
 from official_bert.files import DISK_FULL, folder_of, modified, shard_names, size_of
 
@@ -54,8 +56,11 @@ flags.DEFINE_string("language", "en", "Code of a Wikipedia (en, pt, zh ...) whos
 flags.DEFINE_string("text_key", "text", "The key of the text in JSON lines, its column in tables.")
 flags.DEFINE_integer("shortest_document", None, "Documents of fewer sentences are dropped (default 3; 1 with "
                      "--keep_everything).", lower_bound=1)
+flags.DEFINE_bool("pdf_text", False, "The text comes from PDFs: join words that are hyphenated at line ends, if the "
+                  "joined form occurs elsewhere in the text (files are read twice), and replace ligatures by letters.")
 flags.DEFINE_bool("keep_everything", False, "Keep headings and list items too: the text is clean already.")
-flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "How to treat bytes that are not UTF-8, rows without "
+flags.DEFINE_string("encoding", "", "The encoding of text, such as cp1252 or utf-16; by default UTF-8.")
+flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "How to treat bytes that are not text, rows without "
                   "a text and damaged files: replace puts U+FFFD in place of bad bytes and skips other rows.")
 flags.DEFINE_bool(
     "allow_large_lines", False,
@@ -82,9 +87,10 @@ flags.DEFINE_string("report_file", "", "Where to write the report as JSON, besid
 
 flags.DEFINE_bool("discard", False, "Remove the work of a stopped run (OUTPUT.work) and start again.")
 
-DECIDING = ("output_file", "held_out", "format", "text_key", "shortest_document", "keep_everything", "on_bad_text",
-            "mix", "smoothing", "drop_duplicates", "near_similarity", "min_letters", "max_repeated_lines", "min_words",
-            "min_script", "same_language")  # the output depends on these, on the text and on its languages only
+DECIDING = ("output_file", "held_out", "format", "text_key", "shortest_document", "keep_everything", "pdf_text",
+            "encoding", "on_bad_text", "mix", "smoothing", "drop_duplicates", "near_similarity", "min_letters",
+            "max_repeated_lines", "min_words", "min_script",
+            "same_language")  # the output depends on these, on the text and on its languages only
 FILTERS = ("shortest_document", "mix", "smoothing", "drop_duplicates", "min_letters", "max_repeated_lines", "min_words",
            "min_script", "same_language")
 CHUNK_CHARACTERS = 1 << 20  # about the text of one call of a worker
@@ -101,10 +107,8 @@ class Piece:
     read: int = 0
 
 
-def read_pieces(files: dict[str, list[str]], settings: dict, policy: containers.OnBadText,
-                allow_large_lines: bool = False) -> Iterator[Piece]:
+def read_pieces(files: dict[str, list[str]], settings: dict, bad: containers.BadText) -> Iterator[Piece]:
     """Gives the documents of all files in pieces of about a megabyte."""
-    bad = containers.BadText(policy, allow_large_lines=allow_large_lines)
     for language, paths in files.items():
         piece, size = Piece(language, [], bad.report), 0
         for path in paths:
@@ -136,6 +140,11 @@ def clean_piece(piece: Piece, settings: dict) -> tuple[list[Cleaned], YieldRepor
     return cleaned, piece.report, piece.read
 
 
+def word_keys(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what `pdf_text.word_keys` does, of a piece in a worker."""
+    return pdf_text.word_keys(itertools.chain.from_iterable(document.paragraphs for document in piece.documents))
+
+
 def without_duplicates(document: Cleaned, seen: deduplication.Deduplicator, shortest: int,
                        report: YieldReport) -> Cleaned | None:
     """Returns a document without duplicate paragraphs, or None if it is dropped; counts the dropped text."""
@@ -157,127 +166,8 @@ def without_duplicates(document: Cleaned, seen: deduplication.Deduplicator, shor
     return document
 
 
-@dataclasses.dataclass(frozen=True)
-class Mixture:
-    """The languages' shares that --mix or --smoothing ask for. Raises ValueError for both."""
-
-    mix: str
-    smoothing: float | None
-
-    def __post_init__(self) -> None:
-        if self.mix and self.smoothing is not None:
-            raise ValueError("--mix: expected no --smoothing beside it")
-
-    @property
-    def is_asked(self) -> bool:
-        """Whether documents are left out or repeated."""
-        return bool(self.mix) or self.smoothing is not None
-
-    def shares(self, sizes: dict[str, int]) -> dict[str, float]:
-        """Returns the share of each language in the output, from the words of each in the input."""
-        return mixing.parse_mix(self.mix, list(sizes)) if self.smoothing is None else mixing.smoothed_shares(
-            sizes, self.smoothing)
-
-
-class Writer:
-    """Writes documents to the files in turn and counts them; for a mixture, holds them back until all sizes are known.
-    """
-
-    def __init__(self, files: list[TextIO], held_out_share: float, folder: str, languages: list[str], mixture: Mixture):
-        self.held_out = files[-1] if held_out_share else None
-        self.files = files[:-1] if held_out_share else files
-        self.report, self.mixture, self.held_out_share = YieldReport(), mixture, held_out_share
-        self.lines = deduplication.LineCounter(folder)
-        self.written, self.number, self.number_held_out, self.holds_copies = 0, 0, 0, False
-        self.sizes = dict.fromkeys(languages, 0)
-        self.out = dict.fromkeys(languages, 0)
-        self._waiting = {language: os.path.join(folder, f"waiting-{language}")
-                         for language in languages} if mixture.is_asked else {}
-
-    def add(self, document: Cleaned) -> None:
-        """Writes a document, or keeps it for the mixture."""
-        amounts, self.number = document.total(), self.number + 1
-        sentences = [sentence for paragraph in document.paragraphs for sentence in paragraph]
-        if self.held_out and document.fingerprint.document < self.held_out_share * 2**64:
-            self.held_out.write("\n".join(sentences) + "\n\n")
-            self.number_held_out += 1
-            self.report.keep(**amounts)
-            return
-        self.sizes[document.language] += amounts["words"]
-        if self._waiting:
-            with open(self._waiting[document.language], "a", encoding="ascii") as file:
-                file.write(json.dumps([sentences, amounts]) + "\n")
-        else:
-            self._write(sentences, amounts, document.language, 1)
-
-    def _write(self, sentences: list[str], amounts: dict[str, int], language: str, copies: int) -> None:
-        """Writes copies of a document, each to a different file."""
-        for _ in range(copies):
-            self.files[self.written % len(self.files)].write("\n".join(sentences) + "\n\n")
-            self.written += 1
-        for unit in amounts:
-            self.report.keep(**{unit: amounts[unit] * copies})
-        self.out[language] += amounts["words"] * copies
-        if copies:
-            self.lines.add(sentences)
-
-    def finish(self) -> None:
-        """Writes the mixture. Raises ValueError if a document has more copies than there are files."""
-        if not self._waiting:
-            return
-        factors = mixing.copy_factors(self.sizes, self.mixture.shares(self.sizes))
-        if max(factors.values(), default=0) > len(self.files):
-            most = max(factors, key=lambda name: factors[name])
-            raise ValueError(
-                f"--output_file: expected at least {math.ceil(factors[most])} files (name@"
-                f"{math.ceil(factors[most])}), because a document of {most} has up to so many copies and each "
-                f"goes to another file, got {len(self.files)}")
-        for language, factor in factors.items():
-            for number, (sentences, amounts) in enumerate(_read_waiting(self._waiting[language])):
-                copies = mixing.copies(factor, language, number)
-                if copies > 1:
-                    self.holds_copies = True
-                    self.report.repeat("copies of documents (--mix, --smoothing)", sentences[0],
-                                       **{unit: (copies - 1) * amount for unit, amount in amounts.items()})
-                if not copies:
-                    self.report.drop("documents left out (--mix, --smoothing)", sentences[0], expected=True, **amounts)
-                self._write(sentences, amounts, language, copies)
-
-    def check(self, input_file: str, count: int, shortest: int, report_file: str) -> int:
-        """Returns the number of lines that had occurred before. Raises ValueError for outputs without a document of the
-        `count` files.
-        """
-        if self.number and self.held_out_share and not 0 < self.number_held_out < self.number:
-            raise ValueError(
-                f"--held_out={self.held_out_share:g}: expected a share of the documents for each side, but it takes "
-                f"{'none' if not self.number_held_out else 'all'} of the {self.number} documents")
-        if not self.written:
-            print_report(self.report, 0, self.shares(), report_file)
-            raise ValueError(
-                f"{input_file}: no document with {shortest} sentences of running text in {count} files "
-                f"({self.report.balance('documents')['dropped']} dropped); see --shortest_document, --keep_everything "
-                f"and "
-                "--format")
-        return self.lines.duplicates()
-
-    def shares(self) -> dict[str, dict[str, float]]:
-        """Returns each language's words and share in the input and the output."""
-        return {
-            name: {
-                "words_in": size, "share_in": round(size / max(1, sum(self.sizes.values())), 4),
-                "words_out": self.out[name], "share_out": round(self.out[name] / max(1, sum(self.out.values())), 4)
-            }
-            for name, size in self.sizes.items()
-        }
-
-
-def _read_waiting(path: str) -> Iterator:
-    """Gives the sentences and amounts of the documents in a file of this process, one in a line."""
-    with open(path, encoding="ascii") as file:
-        yield from map(json.loads, file)
-
-
-def write_corpus(pieces: Iterable, writer: Writer, seen: deduplication.Deduplicator, shortest: int, size: int) -> None:
+def write_corpus(pieces: Iterable, writer: Writer | HeldOutChoice, seen: deduplication.Deduplicator, shortest: int,
+                 size: int) -> None:
     """Writes the documents that are no duplicates, in the order of the input of `size` bytes."""
     with tqdm(total=size, unit="B", unit_scale=True, desc="preparing") as progress:
         for cleaned, report, read in pieces:
@@ -379,7 +269,10 @@ def check_flags(values: Any, files: dict[str, list[str]]) -> None:
         (["near_similarity"], "near" in values.drop_duplicates, "--drop_duplicates=near"),
         (["mix", "smoothing"], len(files) > 1, "several languages in --input_file"),
         (["text_key"], values.format in ("auto", "jsonl", "table"), "--format=jsonl, table or auto"),
+        (["encoding"], values.format != "table", "another --format than table"),
+        (["pdf_text"], values.input_file != containers.STANDARD_INPUT, "files, which it reads twice"),
         (["language"], values.language in files, "files without LANGUAGE: in --input_file")])
+    containers.check_encoding(values.encoding)
     if values.mix:
         mixing.parse_mix(values.mix, list(files))
 
@@ -409,6 +302,9 @@ def main(_: list[str]) -> None:
     check_places(inputs, outputs + held_out, FLAGS)
     writer, duplicate_lines = make_corpus(FLAGS, files, mixture, outputs, held_out, sum(map(size_of, inputs)))
     print_report(writer.report, duplicate_lines, writer.shares(), FLAGS.report_file)
+    if not FLAGS.pdf_text and (share := pdf_text.unrepaired_share(writer.report)) > pdf_text.MOST_UNREPAIRED:
+        print(f"warning: {share:.1%} of the words are hyphenated at line ends or have ligatures, as in text of PDFs; "
+              "--pdf_text joins and replaces them", file=sys.stderr)
 
 
 def make_corpus(values: Any, files: dict[str, list[str]], mixture: Mixture, outputs: list[str], held_out: list[str],
@@ -418,25 +314,40 @@ def make_corpus(values: Any, files: dict[str, list[str]], mixture: Mixture, outp
     `values` are absl's `FLAGS`, `files` paths by language, of `size` bytes. Returns the writer and the number of
     duplicate lines.
     """
-    shortest = values.shortest_document or (1 if values.keep_everything else 3)
+    shortest, ahead = values.shortest_document or (1 if values.keep_everything else 3), 2 * values.num_workers
     cleaning = {
         "shortest": shortest, "keep_everything": values.keep_everything,
         "limits": from_flags(quality.QualityLimits, values)
     }
     discard = values.discard or values.input_file == containers.STANDARD_INPUT  # a pipe cannot be read again
     deciding = deciding_values(files, {name: values[name].value for name in DECIDING})
-    read = read_pieces(files, {"form": values.format, "text_key": values.text_key}, values.on_bad_text,
-                       values.allow_large_lines)
+
+    def read() -> Iterator[Piece]:
+        bad = containers.BadText(values.on_bad_text, allow_large_lines=values.allow_large_lines,
+                                 encoding=values.encoding)
+        return read_pieces(files, {"form": values.format, "text_key": values.text_key}, bad)
+
     with (WorkFolder(work_path(outputs[0]), deciding, discard) as work, worker_pool(values.num_workers) as pool,
           tempfile.TemporaryDirectory(dir=work.path, prefix="memory_of_") as folder):
-        pieces = resumed(read, work, pool, {"cleaning": cleaning, "kinds": values.drop_duplicates},
-                         2 * values.num_workers)
-        seen = deduplication.Deduplicator(values.drop_duplicates, folder, values.near_similarity)
+        if values.pdf_text:
+            known = pdf_text.known_joined_forms(in_order(pool, word_keys, read(), ahead))
+            cleaning["repair"] = pdf_text.WordRepair(known)
+
+        def write(pieces: Iterator[Piece], writer: Writer | HeldOutChoice) -> None:
+            with tempfile.TemporaryDirectory(dir=folder) as memory:
+                seen = deduplication.Deduplicator(values.drop_duplicates, memory, values.near_similarity)
+                settings = {"cleaning": cleaning, "kinds": values.drop_duplicates}
+                write_corpus(resumed(pieces, work, pool, settings, ahead), writer, seen, shortest, size)
+
+        choice, pieces = HeldOutChoice(values.held_out), read()
+        if held_out:  # the work folder then has the cleaned text of all pieces
+            write(pieces, choice)
         with open_outputs(work, outputs + held_out) as opened:
-            writer = Writer(opened, values.held_out, folder, list(files), mixture)
-            write_corpus(pieces, writer, seen, shortest, size)
-            duplicate_lines = writer.check(values.input_file, sum(map(len, files.values())), shortest,
-                                           values.report_file)
+            writer = Writer(opened, choice, folder, list(files), mixture)
+            write(pieces, writer)
+            if not writer.written:
+                print_report(writer.report, 0, writer.shares(), values.report_file)
+            duplicate_lines = writer.check(values.input_file, sum(map(len, files.values())), shortest)
         publish(work, outputs + held_out, outputs if writer.holds_copies else [])
     return writer, duplicate_lines
 

@@ -13,6 +13,8 @@ from commands import imported_tool, limited, run_here
 
 from official_bert.data import provenance
 from official_bert.data.long_work.work_folder import WorkFolder
+from official_bert.data.raw_text import containers, documents
+from official_bert.data.raw_text.tables_as_text import foreign_form
 
 
 def prepare(root, *arguments):
@@ -212,7 +214,8 @@ def test_progress_grows_within_a_file(tool, tmp_path):
     sources = {"plain.jsonl": text, "packed.jsonl.gz": gzip.compress(text)}
     for name, data in sources.items():
         (tmp_path / name).write_bytes(data)
-        pieces = list(tool.read_pieces({"en": [str(tmp_path / name)]}, {"form": "auto", "text_key": "text"}, "error"))
+        files, settings = {"en": [str(tmp_path / name)]}, {"form": "auto", "text_key": "text"}
+        pieces = list(tool.read_pieces(files, settings, containers.BadText()))
         read = [piece.read for piece in pieces]
         assert len(read) >= 2 and 0 < read[0] < len(data) and sum(read) == len(data)
 
@@ -314,17 +317,107 @@ def test_an_unknown_language_is_an_error_before_work(root, tmp_path):
     assert done.returncode == 1 and "error: --language: expected the code of a Wikipedia" in done.stderr
 
 
-@pytest.mark.parametrize(("share", "told"), [
-    (0.001, "--held_out=0.001: expected a share of the documents for each side, but it takes none of the 3 documents"),
-    (0.5, "but it takes all of the 1 documents")])
-def test_a_held_out_part_without_documents_is_refused(root, tmp_path, share, told):
-    rows = list(corpus_rows(3)) if share < 0.1 else next(
-        [row] for seed in range(20) for row in corpus_rows(1, seed) if document_hash(json.loads(row)["text"]) < 2**63)
+@pytest.mark.parametrize(("count", "share", "held_out"), [(3, 0.1, 1), (21, 0.1, 2), (2, 0.5, 1), (400, 0.1, 40)])
+def test_the_first_documents_by_their_hashes_are_held_out_and_at_least_one(tmp_path, count, share, held_out):
+    rows = list(corpus_rows(count))
     (tmp_path / "in.jsonl").write_text("\n".join(rows) + "\n")
-    done = prepare(root, f"--input_file={tmp_path}/in.jsonl", f"--output_file={tmp_path}/c.txt", f"--held_out={share}")
-    assert done.returncode == 1 and told in done.stderr and not list(tmp_path.glob("*c.txt"))
+    done = run_here("tools/prepare_corpus.py", f"--input_file={tmp_path}/in.jsonl", f"--output_file={tmp_path}/c.txt",
+                    f"--held_out={share}", "--num_workers=1")
+    assert done.returncode == 0, done.stderr
+    texts = sorted((json.loads(row)["text"] for row in rows), key=document_hash)
+    held = [text.replace("\n", " ") for text in read_documents(tmp_path / "held_out-c.txt")]
+    assert sorted(held) == sorted(texts[:held_out])
+    kept = [text.replace("\n", " ") for text in read_documents(tmp_path / "c.txt")]
+    assert kept == [text for row in rows if (text := json.loads(row)["text"]) in texts[held_out:]]
+
+
+def test_one_document_cannot_be_held_out_and_kept(tmp_path):
+    (tmp_path / "in.jsonl").write_text("\n".join([*corpus_rows(1)] * 3) + "\n")
+    done = run_here("tools/prepare_corpus.py", f"--input_file={tmp_path}/in.jsonl", f"--output_file={tmp_path}/c.txt",
+                    "--held_out=0.5", "--num_workers=1")
+    assert done.returncode == 1 and not list(tmp_path.glob("*c.txt*"))
+    assert "--held_out=0.5: expected different documents, to hold out one and keep another, got 3" in done.stderr
 
 
 def document_hash(text):
     from official_bert.data.raw_text.deduplication import Fingerprinter
     return Fingerprinter(False)([[sentence.strip() + "." for sentence in text.split(".") if sentence.strip()]]).document
+
+
+def words(text):
+    return len(text.replace("-", " ").split())
+
+
+SPANISH = ["La contaminación del agua preocupa mucho a la gente de esta ciudad.",
+           "La contamina- ción del aire es menor que la contaminación del agua.",
+           "Una o\ufb01cina grande y bien- querida mide el aire de la ciudad cada día."]
+
+
+def test_words_of_pdfs_are_joined_replaced_and_counted_or_told(tmp_path):
+    (tmp_path / "in.txt").write_text("\n".join(SPANISH))
+
+    def prepared(*options):
+        done = run_here("tools/prepare_corpus.py", f"--input_file={tmp_path}/in.txt", f"--output_file={tmp_path}/c.txt",
+                        "--language=es", "--num_workers=1", f"--report_file={tmp_path}/report.json", *options)
+        assert done.returncode == 0, done.stderr
+        notes = json.loads((tmp_path / "report.json").read_text())["yield"]["notes"]
+        return done, (tmp_path / "c.txt").read_text(), {name: note["amounts"] for name, note in notes.items()}
+    done, text, notes = prepared()
+    assert text.split() == " ".join(SPANISH).split()
+    assert notes == {"ligatures": {"ligatures": 1}, "words hyphenated at line ends": {"words": 2}}
+    assert f"warning: {3 / words(text):.1%} of the words are hyphenated at line ends or have ligatures" in done.stderr
+    done, text, notes = prepared("--pdf_text")
+    assert "La contaminación del aire" in text and "oficina" in text and "bien- querida" in text
+    assert notes == {"ligatures replaced by their letters": {"ligatures": 1},
+                     "words hyphenated at line ends": {"words": 1},
+                     "words hyphenated at line ends, joined": {"words": 1}}
+    assert "warning" not in done.stderr
+    done = run_here("tools/prepare_corpus.py", "--input_file=-", f"--output_file={tmp_path}/d.txt", "--pdf_text")
+    assert done.returncode == 1 and "--pdf_text: expected files, which it reads twice beside it" in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-16-le", "cp037"])
+def test_text_in_another_encoding_is_read_if_it_is_named(tmp_path, encoding):
+    (tmp_path / "in.txt").write_bytes("\n".join(SPANISH[:1] * 3).encode(encoding))
+    command = ["tools/prepare_corpus.py", f"--input_file={tmp_path}/in.txt", f"--output_file={tmp_path}/c.txt",
+               "--num_workers=1"]
+    done = run_here(*command, f"--encoding={encoding}")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "c.txt").read_text(encoding="utf-8") == "\n".join([*SPANISH[:1] * 3, "", ""])
+    done = run_here(*command)
+    if encoding != "cp037":  # which nobody recognises
+        assert done.returncode == 1 and "in.txt:1: not valid UTF-8" in done.stderr
+        assert f"--encoding={encoding}" in done.stderr
+    done = run_here(*command, "--encoding=klingon")
+    assert done.returncode == 1 and "--encoding=klingon: expected an encoding that Python knows" in done.stderr
+
+
+TABLES = {
+    "a.conllu": ("# text = It rained.\n1\tIt\tit\tPRON\t_\t_\t2\tnsubj\t_\t_\n"
+                 "2\trained\train\tVERB\t_\t_\t0\troot\t_\t_\n",
+                 "CoNLL-U, a word a line; run_finetuning --task=ner reads it"),
+    "b.txt": ("EU NNP B-ORG\nrejects VBZ O\n. . O\n\nPeter NNP B-PER\n", "tagged words, one a line; run_finetuning"),
+    "c.csv": ("id,text\n1,\"It rained, and\nit was cold.\"\n2,It was sunny.\n3,It was dark.\n",
+              "a table of 2 columns; python -c"),
+    "d.txt": ("name;text\na;Es regnet.\nb;Es schneit.\nc;Es taut.\n", "sep=';'"),
+    "e.tsv": ("1\tIt rained.\t0\n2\tIt was cold.\t1\n3\tIt was dark.\t1\n", "a table of 3 columns"),
+    "f.pdf": ("%PDF-1.7\n%\u00e2\u00e3\n", "a PDF; pdftotext makes text of it")}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_and_tagged_words_are_no_text(tmp_path, name):
+    content, told = TABLES[name]
+    (tmp_path / name).write_bytes(content.encode("latin-1"))
+    done = run_here("tools/prepare_corpus.py", f"--input_file={tmp_path}/{name}", f"--output_file={tmp_path}/out/c.txt",
+                    "--num_workers=1")
+    assert done.returncode == 1 and told in done.stderr and f"{name}: expected a format of --format, got" in done.stderr
+    with pytest.raises(ValueError, match="with a sentence on each line, got"):
+        documents.check_prepared(name, content.encode())
+
+
+@pytest.mark.parametrize("text", [
+    "Hello, world.\nIt rained, and so on.\nThen, it was dark.\n", "\tIt rained.\n\tIt was cold.\n\tIt was dark.\n",
+    "One.\n", "A | B is a sign.\nC | D too.\nE | F.\n", "I said O\nYou said O\nthey said no\n",
+    "1,000 people came.\n2,000 left.\n3,000 stayed.\n"])
+def test_text_with_commas_and_tabs_is_text(text):
+    assert not foreign_form("a.txt", text.splitlines())

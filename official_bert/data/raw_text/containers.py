@@ -43,6 +43,7 @@ class BadText:
     report: YieldReport = dataclasses.field(default_factory=YieldReport)
     bytes_read: Callable[[], int] = int  # 0 if no file is open
     allow_large_lines: bool = False  # of packed files
+    encoding: str = ""  # of text; "": UTF-8
 
     def skip(self, place: str, problem: str, **amounts: int) -> None:
         """Counts text that is left out. Raises ValueError with place and problem if the policy is "error"."""
@@ -121,18 +122,24 @@ def read_head(path: str, size: int) -> bytes:
 
 
 def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
-    """Gives the lines of UTF-8 text without byte-order mark, line feeds and carriage returns; "" for a skipped line.
+    """Gives the lines of text in `bad.encoding` without byte-order mark, line feeds and carriage returns; "" for a
+    skipped line.
 
-    Raises ValueError naming file, line and byte for text that is not UTF-8 or a damaged file, unless `bad` says
-    otherwise, and naming file, line and bound for a packed file of endless lines, or one that unpacks to far more than
-    text does.
+    Raises ValueError naming file, line and byte for text that is not in the encoding or a damaged file, unless `bad`
+    says otherwise, and naming file, line and bound for a packed file of endless lines, or one that unpacks to far more
+    than text does.
     """
-    number = offset = 0
+    number, offset, encoding = 0, 0, bad.encoding or "utf-8"
     with open_bytes(path, bad) as file:
         is_bounded = not bad.allow_large_lines and (path == STANDARD_INPUT or kind_of(path) in _OPENERS)
+        lines: BinaryIO | _Transcoded = file
+        if "\n".encode(encoding) != b"\n":
+            lines, encoding = _Transcoded(file, encoding, bad.policy), "utf-8"
         while True:
             try:
-                line = file.readline(LONGEST_LINE + 1) if is_bounded else file.readline()
+                line = lines.readline(LONGEST_LINE + 1 if is_bounded else -1)
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{path}:{number + 1}: not valid {bad.encoding} near this line: {error}") from None
             except DAMAGE as error:
                 bad.skip(f"{path}:{number + 1}", f"the compressed file is damaged or cut off here ({error})", files=1)
                 return
@@ -143,7 +150,7 @@ def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
                 check_bounds(f"{path}:{number}", len(line), offset + len(line), bad.bytes_read(),
                              "--allow_large_lines reads it, if memory suffices")
             data = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-            yield _decoded(data, bad, f"{path}:{number}", offset + len(line) - len(data)).rstrip("\r\n")
+            yield _decoded(data, bad, f"{path}:{number}", offset + len(line) - len(data), encoding).rstrip("\r\n")
             offset += len(line)
 
 
@@ -161,15 +168,40 @@ def check_bounds(place: str, line: int, unpacked: int, packed: int, remedy: str)
         )
 
 
-def _decoded(data: bytes, bad: BadText, place: str, offset: int) -> str:
+def check_encoding(encoding: str) -> None:
+    """Raises ValueError for an encoding of text that Python does not know."""
+    try:
+        "".encode(encoding or "utf-8")
+    except LookupError:
+        raise ValueError(f"--encoding={encoding}: expected an encoding that Python knows, such as cp1252, utf-16 or "
+                         "gb18030") from None
+
+
+class _Transcoded:
+    """The lines of a file in an encoding whose line feeds are not one byte, such as UTF-16, in UTF-8.
+
+    Nobody can say where the line of a bad byte ends: unless it is an error, it becomes U+FFFD.
+    """
+
+    def __init__(self, file: BinaryIO, encoding: str, policy: OnBadText):
+        self._lines = io.TextIOWrapper(io.BufferedReader(file), encoding, newline="\n",  # type: ignore[type-var]
+                                       errors="strict" if policy == "error" else "replace")
+
+    def readline(self, size: int) -> bytes:
+        """Returns the next line, of at most `size` characters."""
+        return self._lines.readline(size).encode("utf-8", "surrogatepass")
+
+
+def _decoded(data: bytes, bad: BadText, place: str, offset: int, encoding: str = "utf-8") -> str:
     """Decodes bytes; bad ones give U+FFFD or make the whole text "", as `bad` says."""
     try:
-        return data.decode("utf-8")
+        return data.decode(encoding)
     except UnicodeDecodeError as error:
-        problem = f"not valid UTF-8 at byte {offset + error.start} of the file (0x{data[error.start]:02x})"
+        name = "UTF-8" if encoding == "utf-8" else encoding
+        problem = f"not valid {name} at byte {offset + error.start} of the file (0x{data[error.start]:02x})"
         if bad.replace(place, problem):
-            return data.decode("utf-8", errors="replace")
-        bad.skip(place, problem, characters=len(data.decode("utf-8", errors="ignore").replace(" ", "").strip()))
+            return data.decode(encoding, errors="replace")
+        bad.skip(place, problem, characters=len(data.decode(encoding, errors="ignore").replace(" ", "").strip()))
         return ""
 
 

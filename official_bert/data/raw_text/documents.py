@@ -5,16 +5,19 @@ text, hard-wrapped books, and text that has a blank line between documents alrea
 import dataclasses
 import html
 import itertools
-import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, get_args
 
+from official_bert import json_values
 from official_bert.data.pretraining.yield_report import YieldReport
 from official_bert.data.raw_text import containers, running_text
+from official_bert.data.raw_text.pdf_text import COUNTING, WordRepair
 from official_bert.data.raw_text.quality import QualityLimits
 from official_bert.data.raw_text.scripts import WordCounter
 from official_bert.data.raw_text.sentence_splitting import split_sentences
+from official_bert.data.raw_text.tables_as_text import foreign_form
+from official_bert.data.tabular.encodings import other_encoding
 from official_bert.files import open_bytes
 
 Format = Literal["auto", "wikiextractor", "jsonl", "table", "text", "book", "documents"]
@@ -22,10 +25,13 @@ RAW = ((rb"(\xef\xbb\xbf)?\s*<doc [^>]*>", "WikiExtractor's output"), (rb'(\xef\
                                                                        "JSON lines"),
        (rb"\x1f\x8b|BZh[1-9]1AY|\xfd7zXZ\0|\x28\xb5\x2f\xfd", "a compressed file"), (rb"PAR1|ARROW1", "a table"))
 DUMPS = ((rb'(\xef\xbb\xbf)?\s*\[\s*\{\s*"', "a JSON array; jq -c '.[]' makes JSON lines of it"),
+         (rb"%PDF-", "a PDF; pdftotext makes text of it, whose divided words --pdf_text joins"),
          (rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?<mediawiki\b",
           "an XML dump of MediaWiki; WikiExtractor makes articles of it"))
 NO_TEXT = ((rb"PK\x03\x04", "a zip archive"), (rb"\xff\xfe|\xfe\xff", "UTF-16"), *DUMPS)
 HEAD = 1 << 12  # bytes that tell it
+DUMP_LINES = 5
+NOT_UTF8 = "not valid UTF-8"
 FORMATS = get_args(Format)
 SAMPLE_LINES = 400  # read to detect the format of a file
 MOST_CHARACTERS = 1 << 24  # of one document: a file of any size is read in bounded memory
@@ -87,6 +93,8 @@ def check_prepared(path: str, head: bytes) -> None:
         )
     if content := _first_match(NO_TEXT, head):
         raise ValueError(f"{path}: expected text in UTF-8 with a sentence on each line, got {content}")
+    if content := foreign_form(path, head.decode("utf-8", "replace").splitlines()):
+        raise ValueError(f"{path}: expected text with a sentence on each line, got {content}")
 
 
 def _first_match(patterns: Iterable[tuple[bytes, str]], head: bytes) -> str:
@@ -101,11 +109,15 @@ def check_prepared_files(paths: Iterable[str]) -> None:
             check_prepared(path, file.read(HEAD))
 
 
-def _check_documents(path: str, lines: Iterable[str]) -> None:
-    """Raises ValueError if the first lines are those of a dump, which would be taken for lines of text."""
-    head = "\n".join(line[:HEAD] for line in lines).encode("utf-8", "surrogatepass")
-    if dump := _first_match(DUMPS, head):
-        raise ValueError(f"{path}: expected a format of --format, got {dump}")
+def _detect_known(path: str, lines: Sequence[str]) -> Format:
+    """Returns the format of a file by its first lines. Raises ValueError for dumps and tables, which would be taken for
+    lines of text.
+    """
+    head = "\n".join(line[:HEAD] for line in lines[:DUMP_LINES]).encode("utf-8", "surrogatepass")
+    form = detect_format(lines)
+    if content := _first_match(DUMPS, head) or (form in ("text", "book") and foreign_form(path, lines)):
+        raise ValueError(f"{path}: expected a format of --format, got {content}")
+    return form
 
 
 def read_documents(path: str, form: Format = "auto", text_key: str = "text",
@@ -116,17 +128,30 @@ def read_documents(path: str, form: Format = "auto", text_key: str = "text",
     after some megabytes) and, in the format `documents`, the text between two blank lines. `bad.report` counts entities
     and tags in articles, and Project Gutenberg's licence around books, both of which are removed. Raises ValueError
     naming file and line for text that cannot be read, if `bad` says so (its default), and, in the format `auto`, for
-    dumps that are none of the formats.
+    dumps and tables that are none of the formats.
     """
     bad = bad or containers.BadText()
+    try:
+        yield from _read(path, form, text_key, bad)
+    except ValueError as error:
+        if bad.encoding or NOT_UTF8 not in str(error) or path == containers.STANDARD_INPUT:
+            raise
+        if dump := _first_match(DUMPS, containers.read_head(path, HEAD)):
+            raise ValueError(f"{path}: expected a format of --format, got {dump}") from None
+        raise ValueError(f"{error}{other_encoding(path)}") from None
+
+
+def _read(path: str, form: Format, text_key: str, bad: containers.BadText) -> Iterator[Document]:
+    """Gives the documents of one file, as `read_documents` does."""
     if form == "table" or (form == "auto" and containers.kind_of(path) in ("parquet", "arrow")):
         yield from (Document(_lines_of(text, bad)) for text in containers.read_text_column(path, text_key, bad) if text)
         return
     lines = containers.read_text_lines(path, bad)
     if form == "auto":
         sample = list(itertools.islice(lines, SAMPLE_LINES))
-        _check_documents(path, sample[:5])
-        form, lines = detect_format(sample), itertools.chain(sample, lines)
+        if not bad.encoding and any("\0" in line for line in sample):
+            raise ValueError(f"{path}: {NOT_UTF8}: zero bytes")
+        form, lines = _detect_known(path, sample), itertools.chain(sample, lines)
     if form == "wikiextractor":
         yield from _read_wikiextractor(lines, path, bad)
     elif form == "jsonl":
@@ -195,7 +220,7 @@ def _text_of_row(line: str, text_key: str, report: YieldReport) -> tuple[str, st
     line.
     """
     try:
-        row = json.loads(line)  # lone surrogates are the caller's to judge
+        row = json_values.decode(line)
     except RecursionError:
         return "", "not valid JSON: nested too deeply"
     except ValueError as error:  # also for a number of 5,000 digits
@@ -279,14 +304,15 @@ class Cleaner:
     """Splits documents into sentences and reports the text that is left out.
 
     Drops documents with fewer than `shortest` sentences of running text, and those that miss the `limits`.
-    `keep_everything` keeps titles, headings and list items, for text that is already clean. Raises ValueError for an
-    unknown language.
+    `keep_everything` keeps titles, headings and list items, for text that is already clean. `repair` sees the words of
+    PDFs. Raises ValueError for an unknown language.
     """
 
     def __init__(self, language: str = "en", shortest: int = 3, keep_everything: bool = False,
-                 limits: QualityLimits | None = None):
+                 limits: QualityLimits | None = None, repair: WordRepair = COUNTING):
         self.language, self.shortest, self.keep_everything = language, shortest, keep_everything
         self.limits = limits or QualityLimits()
+        self._repair = repair
         self._filters = {headings: running_text.ParagraphFilter(headings, language) for headings in (False, True)}
         self._count_words = WordCounter()
 
@@ -319,7 +345,7 @@ class Cleaner:
 
     def _running_text(self, document: Document, report: YieldReport) -> list[str]:
         """Returns the paragraphs that are running text; counts the others."""
-        paragraphs = document.paragraphs
+        paragraphs = self._repair(document.paragraphs, report)
         if document.title and self.keep_everything:
             paragraphs = [document.title, *paragraphs]
         elif document.title:

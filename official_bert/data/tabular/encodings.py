@@ -25,7 +25,7 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
         try:
             yield from read_lines(path, what, keep_ends=True)
         except ValueError as error:
-            raise ValueError(f"{error}{_other_encoding(path)}" if "not valid UTF-8" in
+            raise ValueError(f"{error}{other_encoding(path)}" if "not valid UTF-8" in
                              str(error) else str(error)) from None
         return
     try:
@@ -49,7 +49,7 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
     except FileNotFoundError:
         raise ValueError(f"{path}: no such {what}") from None
     except UnicodeError as error:
-        hint = "" if encoding else _other_encoding(path)
+        hint = "" if encoding else other_encoding(path)
         raise ValueError(f"{path}:{number + 1}: not valid {encoding or 'UTF-8'}: {error}{hint}") from None
     except containers.DAMAGE as error:
         raise ValueError(f"{path}:{number + 1}: the compressed file is damaged or cut off here ({error})") from None
@@ -70,9 +70,11 @@ def head_of(path: str) -> bytes:
         return file.read(START)
 
 
-def _other_encoding(path: str) -> str:
+def other_encoding(path: str) -> str:
     """A hint at the encoding of a file that is not UTF-8, and the flag for it."""
     start = head_of(path)
+    if name := _without_mark(start):
+        return f"; it is UTF-16 without a byte-order mark: --encoding={name} reads it"
     for mark, name in BYTE_ORDER_MARKS.items():
         if start.startswith(mark):
             return f"; it is UTF-16: --encoding={name} reads it"
