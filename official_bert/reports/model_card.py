@@ -117,7 +117,8 @@ def describe_programs(command: str = "") -> list[tuple[str, str]]:
     (UTC).
     """
     versions = [f"{name} {version}" for name in PACKAGES if (version := _version(name))]
-    return [("command", command or shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])),
+    # The name of the program is not quoted: `official-bert finetune` has a space.
+    return [("command", command or f"{os.path.basename(sys.argv[0])} {shlex.join(sys.argv[1:])}".rstrip()),
             ("versions", ", ".join([f"Python {platform.python_version()}", *versions])),
             ("date", datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"))]
 

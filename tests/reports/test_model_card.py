@@ -62,9 +62,11 @@ def test_a_card_that_a_person_has_written_stays(tmp_path):
     assert not model_card.write_card(str(path), "three") and path.read_text() == "mine"
 
 
-def test_a_learning_rate_that_is_some_default_is_shown_and_the_command_may_be_a_call():
+def test_a_learning_rate_that_is_some_default_is_shown_and_the_command_may_be_a_call(monkeypatch):
     for rate in (1e-4, 5e-5):  # those of pre-training and of fine-tuning
         config = make_config("classification", optimizer={"learning_rate": rate})
         settings = dict(model_card.list_settings(config, {}))
         assert settings["optimizer.learning_rate"] == str(rate) and settings["training.answer_with"] == "last"
+    monkeypatch.setattr("sys.argv", ["official-bert finetune", "--train_file=a b.csv"])
+    assert dict(model_card.describe_programs())["command"] == "official-bert finetune '--train_file=a b.csv'"
     assert dict(model_card.describe_programs("fine_tune('rte')"))["command"] == "fine_tune('rte')"

@@ -388,6 +388,8 @@ def test_text_in_another_encoding_is_read_if_it_is_named(tmp_path, encoding):
     if encoding != "cp037":  # which nobody recognises
         assert done.returncode == 1 and "in.txt:1: not valid UTF-8" in done.stderr
         assert f"--encoding={encoding}" in done.stderr
+    done = run_here(*command, "--encoding=utf-32")
+    assert done.returncode == 1 and "in.txt:1: not valid utf-32 near this line: " in done.stderr
     done = run_here(*command, "--encoding=klingon")
     assert done.returncode == 1 and "--encoding=klingon: expected an encoding that Python knows" in done.stderr
 

@@ -138,7 +138,7 @@ def read_text_lines(path: str, bad: BadText) -> Iterator[str]:
         while True:
             try:
                 line = lines.readline(LONGEST_LINE + 1 if is_bounded else -1)
-            except UnicodeDecodeError as error:
+            except UnicodeError as error:  # of `_Transcoded`
                 raise ValueError(f"{path}:{number + 1}: not valid {bad.encoding} near this line: {error}") from None
             except DAMAGE as error:
                 bad.skip(f"{path}:{number + 1}", f"the compressed file is damaged or cut off here ({error})", files=1)
