@@ -133,7 +133,8 @@ def _compare(name: str, first: "ComparableAnswers", second: "ComparableAnswers",
     print(f"{f'{title}: ' if title else ''}{len(first.questions)} rows")
     print(f"  {'metric':20} {'A':>9} {'B':>9} {'B - A':>13}   {CONFIDENCE:.0%} interval of B - A (paired bootstrap)")
     for gap in measure_differences(first, second):
-        within = "not defined (no resample differs)" if math.isnan(gap.low) else " to ".join(
+        undefined = "no resample differs" if gap.first == gap.second else "not defined"
+        within = undefined if math.isnan(gap.low) else " to ".join(
             shown_difference(gap.metric, end) for end in (gap.low, gap.high))
         print(f"  {gap.metric:20} {shown(gap.metric, gap.first):>9} {shown(gap.metric, gap.second):>9} "
               f"{shown_difference(gap.metric, gap.second - gap.first):>13}   {within}")
