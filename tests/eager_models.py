@@ -1,0 +1,38 @@
+"""Predictors that compute eagerly, for tests of other things than graphs: tracing a model takes longer than its answers.
+
+    pytestmark = pytest.mark.usefixtures("eager_predictors")
+
+The graphs are the subject of tests/tasks/test_served_models.py, tests/serving and the journeys.
+"""
+
+import functools
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from official_bert.serving.loading import ModelFunction
+from official_bert.serving.served_model import ServedModel
+
+
+class EagerSignature:
+    """A served model in place of its traced function; what it gives is learned from an empty text."""
+
+    def __init__(self, answer: Callable, inputs: dict[str, tf.TensorSpec]):
+        self.answer, self.structured_input_signature = answer, ((), dict(inputs))
+
+    def __call__(self, **tensors):
+        return self.answer(tensors)
+
+    @functools.cached_property
+    def structured_outputs(self):
+        """Shapes and types by name."""
+        empty = {name: tf.fill([1] * spec.shape.rank, "") for name, spec in self.structured_input_signature[1].items()}
+        return {name: tf.TensorSpec.from_tensor(value) for name, value in self.answer(empty).items()}
+
+
+def eager_function_of(served: ServedModel) -> ModelFunction:
+    """Does the same as `serving.loading.function_of`."""
+    def prompted(prompt):
+        return lambda: EagerSignature(lambda tensors: served.answer_prompted(tensors, prompt), served.text_inputs)
+    return ModelFunction(EagerSignature(served.answer_text, served.text_inputs), served, "this model",
+                         {name: prompted(prompt) for name, prompt in served.prompts.items()})
