@@ -16,19 +16,21 @@ ROOT = pathlib.Path(__file__).parent.parent
 # Files of ten seconds and more, the longest first. Three processes take whole files in this order (`make test`: on two
 # cores, the third works while others wait for servers and commands); a long one at the end would leave the others
 # without work.
-LONGEST_FIRST = ("journeys/test_from_text.py", "training/test_runs.py", "training/test_step.py",
-                 "journeys/test_from_published_checkpoints.py", "tasks/tagging/test_tagging_task.py",
-                 "training/test_distribution.py", "tasks/tagging/test_served_tagger.py", "serving/test_loading.py",
-                 "test_run_finetuning.py", "training/test_loop.py", "training/test_parts_in_training.py",
-                 "tasks/test_hostile_options.py", "tasks/test_served_models.py", "test_fine_tune.py",
-                 "test_run_squad.py", "serving/test_bounds.py", "test_run_export.py", "models/test_graph_histograms.py",
-                 "server/test_server.py", "training/test_best_checkpoint.py", "test_docs.py",
-                 "tasks/texts/test_weights_and_thresholds.py", "tools/test_create_pretraining_data.py",
-                 "tasks/squad/test_served_squad.py", "test_run_classifier.py", "test_run_pretraining.py",
-                 "test_extract_features.py", "tasks/texts/test_swag.py", "journeys/test_raw_text_to_training.py",
-                 "training/test_background_saves.py", "tasks/pretraining/test_next_token.py",
-                 "tasks/texts/test_long_texts.py", "layers/test_crf.py", "tools/test_convert_checkpoint.py",
-                 "test_run_predict.py")
+LONGEST_FIRST = (
+    "journeys/test_from_text.py", "tasks/test_served_models.py", "training/test_step.py",
+    "models/interchange/members/test_fixtures.py", "serving/test_bounds.py", "training/test_loop.py",
+    "tasks/tagging/test_tagging_task.py", "training/test_distribution.py", "training/test_runs.py",
+    "serving/test_loading.py", "test_fine_tune.py", "serving/test_export.py", "models/test_graph_histograms.py",
+    "tools/test_convert_checkpoint.py", "test_earlier_runs.py", "training/test_best_checkpoint.py",
+    "test_run_squad.py", "serving/test_served_vectors.py", "server/test_rest.py", "test_other_stores.py",
+    "tasks/tagging/test_served_tagger.py", "test_docs.py", "data/pretraining/test_dynamic_masking.py",
+    "test_run_finetuning.py", "test_facade.py", "data/pretraining/test_packed_rows.py",
+    "tools/test_create_pretraining_data.py", "test_run_pretraining.py", "serving/test_dense_formats.py",
+    "tasks/texts/test_weights_and_thresholds.py", "server/test_server.py", "layers/test_fused.py",
+    "models/interchange/test_formats.py", "models/test_encoder.py", "training/test_background_saves.py",
+    "server/test_bad_clients.py", "training/test_parts_in_training.py", "tasks/squad/test_served_squad.py",
+    "layers/test_crf.py", "server/test_fuzz.py", "training/test_skipped_padding.py",
+    "journeys/test_from_published_checkpoints.py")
 
 
 def pytest_collection_modifyitems(items):
@@ -109,3 +111,12 @@ def softmax():
         exponents = np.exp(x - x.max(-1, keepdims=True))
         return exponents / exponents.sum(-1, keepdims=True)
     return of
+
+
+@pytest.fixture
+def eager_predictors(monkeypatch):
+    """Has predictors of runs and checkpoints compute eagerly."""
+    from eager_models import eager_function_of
+
+    from official_bert.interface import predictor
+    monkeypatch.setattr(predictor, "function_of", eager_function_of)

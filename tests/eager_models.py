@@ -1,4 +1,4 @@
-"""Predictors that compute eagerly, for tests of other things than graphs: tracing a model takes longer than its answers.
+"""Predictors that compute eagerly, for tests of other things than graphs: a model is traced longer than it answers.
 
     pytestmark = pytest.mark.usefixtures("eager_predictors")
 

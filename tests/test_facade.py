@@ -19,6 +19,8 @@ from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import restore_for_inference
 from official_bert.text.tokenization import FullTokenizer
 
+pytestmark = pytest.mark.usefixtures("eager_predictors")
+
 FORMATS = ["tf1", "hugging_face", "ours", "keras_hub"]
 
 

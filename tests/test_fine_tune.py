@@ -24,6 +24,8 @@ from official_bert.tasks.squad.reading import read_squad
 from official_bert.tasks.tagging.conll import read_sentences
 from official_bert.text.vocab import read_entries
 
+pytestmark = pytest.mark.usefixtures("eager_predictors")
+
 ROWS = [{"text": f"{first} {word}", "label": first == "was"}
         for word in ("the copper", "her atlas", "copper her", "atlas the", "her the") for first in ("was", "that")] * 3
 HELD_OUT = [{"text": "was her copper", "label": True}, {"text": "that atlas atlas", "label": False}]

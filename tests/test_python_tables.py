@@ -16,6 +16,8 @@ from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training.task import DataFiles
 
+pytestmark = pytest.mark.usefixtures("eager_predictors")
+
 LABELS = ["bad", "fair", "good"]
 TEXTS = ["a b", "c", "b b a", "d"]
 

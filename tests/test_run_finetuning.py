@@ -6,6 +6,8 @@ import random
 import pytest
 from commands import printed_metrics, run_here
 
+pytestmark = pytest.mark.usefixtures("eager_predictors")
+
 NAMES, OTHERS = ("Brno", "Nora"), ("the", "while", "it", "rained", "borrowed", "in", "atlas", "three")
 
 
@@ -42,9 +44,11 @@ def files(tmp_path_factory, golden):
     return folder
 
 
-@pytest.mark.parametrize(("task", "suffix", "metric", "rate", "written"),
-                         [("ner", "conll", "f1", "1e-2", "predictions.conll"),
-                          ("classification", "csv", "accuracy", "3e-3", "predictions.tsv")])
+# The second is a journey too (journeys/test_from_text.py).
+@pytest.mark.parametrize(
+    ("task", "suffix", "metric", "rate", "written"),
+    [("ner", "conll", "f1", "1e-2", "predictions.conll"),
+     pytest.param("classification", "csv", "accuracy", "3e-3", "predictions.tsv", marks=pytest.mark.slow)])
 def test_a_task_trains_measures_and_answers_without_being_told_its_labels(files, task, suffix, metric, rate, written):
     output = files / task
     done = run_here("-m", "official_bert.run_finetuning", f"--task={task}",

@@ -19,6 +19,8 @@ from official_bert.models import checkpoints
 from official_bert.models.interchange import formats
 from official_bert.tasks.loading import load_task, restore_for_inference
 
+pytestmark = pytest.mark.usefixtures("eager_predictors")
+
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "river", "runs", "by", "old", "stone", "##s", "."]
 
 

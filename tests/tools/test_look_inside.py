@@ -16,6 +16,8 @@ from official_bert.models.interchange import formats
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab import read_entries
 
+pytestmark = pytest.mark.usefixtures("eager_predictors")
+
 TEXT = """The surveyor measured the copper price.
 Her neighbour misplaced the copper atlas in the rain.
 

@@ -23,6 +23,8 @@ from official_bert.training.runs import FineTuning
 from official_bert.training.task import Steps
 from official_bert.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("eager_predictors")
+
 LABELS = ["atlas", "copper"]
 FREEZE = "embeddings, layer 0"
 FROZEN = ("embeddings/", "layer_0/")

@@ -25,6 +25,8 @@ from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.text.tokenization import FullTokenizer
 from official_bert.text.vocab import load_vocab
 
+pytestmark = pytest.mark.usefixtures("eager_predictors")
+
 SIZE = 16
 TEXTS = ["the king of the city", "war", "", "music and film"]
 RNG = np.random.default_rng(3)

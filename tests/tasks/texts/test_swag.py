@@ -17,6 +17,8 @@ from official_bert.training import loop
 from official_bert.training.running.cluster import Placement
 from official_bert.training.task import Steps
 
+pytestmark = pytest.mark.usefixtures("eager_predictors")
+
 COLUMNS = [
     "", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source", "ending0", "ending1", "ending2",
     "ending3", "label"

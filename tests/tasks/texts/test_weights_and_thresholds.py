@@ -19,6 +19,8 @@ from official_bert.training.runs import FineTuning
 from official_bert.training.task import DataFiles, Steps
 from official_bert.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("eager_predictors")
+
 WORDS = ("water", "stone", "paper", "green", "house", "small")
 
 
