@@ -25,7 +25,7 @@ from official_bert.training.step import fold_seeds
 from official_bert.training.trainer import Trainer
 
 FAMILY = pathlib.Path(__file__).parent / "golden" / "family"
-NO_DROPOUT = {"num_hidden_layers": 2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def replicas_of(count):

@@ -116,11 +116,11 @@ def live_operations(graph: tf.Graph) -> Histogram:
     return dict(sorted(count(definition.node, ends).items()))
 
 
-def bert_histograms() -> dict[str, Histogram]:
-    """Returns the histograms of BERT's graphs, by the name of the case."""
+def bert_histograms(sizes: Iterable[str] = ("tiny", "small")) -> dict[str, Histogram]:
+    """Returns the histograms of BERT's graphs, by the name of the case; `tiny` has more of them."""
     found = {}
-    for size, config in (("tiny", TINY), ("small", SMALL)):
-        model = Pretrainer.make(config)
+    for size in sizes:
+        model = Pretrainer.make({"tiny": TINY, "small": SMALL}[size])
         graphs = {
             "step": lambda model=model: trace_step(model, LARGE_BATCH),
             "step of a small batch": lambda model=model: trace_step(model, SMALL_BATCH),
@@ -135,7 +135,8 @@ def bert_histograms() -> dict[str, Histogram]:
         }
         found |= {f"{size}: {name}": live_operations(trace()) for name, trace in graphs.items()}
         found |= {f"{size}: {name}": histogram for name, histogram in unpadded_histograms(model).items()}
-    return found | {f"tiny: {name}": histogram for name, histogram in training_histograms().items()}
+    more = training_histograms() if "tiny" in sizes else {}
+    return found | {f"tiny: {name}": histogram for name, histogram in more.items()}
 
 
 def unpadded_histograms(model: Pretrainer) -> dict[str, Histogram]:

@@ -3,6 +3,7 @@ answers with it.
 """
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -58,14 +59,35 @@ def tune(output, given=None, lines=None, predict=False, **training):
                       report=report).carry_out()
 
 
-@pytest.fixture
-def scripted(monkeypatch):
+def script(patch):
     """Replaces the accuracy of each evaluation by that of the script."""
     measure = Evaluations.measure
 
     def measured(evaluations, phase):
         return measure(evaluations, phase) | {"accuracy": SCRIPT[evaluations.trainer.steps_done], "loss": 0.5}
-    monkeypatch.setattr(Evaluations, "measure", measured)
+    patch.setattr(Evaluations, "measure", measured)
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Scripts the runs of a test."""
+    script(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def patient_run(tmp_path_factory):
+    """A scripted run that only its patience has ended: its folder, its metrics, what it printed."""
+    folder, printed = tmp_path_factory.mktemp("unbroken"), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        script(patch)
+        metrics = tune(folder, patience=3)
+    return folder, metrics, printed.getvalue()
+
+
+@pytest.fixture
+def unbroken(patient_run):
+    """The folder of that run."""
+    return patient_run[0]
 
 
 def logged(folder, name):
@@ -82,25 +104,24 @@ def same(one, other):
     return set(one) == set(other) and all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def test_training_ends_when_patience_does_and_the_best_answers(scripted, tmp_path, capsys):
-    metrics = tune(tmp_path, patience=3)
-    assert logged(tmp_path, "eval/accuracy") == {step: SCRIPT[step] for step in (4, 8, 12, 16, 20)}
-    assert metrics["accuracy"] == 0.9 and json.loads((tmp_path / "best/metric.json").read_text()) == {
+def test_training_ends_when_patience_does_and_the_best_answers(patient_run):
+    folder, metrics, said = patient_run
+    assert logged(folder, "eval/accuracy") == {step: SCRIPT[step] for step in (4, 8, 12, 16, 20)}
+    assert metrics["accuracy"] == 0.9 and json.loads((folder / "best/metric.json").read_text()) == {
         "metric": "accuracy", "value": 0.9, "step": 8, "batches": 0, "loss": 0.5}
-    said = capsys.readouterr().out
     assert (
         "best checkpoint: by accuracy, more is better, of 8 evaluations; 3 without a better value end the training; "
         "the best one answers") in said
     assert "stopped early: at step 20 of 32: 3 evaluations without a better accuracy (training.patience)" in said
     assert "the best checkpoint answers: accuracy 90.00 % at step 8, kept in best/" in said
-    assert list(logged(tmp_path, "best_checkpoint")) == [0] and list(logged(tmp_path, "stopped_early")) == [20]
-    assert "accuracy = 0.9\n" in (tmp_path / "eval_results.txt").read_text()
-    assert sorted(path.name for path in tmp_path.glob("**/*.index")) == ["ckpt-20.index", "ckpt-8.index"]
-    assert formats.find_prefix(str(tmp_path)) == str(tmp_path / "best" / "ckpt-8")
-    assert formats.find_prefix(str(tmp_path / "ckpt-20")) == str(tmp_path / "ckpt-20")
+    assert list(logged(folder, "best_checkpoint")) == [0] and list(logged(folder, "stopped_early")) == [20]
+    assert "accuracy = 0.9\n" in (folder / "eval_results.txt").read_text()
+    assert sorted(path.name for path in folder.glob("**/*.index")) == ["ckpt-20.index", "ckpt-8.index"]
+    assert formats.find_prefix(str(folder)) == str(folder / "best" / "ckpt-8")
+    assert formats.find_prefix(str(folder / "ckpt-20")) == str(folder / "ckpt-20")
     # As run_predict, run_export and the facade load it.
     run, best, last = (restore_for_inference(str(path))[1].get_weights()
-                       for path in (tmp_path, tmp_path / "best/ckpt-8", tmp_path / "ckpt-20"))
+                       for path in (folder, folder / "best/ckpt-8", folder / "ckpt-20"))
     assert all(map(np.array_equal, run, best)) and not all(map(np.array_equal, run, last))
 
 
@@ -119,18 +140,6 @@ def test_a_run_out_of_patience_goes_on_only_with_more_of_it(scripted, tmp_path):
     tune(tmp_path, patience=3)
     assert tune(tmp_path, patience=3)["accuracy"] == 0.9 and max(logged(tmp_path, "train/loss")) == 20
     assert tune(tmp_path, patience=4)["accuracy"] == 0.95 and max(logged(tmp_path, "train/loss")) == 32
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-    """A scripted run that nothing has stopped."""
-    folder = tmp_path_factory.mktemp("unbroken")
-    with pytest.MonkeyPatch.context() as patch:
-        measure = Evaluations.measure
-        patch.setattr(Evaluations, "measure", lambda evaluations, phase: measure(evaluations, phase) | {
-            "accuracy": SCRIPT[evaluations.trainer.steps_done]})
-        tune(folder, patience=3)
-    return folder
 
 
 @pytest.mark.parametrize("step", [8, 10, 17, 20])
