@@ -123,7 +123,7 @@ def test_a_shard_of_a_number_of_shards_is_known(text):
 def test_another_shard_is_told_in_one_line(text):
     done = check_shard(text)
     lines = done.stderr.splitlines()
-    assert lines[0] == f"error: SHARD: expected K/N with K from 1 to N, such as 3/16, got {text}"
+    assert lines[0] == f"error: SHARD: expected K/N with K from 1 to N, such as 3/20, got {text}"
     assert done.returncode == 2 and len(lines) == 2 and lines[1].startswith("make: *** ")
 
 

@@ -1,4 +1,4 @@
-"""Twenty minutes of requests, right and wrong, small and large: the server goes on answering, and its memory does not
+"""Ten minutes of requests, right and wrong, small and large: the server goes on answering, and its memory does not
 grow.
 """
 
@@ -17,7 +17,7 @@ from official_bert.config import Config, TokenizerConfig
 from official_bert.serving import export
 from official_bert.tasks.texts.served import ServedClassifier
 
-MINUTES = float(os.environ.get("LOAD_TEST_MINUTES", "20"))
+MINUTES = float(os.environ.get("LOAD_TEST_MINUTES", "10"))
 WARM_UP = 0.15  # of the time: thread pools, arenas and caches come to their size
 MOST_GROWTH = 0.02
 SAMPLE_SECONDS = 2.0

@@ -1,4 +1,4 @@
-"""Twenty minutes of every protocol at once, right requests and wrong ones: the server goes on answering, and its memory
+"""Ten minutes of every protocol at once, right requests and wrong ones: the server goes on answering, and its memory
 does not grow.
 """
 
@@ -25,7 +25,7 @@ from official_bert.models.encoder import make_encoder
 from official_bert.serving import export
 from official_bert.serving.served_model import ServedEmbeddings
 
-MINUTES = float(os.environ.get("PROTOCOLS_LOAD_MINUTES", "20"))
+MINUTES = float(os.environ.get("PROTOCOLS_LOAD_MINUTES", "10"))
 WARM_UP = 0.15  # of the time
 MOST_GROWTH = 0.02
 WORDS = ["the", "surveyor", "met", "three", "youngest", "apprentices", "in", "a", "greenhouse", "while", "it", "rained"]
