@@ -403,6 +403,9 @@ TABLES = {
               "a table of 2 columns; python -c"),
     "d.txt": ("name;text\na;Es regnet.\nb;Es schneit.\nc;Es taut.\n", "sep=';'"),
     "e.tsv": ("1\tIt rained.\t0\n2\tIt was cold.\t1\n3\tIt was dark.\t1\n", "a table of 3 columns"),
+    "w.xlsx": ("PK\x03\x04", "a workbook; python -c"),
+    "g.csv": ("id, text\n1, It rained.\n2, It was cold.\n", "a table of 2 columns"),
+    "h.tsv": ('1\t"It rained\t0\n2\tIt was "cold".\t1\n3\tIt was dark.\t1\n', "a table of 3 columns"),
     "f.pdf": ("%PDF-1.7\n%\u00e2\u00e3\n", "a PDF; pdftotext makes text of it")}
 
 
@@ -413,7 +416,7 @@ def test_tables_and_tagged_words_are_no_text(tmp_path, name):
     done = run_here("tools/prepare_corpus.py", f"--input_file={tmp_path}/{name}", f"--output_file={tmp_path}/out/c.txt",
                     "--num_workers=1")
     assert done.returncode == 1 and told in done.stderr and f"{name}: expected a format of --format, got" in done.stderr
-    with pytest.raises(ValueError, match="with a sentence on each line, got"):
+    with pytest.raises(ValueError, match=r"with a sentence on each line, got"):
         documents.check_prepared(name, content.encode())
 
 

@@ -143,6 +143,8 @@ def read_documents(path: str, form: Format = "auto", text_key: str = "text",
 
 def _read(path: str, form: Format, text_key: str, bad: containers.BadText) -> Iterator[Document]:
     """Gives the documents of one file, as `read_documents` does."""
+    if form == "auto" and (workbook := foreign_form(path, ())):
+        raise ValueError(f"{path}: expected a format of --format, got {workbook}")
     if form == "table" or (form == "auto" and containers.kind_of(path) in ("parquet", "arrow")):
         yield from (Document(_lines_of(text, bad)) for text in containers.read_text_column(path, text_key, bad) if text)
         return
