@@ -42,8 +42,8 @@ def _columns(rows: Sequence[str], delimiter: str, is_named: bool) -> int:
     if not (any('"' in row for row in rows) or all(delimiter in row for row in rows)):
         return 0
     try:
-        quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL  # most TSV has none
-        names, *table = csv.reader((f"{row}\n" for row in rows), delimiter=delimiter, quoting=quoting)
+        names, *table = csv.reader((f"{row}\n" for row in rows), delimiter=delimiter,  # most TSV has no quotes
+                                   quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL)
     except csv.Error:
         return 0
     if delimiter != "\t" and not is_named and any(
