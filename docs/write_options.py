@@ -26,7 +26,7 @@ from official_bert.serving.served_model import ServingOptions
 from official_bert.tasks import loading
 from official_bert.tasks.squad.decoding import DecodingRules
 from official_bert.tasks.texts.base import LabelOptions, TextOptions
-from official_bert.training_config import DistillationConfig
+from official_bert.training_config import AdaptersConfig, DistillationConfig
 from official_bert.typed_values import kinds_of
 
 PAGE = pathlib.Path(__file__).parent / "reference" / "options.md"
@@ -42,7 +42,8 @@ change": the key may have another value when a run is resumed; another value of 
 CONFIGURATION = {
     "The run": (Config, ""), "Model": (ModelConfig, "model."), "Tokenizer": (TokenizerConfig, "tokenizer."),
     "Optimizer": (OptimizerConfig, "optimizer."), "Training": (TrainingConfig, "training."),
-    "Distillation": (DistillationConfig, "training.distillation."), "Phases": (PhaseConfig, "phases[].")
+    "Distillation": (DistillationConfig, "training.distillation."),
+    "Adapters": (AdaptersConfig, "training.adapters."), "Phases": (PhaseConfig, "phases[].")
 }
 SHARED = {"Parts of a data set": SplitOptions, "Tables": TableOptions, "Texts": TextOptions, "Labels": LabelOptions,
           "Decoding of answers": DecodingRules}

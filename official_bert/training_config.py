@@ -10,6 +10,7 @@ from official_bert.fields import (
     NonNegative,
     Positive,
     PositiveShare,
+    Rate,
     Share,
     check_fields,
     check_used,
@@ -140,6 +141,33 @@ class DistillationConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class AdaptersConfig:
+    """Low-rank adapters, under PEFT's names: they and the head are trained, the base is fixed (docs/adapters.md)."""
+
+    rank: Natural = 8
+    """Width between the two matrices of an adapter; 0: no adapters, the head alone is trained."""
+    alpha: Positive = only_with(16.0, "rank")
+    """What an adapter adds is multiplied by alpha / rank."""
+    dropout: Rate = only_with(0.0, "rank")
+    """Dropout of the rows that adapters read."""
+    target_modules: str | tuple[str, ...] = only_with(("query", "value"), "rank")
+    """Products that get an adapter, by the ends of their names here or in Hugging Face's files; all-linear: all but the
+    output layer. Another text is a regular expression for whole names."""
+    use_rslora: bool = only_with(False, "rank")
+    """Multiply by alpha / the square root of rank instead."""
+    bias: Literal["none", "lora_only", "all"] = "none"
+    """Biases of the base that are trained too: none, those of the products with adapters, all."""
+
+    def __post_init__(self):
+        check_fields(self, "config.training.adapters.")
+
+    @property
+    def scale(self) -> float:
+        """What an adapter's product is multiplied by."""
+        return self.alpha / (self.rank ** 0.5 if self.use_rslora else self.rank)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
     """How long, in which batches and in which precision a run trains, and what it keeps."""
 
@@ -208,9 +236,16 @@ class TrainingConfig:
     """A trained model, of any format, whose answers the model learns beside the labels (docs/distillation.md)."""
     distillation: DistillationConfig = dataclasses.field(default_factory=DistillationConfig)
     """What is learned from the teacher."""
+    adapters: AdaptersConfig | None = None
+    """Train low-rank adapters and the head alone; none: the whole model."""
 
     def __post_init__(self) -> None:
         check_fields(self, "config.training.")
+        for key, value in (("freeze", self.freeze), ("reinitialize_layers", self.reinitialize_layers),
+                           ("distillation.student_layers", self.distillation.student_layers)):
+            if self.adapters and value:
+                raise ValueError(f"config.training.{key}: expected none beside training.adapters, under which the base "
+                                 f"is fixed as it is, got {value!r}")
         check_used(self.distillation, vars(self.distillation), "config.training.teacher", bool(self.teacher),
                    DISTILLATION)
 

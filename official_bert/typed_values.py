@@ -115,7 +115,8 @@ def _typed(kind: Any, value: Any, where: str, keys: Sequence[str] = ()) -> Any:
     if dataclasses.is_dataclass(kind):
         return build(kind, value, where, keys)  # type: ignore[arg-type]
     if origin in (types.UnionType, typing.Union):
-        return _as_one_of(parts, value, where)
+        section = next((part for part in parts if dataclasses.is_dataclass(part) and isinstance(value, Mapping)), None)
+        return _as_one_of(parts, value, where) if section is None else build(section, value, where, keys)
     if origin is dict:
         if not isinstance(value, Mapping):
             raise ValueError(f"{where}: expected a mapping, got {value!r}")
@@ -158,6 +159,8 @@ def _described(kind: Any) -> str:
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return " or ".join(map(repr, parts))
+    if dataclasses.is_dataclass(kind):
+        return "mapping"
     return {tuple: "list of {}", dict: "mapping to {}"}.get(origin, "{}").format(
         (parts or (kind,))[-2 if origin is tuple else -1].__name__)
 

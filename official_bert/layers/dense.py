@@ -17,7 +17,8 @@ class Dense(keras.layers.Layer):
     The last axes of a row can be several: a kernel [D,N,H] makes N heads of H numbers of a row of D, a kernel [N,H,D]
     takes heads back to a row (`contracted_axes=2`). It is computed as one product of matrices, which is faster than an
     einsum and its gradients.
-    `multiply` is where other products attach: int8, small pieces.
+    `multiply` is where other products attach: int8, small pieces. What an `adapter` makes of the rows is added
+    (`layers/adapters.py`).
     """
 
     def __init__(self, output_shape: int | Sequence[int], contracted_axes: int = 1, use_bias: bool = True,
@@ -26,6 +27,8 @@ class Dense(keras.layers.Layer):
         self.row_shape = (output_shape,) if isinstance(output_shape, int) else tuple(output_shape)
         self.contracted_axes, self.use_bias, self.activation = contracted_axes, use_bias, activation
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+        self.adapter: Callable | None = None
 
     def build(self, input_shape: Sequence[int | None]) -> None:
         """Makes kernel and bias for rows of the shape `input_shape[-contracted_axes:]`."""
@@ -54,9 +57,11 @@ class Dense(keras.layers.Layer):
         """Returns rows [...,K] times the kernel as a matrix [K,N], plus the bias [N]."""
         if len(self.kernel.shape) == 2:
             product = ops.matmul(rows, self.kernel)
-            return product if self.bias is None else ops.add(product, self.bias)
-        product = ops.matmul(rows, ops.reshape(self.kernel, (rows.shape[-1], -1)))
-        return product if self.bias is None else product + ops.reshape(self.bias, (-1,))
+            product = product if self.bias is None else ops.add(product, self.bias)
+        else:
+            product = ops.matmul(rows, ops.reshape(self.kernel, (rows.shape[-1], -1)))
+            product = product if self.bias is None else product + ops.reshape(self.bias, (-1,))
+        return product if self.adapter is None else product + self.adapter(rows)
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         """[...,N]."""

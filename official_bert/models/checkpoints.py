@@ -8,8 +8,10 @@ import tensorflow as tf
 
 from official_bert import config
 from official_bert.model_config import OF_RELATIVES
+from official_bert.models import adapters
 from official_bert.models.encoder import encoder_within, weights_by_name
 from official_bert.models.interchange import classes, formats, generators
+from official_bert.models.interchange.adapted import ADAPTER
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.formats import find_prefix as checkpoint_at
 from official_bert.models.interchange.prefixes import local_checkpoint, newest_whole
@@ -66,7 +68,8 @@ def initialize_from(model: keras.Model, path: str, task: Classes | None = None,
     """Takes weights, and only weights, from a checkpoint of any format; its classes are put into the order of the
     `task`'s.
 
-    A head of other classes is re-initialised. With `layers`, the model has these of the checkpoint's, in this order.
+    A head of other classes is re-initialised; adapters of the model then add nothing. With `layers`, the model has
+    these of the checkpoint's, in this order.
     Raises ValueError if there is no checkpoint, and, naming the first weights that do not fit, if it holds a model of
     another size.
     """
@@ -76,7 +79,8 @@ def initialize_from(model: keras.Model, path: str, task: Classes | None = None,
         raise ValueError(f"--init_checkpoint={error}") from None
     if layers:
         stored = with_layers(stored, layers)
-    variables = weights_by_name(model)
+    variables = {name: variable for name, variable in weights_by_name(model).items() if ADAPTER not in name}
+    adapters.reset(model)
     if stored.table is tf1.TABLE and "tagger/output_bias" in variables:
         stored = formats.as_head(stored, "tagger")
     stored, remarks = classes.in_order_of(generators.put_together(stored, variables), task or Classes())
@@ -122,7 +126,8 @@ def _check_size(model: keras.Model, stored: StoredModel, weights: Mapping, wrong
     """Raises ValueError if the checkpoint holds a model of another size, or no BERT model."""
     where = f"--init_checkpoint={stored.origin}"
     encoder = encoder_within(model)
-    inside = [name for name in weights_by_name(encoder) if not name.startswith(("pooler/", "bilstm_"))]
+    inside = [name for name in weights_by_name(encoder)
+              if not name.startswith(("pooler/", "bilstm_")) and ADAPTER not in name]
     if not weights:
         raise ValueError(f"{where}: holds no variable of this model; it has {sorted(stored.weights)[:5]}")
     if wrong and stored.config is None:

@@ -45,6 +45,7 @@ WITHOUT_WEIGHTS = "one without weights: no checkpoint found there"
 BEST_FOLDER, METRIC_FILE, TUNED_FILE = "best", "metric.json", "tuned.json"
 ORIGIN_FILE, REWINDS_FILE, SEARCH_FILE, RESULTS_FILE = "data.json", "rewinds.json", "search.json", "eval_results.txt"
 CARD_FILE, EVALUATIONS_FILE = "README.md", "evaluations.json"
+BASE_FILE = "base.json"
 CHECKPOINT, STATE_FILE, LOCK_FILE = "ckpt", "checkpoint", ".lock"
 STEP = re.compile(r"(?<=.)-(\d+)\Z")  # at the end of a checkpoint's name
 NAMED_NEWEST = re.compile(r'^model_checkpoint_path: "(.*)"', re.MULTILINE)  # in TensorFlow's state file
@@ -411,6 +412,15 @@ class RunFolder:
     def write_origin(self, origin: Mapping[str, Any]) -> None:
         """Records what the run is made of."""
         self._write(ORIGIN_FILE, origin, indent=1)
+
+    @property
+    def base(self) -> dict[str, Any]:
+        """The `path` and `digest` of the base that the run's adapters are for; {} for a run of a whole model."""
+        return self._read(BASE_FILE)
+
+    def write_base(self, base: Mapping[str, Any]) -> None:
+        """Records the base of the run's adapters."""
+        self._write(BASE_FILE, base, indent=1)
 
     # Several runs.
 

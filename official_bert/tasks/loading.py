@@ -24,6 +24,7 @@ from official_bert.models.run_folder import CONFIG_FILE, WITHOUT_WEIGHTS, RunFol
 from official_bert.runtimes.finite import require_finite
 from official_bert.text import loading
 from official_bert.text.vocab import check_casing, has_capitals, read_entries
+from official_bert.training import evaluation
 from official_bert.training.distillation.students import as_student
 from official_bert.training.task import TaskBase
 
@@ -172,6 +173,9 @@ def _restore_run(task: TaskBase, prefix: str) -> keras.Model:
         if any(name.startswith(f"{GENERATOR}/") for name in stored_names):
             return formats.make_model(_answering(formats.read(prefix)))
         model = task.build_model()
+        if RunFolder.around(prefix).base:
+            evaluation.take_all(task, model, prefix, lambda _: None)
+            return model
         if missing := sorted(set(checkpoints.named_weights(model)) - set(stored_names)):
             if task.config.task not in (ours.TASKS[""], ours.VECTORS):
                 raise ValueError(

@@ -20,6 +20,7 @@ from official_bert.training import checkpointing, distribution, guards, origins
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
 from official_bert.training.reporting.announcement import few_held_out
 from official_bert.training.reporting.run_log import Watcher
+from official_bert.training.running.beginning import adapt_to_base
 from official_bert.training.running.cluster import Placement
 from official_bert.training.schedules.phases import task_at, total_steps
 from official_bert.training.task import Batch, DataFiles, Measured, Outputs, Steps, TaskBase
@@ -148,7 +149,11 @@ def _prepare(task: TaskBase, run: RunFolder, placement: Placement, init_checkpoi
     distribution.set_precision(task.config.training.precision, task.config.training.tf32)
     with strategy.scope():
         model = task.build_model()
-        parts.freeze(model, frozen)  # the run's checkpoints have no moments of frozen weights
+        if (settings := task.config.training.adapters) and not init_checkpoint:
+            base, _ = adapt_to_base(task, model, settings, run, "")
+            checkpoints.initialize_from(model, base["path"], task.classes)
+        else:
+            parts.freeze(model, frozen)  # the run's checkpoints have no moments of frozen weights
     return Trainer(task, model, strategy, max(total_steps(task.config), 1))
 
 

@@ -21,6 +21,7 @@ from official_bert.files import exists, is_file
 from official_bert.models import parts
 from official_bert.models.encoder import INPUTS
 from official_bert.models.first_weights import draw_first_weights
+from official_bert.models.interchange.adapted import targets
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.stored_models import Kind
 from official_bert.reports.comparison import ComparableAnswers
@@ -259,6 +260,11 @@ class TaskBase(abc.ABC):
             check_batch("batch_size", settings.batch_size, strategy, settings.accumulation_steps)
             parts.check_parts(self.frozen, settings.reinitialize_layers, self.config.optimizer.layer_decay,
                               self.config.model.sharing.own_layers)
+            if settings.adapters and self.frozen:
+                raise ValueError("config.training.adapters: expected none beside options.features, which are computed "
+                                 "before training")
+            if settings.adapters:
+                targets(self.config.model, settings.adapters.target_modules)
         check_batch("eval_batch_size", settings.eval_batch_size, strategy)
 
     def resolve(self, files: DataFiles, steps: Steps, model: keras.Model | None = None) -> Resolved:

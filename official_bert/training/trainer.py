@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from official_bert.data.sources import BatchSource
 from official_bert.models import checkpoints
+from official_bert.models.encoder import weights_by_name
 from official_bert.training import distribution
 from official_bert.training.checkpointing import CheckpointFolder
 from official_bert.training.step import FIRST_SCALE, State, Step
@@ -40,8 +41,12 @@ class Trainer:
             self.share, self.seconds = tf.Variable(0.0,
                                                    trainable=False), tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self.weights = trainable
+        saved_weights = checkpoints.named_weights(model)
+        if task.config.training.adapters:  # the base has the others
+            named = weights_by_name(model).items()
+            saved_weights = {name: saved_weights[name] for name, weight in named if weight.trainable}
         self.saved = {
-            "weights": checkpoints.named_weights(model), "first": dict(zip(names, self.first)),
+            "weights": saved_weights, "first": dict(zip(names, self.first)),
             "second": dict(zip(names,
                                self.second)), "scale": self.scale, "finite_steps": self.finite_steps, "step": self.done
         }

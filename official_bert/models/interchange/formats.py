@@ -26,13 +26,13 @@ from official_bert.models.encoder import (
     encoder_within,
     weights_by_name,
 )
-from official_bert.models.interchange import hub, prefixes, stored_models
+from official_bert.models.interchange import adapted, hub, prefixes, stored_models
 from official_bert.models.interchange.names import matrix_shape
 from official_bert.models.interchange.projects import ours, tf_models
 from official_bert.models.interchange.stored_models import Head, StoredModel
 from official_bert.models.pretrainer import Pretrainer
 from official_bert.models.replaced_tokens import GENERATOR, ReplacedTokenDetector
-from official_bert.models.run_folder import RunFolder
+from official_bert.models.run_folder import BASE_FILE, RunFolder
 from official_bert.models.text_vectors import LAYER_PREFIX
 from official_bert.runtimes.finite import require_finite
 from official_bert.text import loading
@@ -159,11 +159,30 @@ def read(path: str, head: Head = "") -> StoredModel:
         raise ValueError(
             f"{model.origin}: holds no weight of a BERT model; it has {', '.join(model.unknown[:5]) or 'none'}")
     require_finite(model.weights, model.origin, lambda ours: model.table.theirs(ours) or ours)
+    if name == "ours" and (run := RunFolder.around(where)).base:
+        model = _over_base(model, run)
     folder = where if os.path.isdir(where) else os.path.dirname(where)
     generator = os.path.join(folder, GENERATOR)
     if model.head == "replaced" and model.generator is None and os.path.isdir(generator):
         model = dataclasses.replace(model, generator=read(generator))
     return dataclasses.replace(model, folder=folder)
+
+
+def _over_base(model: StoredModel, run: RunFolder) -> StoredModel:
+    """Returns the model of a run whose checkpoints hold adapters and head.
+
+    Raises ValueError if its base is gone, or another one.
+    """
+    record, settings = run.base, run.recorded_config().training.adapters
+    assert settings is not None
+    try:
+        base = read(record["path"])
+    except ValueError as error:
+        raise ValueError(f"{model.origin}: its base, which {run.file(BASE_FILE)} names: {error}") from None
+    if adapted.digest(base) != record["digest"]:
+        raise ValueError(f"{model.origin}: expected the base with which its adapters were trained, but "
+                         f"{record['path']} has other weights now")
+    return adapted.over_base(model, base, settings.scale if settings.rank else 1.0)
 
 
 def vocab_file_of(model: StoredModel) -> str:

@@ -35,6 +35,28 @@ HEAD_PREFIXES: Mapping[str, str] = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class LowRank:
+    """A low-rank product: rows x [...,K] give scale x A B [...,N]."""
+
+    down: np.ndarray  # A [K,R]
+    up: np.ndarray  # B [R,N]
+    scale: float
+
+    def delta(self) -> np.ndarray:
+        """Returns what it adds to a kernel, float64 [K,N]."""
+        return self.scale * (self.down.astype(np.float64) @ self.up.astype(np.float64))
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapters:
+    """What makes a model of its base: products that are merged into kernels, and weights that replace the base's."""
+
+    products: Mapping[str, LowRank]  # by our names: layer_0/attention/query
+    replaced: Sequence[str]  # our names of weights: of the head, biases
+    base: str  # format and path
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredModel:
     """Weights by our names, kernels as matrices [in, out] or in our shapes, and the facts in the files about the model.
@@ -72,6 +94,7 @@ class StoredModel:
     unknown: Sequence[str] = ()  # their weights that have no row in the table
     notes: Sequence[str] = ()  # assumptions made when reading the files
     folder: str = ""  # on this machine, in which its files lie; "" if it was not read from files
+    adapters: Adapters | None = None  # merged into the weights already
     # what the files say and is not done here: answers differ from those of the model's own library
     warnings: Sequence[str] = ()
 

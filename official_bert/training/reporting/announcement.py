@@ -31,11 +31,12 @@ def announce(trainer: Trainer, config: Config) -> list[str]:
     """
     replicas = trainer.strategy.num_replicas_in_sync
     parameters = sum(weight.shape.num_elements() for weight in trainer.weights)
+    fixed = trainer.model.count_params() - parameters
     sizes = []
     for phase_values in [phase_config(config, phase) for phase in config.phases] or [config]:
         rows = phase_values.training.batch_size // (replicas * phase_values.training.accumulation_steps)
         length = int(phase_values.options.get("max_seq_length", USUAL_LENGTH))
-        sizes.append((memory_of(phase_values, parameters, rows, length), rows, length))
+        sizes.append((memory_of(phase_values, parameters, rows, length, fixed), rows, length))
     memory, rows, length = max(sizes, key=lambda phase_values: sum(phase_values[0].values()))
     each = ", ".join(f"{name} {_size(count)}" for name, count in memory.items())
     return [f"runs on {devices(trainer.strategy)}; {replicas} replica{'s' * (replicas > 1)}; {precision(config)}; "
@@ -177,15 +178,15 @@ def precision(config: Config) -> str:
             f"(training.tf32)")
 
 
-def memory_of(config: Config, parameters: int, rows: int, length: int) -> Mapping[str, int]:
-    """Estimates the bytes of a step on one device by kind; moments are two numbers a parameter.
+def memory_of(config: Config, parameters: int, rows: int, length: int, fixed: int = 0) -> Mapping[str, int]:
+    """Estimates the bytes of a step on one device by kind; moments are two numbers a parameter that is not `fixed`.
 
     The backward pass holds gradients of some activations, and the gradient of the word table twice, once from each of
     its uses.
     """
     activations, table = activation_bytes(config, rows,
                                           length), config.model.vocab_size * config.model.table_width * FLOAT32
-    return {"weights": parameters * FLOAT32, "moments": 2 * parameters * FLOAT32, "gradients": parameters * FLOAT32,
+    return {"weights": (parameters + fixed) * FLOAT32, "moments": 2 * parameters * FLOAT32, "gradients": parameters * FLOAT32,
             "activations": activations, "backward pass": int(BACKWARD * activations) + table}
 
 

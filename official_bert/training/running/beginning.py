@@ -12,7 +12,7 @@ import tensorflow as tf
 from official_bert.config import Config
 from official_bert.data.long_work import preflight
 from official_bert.files import absolute
-from official_bert.models import checkpoints, parts
+from official_bert.models import adapters, checkpoints, parts
 from official_bert.models.run_folder import RunFolder
 from official_bert.training import distribution, guards, origins
 from official_bert.training.checkpointing import BestCheckpoint, CheckpointFolder
@@ -30,6 +30,7 @@ from official_bert.training.schedules.learning_rate import check_lengths, check_
 from official_bert.training.schedules.phases import Phase, plan, resolved_config
 from official_bert.training.task import DataFiles, Steps, TaskBase
 from official_bert.training.trainer import Trainer
+from official_bert.training_config import AdaptersConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,7 @@ class Plan:
     config: Config
     origin: Mapping[str, Any]  # as `origins` has it
     frozen: tuple[str, ...]  # lines about the parts that do not learn
+    base: Mapping[str, Any]  # of adapters, as `RunFolder.base` has it
 
     @property
     def last(self) -> int:
@@ -65,14 +67,29 @@ def open_data(task: TaskBase, files: DataFiles, run: RunFolder, strategy: tf.dis
             check_shares(task.config.optimizer)
         else:
             check_lengths(task.config.optimizer, phases[-1].last)
-        task.draw_first_weights(phases[0].resolved.model)
-        frozen = parts.freeze(phases[0].resolved.model, task.config.training.freeze)
+        model, base, frozen = phases[0].resolved.model, {}, ()
+        if settings := task.config.training.adapters:
+            base, line = adapt_to_base(task, model, settings, run, init_checkpoint)
+            frozen = (line,)
+        task.draw_first_weights(model)
+        frozen = frozen or parts.freeze(model, task.config.training.freeze)
     config = resolved_config(task, phases)
     origin = origins.origin_of(config, digests, phases)
     distribution.check_same(strategy, "data and vocabulary", origin)
     if not files.allow_changed_data:
         origins.check_unchanged(origin, run)
-    return Plan(phases=phases, config=config, origin=origin, frozen=frozen)
+    return Plan(phases=phases, config=config, origin=origin, frozen=frozen, base=base)
+
+
+def adapt_to_base(task: TaskBase, model: keras.Model, settings: AdaptersConfig, run: RunFolder,
+                  init_checkpoint: str) -> tuple[Mapping[str, Any], str]:
+    """Attaches adapters to a task's model; returns what the run records of the base, and a line for the user.
+
+    Raises ValueError without that base.
+    """
+    base, has_pooler = adapters.find_base(run, init_checkpoint)
+    reads_pooler = task.reads_pooler(model)
+    return base, adapters.adapt(model, settings, reads_pooler and not has_pooler, reads_pooler)
 
 
 def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init_checkpoint: str,
@@ -88,6 +105,8 @@ def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init
     changed = origins.check_same_run(config, run, options=first.task.Options)
     trainer = Trainer(first.task, first.model, strategy, training.last)
     folder = CheckpointFolder(trainer.checkpoint, run, config.training.keep_checkpoints, config.training.keep_every)
+    if training.base and run.checkpoints():  # which hold nothing of the base
+        checkpoints.initialize_from(first.model, training.base["path"], first.task.classes)
     restored = trainer.restore_newest(folder)
     if trainer.steps_done > training.last:
         raise ValueError(
@@ -114,6 +133,8 @@ def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init
         if not restored or origins.evaluates_otherwise(origin, run):
             BestCheckpoint(run, first.task.best_metric()).forget()
         run.write_config(config)
+        if training.base:
+            run.write_base(training.base)
         origins.write(origin, run, bool(restored))
     return trainer, folder, {
         "changed_data": "; ".join(changed_data), "best_checkpoint": best_checkpoint(training.phases)

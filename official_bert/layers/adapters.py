@@ -1,0 +1,54 @@
+"""Low-rank adapters (Hu et al. 2021): small trained products beside fixed ones."""
+
+from typing import Any
+
+import keras
+from jaxtyping import Float
+from keras import ops
+
+from official_bert.layers.dense import Dense
+from official_bert.layers.speed import fused
+
+
+@keras.saving.register_keras_serializable("official_bert")
+class LowRankAdapter(keras.layers.Layer):
+    """What is added to a fixed product of rows: scale * dropout(x) A B. K width of a row, N of a result, R rank.
+
+    A [K,R] begins uniform within 1 / sqrt(K), B [R,N] with zeros, as in PEFT: training begins at the base's outputs.
+    Only the rows that A reads have dropout.
+    """
+
+    def __init__(self, units: int, rank: int = 8, scale: float = 2.0, dropout: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.settings = {"units": units, "rank": rank, "scale": scale, "dropout": dropout}
+        self.dropout = fused.Dropout(dropout, dtype=self.dtype_policy)
+
+    def build(self, input_shape: Any) -> None:
+        """Makes A and B for rows of the width `input_shape[-1]`."""
+        width, rank = input_shape[-1], self.settings["rank"]
+        self.lora_A_initializer = keras.initializers.RandomUniform(-width ** -0.5, width ** -0.5)
+        self.lora_A = self.add_weight(shape=(width, rank), initializer=self.lora_A_initializer, name="lora_A")
+        self.lora_B = self.add_weight(shape=(rank, self.settings["units"]), initializer="zeros", name="lora_B")
+        self.built = True
+
+    def call(self, rows: Float[Any, "*M K"], training: bool | None = None) -> Float[Any, "*M N"]:
+        """[...,K] -> [...,N]."""
+        narrow = ops.matmul(self.dropout(rows, training=training), self.lora_A) * self.settings["scale"]   # [...,R]
+        return ops.matmul(narrow, self.lora_B)
+
+    def compute_output_shape(self, input_shape: Any) -> tuple:
+        """[...,N]."""
+        return (*input_shape[:-1], self.settings["units"])
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | self.settings
+
+
+def attach(dense: Dense, **settings: Any) -> None:
+    """Gives a built dense layer an adapter with these `settings` of `LowRankAdapter`, with weights below its name."""
+    dense._tracker.unlock()  # Keras locks what is built; its own `enable_lora` does the same
+    dense.adapter = LowRankAdapter(dense.units, name="adapter", dtype=dense.dtype_policy, **settings)
+    width = dense.kernel.shape.num_elements() // dense.units
+    with dense._open_name_scope():
+        dense.adapter.build((None, width))
+    dense._tracker.lock()

@@ -1,0 +1,82 @@
+"""Adapters in a model that is trained: which products get one, what else is trained, and the base below them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from official_bert.files import absolute, exists
+from official_bert.layers.adapters import attach
+from official_bert.layers.dense import Dense
+from official_bert.models.encoder import encoder_within, weights_by_name
+from official_bert.models.interchange import adapted, formats
+from official_bert.models.parts import part_of
+from official_bert.models.run_folder import RunFolder
+from official_bert.training_config import AdaptersConfig
+
+WHERE = "config.training.adapters"
+
+
+def find_base(run: RunFolder, init_checkpoint: str) -> tuple[dict[str, Any], bool]:
+    """Returns what a run records of its base, `path` and `digest`, and whether the base has a pooler.
+
+    The base is `init_checkpoint`, or the one that the run in the folder has recorded. Raises ValueError if there is
+    none, and if it is another one than the recorded.
+    """
+    recorded = run.base
+    path = init_checkpoint or recorded.get("path", "")
+    if not path:
+        raise ValueError(f"{WHERE}: expected --init_checkpoint beside it, the base that is fixed")
+    try:
+        stored = formats.read(path)
+    except ValueError as error:
+        raise ValueError(f"{'--init_checkpoint=' if init_checkpoint else f'the base of {run.path}: '}{error}") from None
+    digest = adapted.digest(stored)
+    if recorded.get("digest", digest) != digest:
+        raise ValueError(f"{path}: expected the base of the adapters in {run.path}, got a model with other weights")
+    is_here = exists(path) or exists(f"{path}.index")  # if not, it is a name on a hub
+    return {"path": absolute(path) if is_here else path, "digest": digest}, "pooler/kernel" in stored.weights
+
+
+def adapt(model: keras.Model, settings: AdaptersConfig, trains_pooler: bool, reads_pooler: bool = True) -> str:
+    """Attaches adapters to a built model, fixes all else but its heads, and returns a line for the user.
+
+    A pooler that the base lacks belongs to the head: `trains_pooler`. One that is not read gets no adapter. Raises
+    ValueError if nothing is left to train, and as `adapted.targets` does.
+    """
+    if hasattr(model, "generator"):
+        raise ValueError(f"{WHERE}: expected none for the objective replaced_tokens, whose generator learns as a whole")
+    names = adapted.targets(encoder_within(model).config, settings.target_modules) if settings.rank else []
+    names = [name for name in names if name != "pooler" or (reads_pooler and not trains_pooler)]
+    before = _count(model.trainable_variables)
+    products = products_of(model)
+    for name in names:
+        attach(products[name], rank=settings.rank, scale=settings.scale, dropout=settings.dropout)
+    beside = tuple(f"{name}/bias" for name in names)
+    biases = {"none": (), "all": ("/bias", "/beta"), "lora_only": beside}[settings.bias]
+    for name, weight in weights_by_name(model).items():
+        weight.trainable = (part_of(name) == "head" or (name.startswith("pooler/") and trains_pooler)
+                            or adapted.ADAPTER in name or name.endswith(biases))
+    if not model.trainable_variables:
+        raise ValueError(f"{WHERE}.rank: expected at least 1 for a model without a head, got 0")
+    return (f"adapters of rank {settings.rank} beside {len(names)} products; the base is fixed; "
+            f"{_count(model.trainable_variables):,} of {before:,} parameters are trained")
+
+
+def products_of(model: keras.Model) -> Mapping[str, Dense]:
+    """Returns the dense layers of a built model's encoder by their names."""
+    names = {id(weight): name.removesuffix("/kernel") for name, weight in weights_by_name(model).items()}
+    layers = [layer for layer in encoder_within(model)._flatten_layers() if isinstance(layer, Dense)]
+    return {names[id(layer.kernel)]: layer for layer in layers}
+
+
+def reset(model: keras.Model) -> None:
+    """Lets the adapters of a model add nothing: its weights then are all that it computes with."""
+    for name, weight in weights_by_name(model).items():
+        if name.endswith(f"{adapted.ADAPTER}B"):
+            weight.assign(np.zeros(weight.shape))
+
+
+def _count(weights: Sequence[keras.Variable]) -> int:
+    return sum(int(np.prod(weight.shape)) for weight in weights)
