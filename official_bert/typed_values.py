@@ -115,8 +115,9 @@ def _typed(kind: Any, value: Any, where: str, keys: Sequence[str] = ()) -> Any:
     if dataclasses.is_dataclass(kind):
         return build(kind, value, where, keys)  # type: ignore[arg-type]
     if origin in (types.UnionType, typing.Union):
-        section = next((part for part in parts if dataclasses.is_dataclass(part) and isinstance(value, Mapping)), None)
-        return _as_one_of(parts, value, where) if section is None else build(section, value, where, keys)
+        if sections := [part for part in parts if dataclasses.is_dataclass(part) and isinstance(value, Mapping)]:
+            return build(sections[0], value, where, keys)  # type: ignore[arg-type]
+        return _as_one_of(parts, value, where)
     if origin is dict:
         if not isinstance(value, Mapping):
             raise ValueError(f"{where}: expected a mapping, got {value!r}")

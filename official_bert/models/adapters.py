@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from official_bert.copies import original_paths
 from official_bert.files import absolute, exists
 from official_bert.layers.adapters import attach
 from official_bert.layers.dense import Dense
@@ -26,6 +27,9 @@ def find_base(run: RunFolder, init_checkpoint: str) -> tuple[dict[str, Any], boo
     """
     recorded = run.base
     path = init_checkpoint or recorded.get("path", "")
+    if original_paths(path) != path:
+        raise ValueError(f"{WHERE}: expected --init_checkpoint without --base beside it: a base stays where it is; "
+                         "convert_checkpoint --merge_adapters writes one")
     if not path:
         raise ValueError(f"{WHERE}: expected --init_checkpoint beside it, the base that is fixed")
     try:

@@ -149,8 +149,8 @@ def _prepare(task: TaskBase, run: RunFolder, placement: Placement, init_checkpoi
     distribution.set_precision(task.config.training.precision, task.config.training.tf32)
     with strategy.scope():
         model = task.build_model()
-        if (settings := task.config.training.adapters) and not init_checkpoint:
-            base, _ = adapt_to_base(task, model, settings, run, "")
+        if task.config.training.adapters and not init_checkpoint:
+            base, _ = adapt_to_base(task, model, run, "")
             checkpoints.initialize_from(model, base["path"], task.classes)
         else:
             parts.freeze(model, frozen)  # the run's checkpoints have no moments of frozen weights

@@ -186,8 +186,9 @@ def test_packed_rows_are_computed_as_rows_of_their_own():
             weight.assign(np.random.default_rng(0).normal(size=weight.shape))
     ids = np.array([[7, 8, 9], [4, 5, 6]])
     apart = encoder({"input_ids": ids, "input_mask": ids > 0, "segment_ids": 0 * ids})["sequence_output"]
-    packed = encoder({"input_ids": ids.reshape(1, 6), "input_mask": np.ones((1, 6), int), "segment_ids": np.zeros((1, 6), int),
-                      "position_ids": np.array([[0, 1, 2, 0, 1, 2]]), "instance_ids": np.array([[1, 1, 1, 2, 2, 2]])})
+    packed = encoder({"input_ids": ids.reshape(1, 6), "input_mask": np.ones((1, 6), int),
+                      "segment_ids": np.zeros((1, 6), int), "position_ids": np.array([[0, 1, 2, 0, 1, 2]]),
+                      "instance_ids": np.array([[1, 1, 1, 2, 2, 2]])})
     np.testing.assert_allclose(np.reshape(packed["sequence_output"], (2, 3, 8)), apart, atol=1e-5)
 
 

@@ -186,8 +186,9 @@ def memory_of(config: Config, parameters: int, rows: int, length: int, fixed: in
     """
     activations, table = activation_bytes(config, rows,
                                           length), config.model.vocab_size * config.model.table_width * FLOAT32
-    return {"weights": (parameters + fixed) * FLOAT32, "moments": 2 * parameters * FLOAT32, "gradients": parameters * FLOAT32,
-            "activations": activations, "backward pass": int(BACKWARD * activations) + table}
+    return {"weights": (parameters + fixed) * FLOAT32, "moments": 2 * parameters * FLOAT32,
+            "gradients": parameters * FLOAT32, "activations": activations,
+            "backward pass": int(BACKWARD * activations) + table}
 
 
 def activation_bytes(config: Config, rows: int, length: int) -> int:

@@ -30,7 +30,6 @@ from official_bert.training.schedules.learning_rate import check_lengths, check_
 from official_bert.training.schedules.phases import Phase, plan, resolved_config
 from official_bert.training.task import DataFiles, Steps, TaskBase
 from official_bert.training.trainer import Trainer
-from official_bert.training_config import AdaptersConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,10 +66,8 @@ def open_data(task: TaskBase, files: DataFiles, run: RunFolder, strategy: tf.dis
             check_shares(task.config.optimizer)
         else:
             check_lengths(task.config.optimizer, phases[-1].last)
-        model, base, frozen = phases[0].resolved.model, {}, ()
-        if settings := task.config.training.adapters:
-            base, line = adapt_to_base(task, model, settings, run, init_checkpoint)
-            frozen = (line,)
+        model = phases[0].resolved.model
+        base, frozen = adapt_to_base(task, model, run, init_checkpoint)
         task.draw_first_weights(model)
         frozen = frozen or parts.freeze(model, task.config.training.freeze)
     config = resolved_config(task, phases)
@@ -81,15 +78,17 @@ def open_data(task: TaskBase, files: DataFiles, run: RunFolder, strategy: tf.dis
     return Plan(phases=phases, config=config, origin=origin, frozen=frozen, base=base)
 
 
-def adapt_to_base(task: TaskBase, model: keras.Model, settings: AdaptersConfig, run: RunFolder,
-                  init_checkpoint: str) -> tuple[Mapping[str, Any], str]:
-    """Attaches adapters to a task's model; returns what the run records of the base, and a line for the user.
+def adapt_to_base(task: TaskBase, model: keras.Model, run: RunFolder,
+                  init_checkpoint: str) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Attaches adapters to the model of a task that has them; returns what the run records of the base, and lines.
 
     Raises ValueError without that base.
     """
+    if (settings := task.config.training.adapters) is None:
+        return {}, ()
     base, has_pooler = adapters.find_base(run, init_checkpoint)
     reads_pooler = task.reads_pooler(model)
-    return base, adapters.adapt(model, settings, reads_pooler and not has_pooler, reads_pooler)
+    return base, (adapters.adapt(model, settings, reads_pooler and not has_pooler, reads_pooler),)
 
 
 def begin(training: Plan, run: RunFolder, strategy: tf.distribute.Strategy, init_checkpoint: str,
