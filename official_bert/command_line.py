@@ -230,6 +230,12 @@ def define_configuration() -> None:
                       "Go on with a run although its data or vocabulary are others than at its beginning.")
 
 
+def define_base(flag: str) -> None:
+    """Defines --base."""
+    flags.DEFINE_string("base", "", f"The model that a PEFT folder, if --{flag} is one, is an adapter for: a path, or "
+                        "a name on a hub (docs/adapters.md).")
+
+
 def define_no_answer() -> None:
     """Defines the flags that decide when a served model of question answering answers with ""."""
     flags.DEFINE_bool(

@@ -9,7 +9,7 @@ The result is loaded back (a preset by keras-hub itself), and both models run on
 folder appears only if the largest difference is at most 1e-5; otherwise the command fails and leaves nothing.
 """
 
-from official_bert.command_line import from_flags, run_main
+from official_bert.command_line import define_base, from_flags, run_main
 
 import dataclasses
 import os
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from official_bert.models.interchange.stored_models import StoredModel
 
-FORMATS = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours")
+FORMATS = ("tf1", "hugging_face", "keras_hub", "tf_models", "ours", "peft")
 # Options of runs that no format has a place for: how texts are read, and which answer is given.
 CHANGE_ANSWERS = ("max_seq_length", "truncate", "doc_stride", "document_context", "max_query_length",
                   "max_answer_length", "n_best_size", "version_2_with_negative", "null_score_diff_threshold", "scheme",
@@ -58,6 +58,8 @@ flags.DEFINE_list("labels", [],
 flags.DEFINE_string("leave_out", "",
                     "A regular expression: weights of --input whose whole name matches are not converted.")
 flags.DEFINE_alias("drop", "leave_out")
+define_base("input")
+flags.DEFINE_bool("merge_adapters", False, "Write the model that --input's adapters make of their base.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,8 @@ class Settings:
     hidden_act: Literal["", "gelu", "gelu_erf"]
     labels: list[str]
     leave_out: str
+    base: str
+    merge_adapters: bool
 
 
 def read_source(formats: types.ModuleType, settings: Settings, expected: str) -> "StoredModel":
@@ -83,7 +87,8 @@ def read_source(formats: types.ModuleType, settings: Settings, expected: str) ->
     name = "ours" if name == "keras" else name
     if expected not in ("", name):
         raise ValueError(f"--input={settings.input}: expected the format {expected}, got {name}")
-    model = leave_out(formats.read(settings.input, settings.head), settings.leave_out)
+    model = leave_out(formats.read(settings.input, settings.head, settings.base), settings.leave_out)
+    check_adapters(model, settings)
     if settings.bert_config_file or settings.hidden_act:
         # how the files' own was taken
         model = dataclasses.replace(model, notes=[note for note in model.notes if "gelu" not in note])
@@ -105,6 +110,17 @@ def read_source(formats: types.ModuleType, settings: Settings, expected: str) ->
         model = with_labels(model, settings.labels)
     return dataclasses.replace(
         model, do_lower_case=casing.agreed(casing.is_lower_case(model), settings.do_lower_case, model.origin))
+
+
+def check_adapters(model: "StoredModel", settings: Settings) -> None:
+    """Raises ValueError for adapters that --to has no place for, and for --merge_adapters without a meaning."""
+    alone = settings.to == "peft"
+    if settings.merge_adapters and (alone or not model.adapters):
+        reader, found = ("another format", "--to=peft") if alone else ("adapters", model.origin)
+        raise ValueError(f"--merge_adapters: expected {reader} beside it, got {found}; it would do nothing")
+    if model.adapters and not (alone or settings.merge_adapters):
+        raise ValueError(f"--to={settings.to}: {settings.input} has adapters for a base: --merge_adapters writes the "
+                         "model that they make of it, --to=peft the adapters")
 
 
 def with_labels(model: "StoredModel", labels: list[str]) -> "StoredModel":
@@ -166,7 +182,7 @@ def largest_differences(formats: types.ModuleType, source: "StoredModel", model:
     """Returns the largest difference of each output between the source, made as `model`, and the model written to
     `folder`.
     """
-    written = formats.read(folder)
+    written = formats.read(folder, base=settings.base or source.adapters.base if settings.to == "peft" else "")
     if written.head != source.head:
         written = formats.as_head(written, source.head)
     name, place = formats.find_format(settings.input)

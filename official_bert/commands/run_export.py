@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from official_bert.serving.served_model import ServedModel
 
 FLAGS = flags.FLAGS
+command_line.define_base("checkpoint")
 flags.DEFINE_string(
     "checkpoint", None, "A training run's output folder (its best checkpoint, if training.answer_with says so, or its "
     "newest), one checkpoint in it (folder/ckpt-1000), or a checkpoint of any format that --init_checkpoint takes: TF "
@@ -113,6 +114,7 @@ flags.DEFINE_list(
 def main(_: list[str]) -> None:
     """Loads the run, exports its model and prints the folders written."""
     from official_bert.interface.model_inputs import ModelInputs
+    from official_bert.models.checkpoints import merged_copy
     from official_bert.serving.export import ExportOptions, export
     from official_bert.serving.formats.writing import FormatOptions
     from official_bert.serving.precision import policy_of
@@ -125,7 +127,8 @@ def main(_: list[str]) -> None:
         task_class(FLAGS.task, "--task")
     options = command_line.from_flags(ServingOptions, FLAGS)
     with policy_of(FLAGS.precision):
-        task, model = restore_for_inference(FLAGS.checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case)
+        path = merged_copy(FLAGS.checkpoint, FLAGS.base)
+        task, model = restore_for_inference(path, FLAGS.vocab_file, FLAGS.do_lower_case)
     served = make_served_model(task, model, options)
     if FLAGS.calibration_file:
         served.calibrate(

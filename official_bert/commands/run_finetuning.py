@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from official_bert.training.runs import FineTuning
 
 FLAGS = flags.FLAGS
+command_line.define_base("init_checkpoint")
 flags.DEFINE_string("task", None, "The task; by default that of --config.")
 flags.DEFINE_string("data_dir", "", "A folder in the task's published layout.")
 flags.DEFINE_string("train_file", "", "Training data, instead of the file in --data_dir.")
@@ -90,10 +91,12 @@ def main(_: list[str]) -> None:
     if (FLAGS.do_train or FLAGS.do_eval) and not searching.is_asked:  # the first worker alone predicts
         cluster.meet(placement)
     from official_bert.interface import finetuning
+    from official_bert.models.checkpoints import merged_copy
     from official_bert.models.run_folder import RunFolder
     from official_bert.tasks.loading import load_task
     from official_bert.training.runs import FineTuning
     from official_bert.training.task import DataFiles, Steps
+    FLAGS.init_checkpoint = merged_copy(FLAGS.init_checkpoint, FLAGS.base)
     predicts = bool(FLAGS.predict_file) if FLAGS.do_predict is None else FLAGS.do_predict
     steps, run = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=predicts), RunFolder(FLAGS.output_dir)
     if not (steps.train or searching.is_asked) and (best := run.best_of_search):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from official_bert.serving.served_model import ServingOptions
 
 FLAGS = flags.FLAGS
+command_line.define_base("model")
 flags.DEFINE_string(
     "task", "", "The model's task (glue, squad, ner ...), or fill_mask: another model is refused. By default what the "
     "model gives. A task of yours, by its dotted name, is imported.")
@@ -72,6 +73,7 @@ class Prediction:
     task: str
     model: str
     vocab_file: str
+    base: str
     do_lower_case: bool | None
     input_file: str
     encoding: str
@@ -133,7 +135,7 @@ class Prediction:
         from official_bert.tasks.texts.glue_files import DATASETS, dataset_name
         task = "glue" if dataset_name(self.task) else self.task
         task_classes = served_classes(task, "--task", ("embeddings", "fill_mask", *DATASETS)) if task else ()
-        predictor = Predictor(self.model, self.options, self.vocab_file, self.do_lower_case)
+        predictor = Predictor(self.model, self.options, self.vocab_file, self.do_lower_case, self.base)
         if task_classes and not class_that_gives(predictor.outputs, task_classes):
             raise ValueError(
                 f"--model={self.model}: not a model for --task={self.task}; it gives {sorted(predictor.outputs)}")

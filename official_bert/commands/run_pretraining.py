@@ -23,6 +23,7 @@ from official_bert.reports.metric_text import metric_lines
 from official_bert.training.running import cluster
 
 FLAGS = flags.FLAGS
+command_line.define_base("init_checkpoint")
 flags.DEFINE_string("input_file", "", "Training records: comma-separated globs.")
 flags.DEFINE_string("eval_input_file", "", "Held-out records, evaluated during and after training.")
 flags.DEFINE_string("output_dir", "",
@@ -173,6 +174,8 @@ def main(_: list[str]) -> None:
     job.check()
     cluster.meet(placement,
                  lambda: check_readable([path for patterns in job.records for path in find_files(patterns)], cache_dir))
+    from official_bert.models.checkpoints import merged_copy
+    job = dataclasses.replace(job, init_checkpoint=merged_copy(job.init_checkpoint, FLAGS.base))
     config = job.config(sources)
     metrics = with_perplexities(job.carry_out(config, cache_dir, placement))
     print(metric_lines(metrics))

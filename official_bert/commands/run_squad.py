@@ -19,6 +19,7 @@ from official_bert.files import find_files
 from official_bert.training.running import cluster
 
 FLAGS = flags.FLAGS
+command_line.define_base("init_checkpoint")
 flags.DEFINE_string("output_dir", None, "The folder for checkpoints, configuration and predictions.", required=True)
 flags.DEFINE_string("train_file", "", "SQuAD's JSON for training, such as train-v1.1.json.")
 flags.DEFINE_string("predict_file", "", "SQuAD's JSON for predictions, such as dev-v1.1.json or test-v1.1.json.")
@@ -53,14 +54,16 @@ def main(_: list[str]) -> None:
     if FLAGS.do_train:  # the first worker alone answers
         cluster.meet(placement)
     from official_bert.interface.questions import QuestionRun
+    from official_bert.models.checkpoints import merged_copy
     from official_bert.models.run_folder import RunFolder
     from official_bert.training.distribution import answering_scope
     from official_bert.training.task import DataFiles
     if FLAGS.predict_batch_size is not None:
         sources = sources.over(f"training.eval_batch_size={FLAGS.predict_batch_size}")
     files = command_line.from_flags(DataFiles, FLAGS, eval_file=FLAGS.predict_file)
-    squad = QuestionRun(run=RunFolder(FLAGS.output_dir), sources=sources, init_checkpoint=FLAGS.init_checkpoint,
-                        files=files, trains=FLAGS.do_train, answers=FLAGS.do_predict,
+    squad = QuestionRun(run=RunFolder(FLAGS.output_dir), sources=sources, files=files,
+                        init_checkpoint=merged_copy(FLAGS.init_checkpoint, FLAGS.base), trains=FLAGS.do_train,
+                        answers=FLAGS.do_predict,
                         ensemble=[folder for folder in FLAGS.ensemble.split(",") if folder],
                         eval_files=find_files(FLAGS.eval_files, "--eval_files") if FLAGS.eval_files else [])
     trained = squad.train(placement) if squad.trains else None

@@ -23,7 +23,7 @@ from official_bert.data.tabular.frames import as_source, is_frame
 from official_bert.files import exists, folder_of, list_versions
 from official_bert.interface.keyword_errors import keyword_errors
 from official_bert.interface.model_inputs import ModelInputs
-from official_bert.models.checkpoints import trained_weights
+from official_bert.models.checkpoints import merged_copy, trained_weights
 from official_bert.models.encoder import BertEncoder, encoder_settings
 from official_bert.models.run_folder import RunFolder
 from official_bert.runtimes.engines import FILE, load_engine
@@ -57,15 +57,16 @@ class Predictor:
     """
 
     def __init__(self, path: str | os.PathLike, options: ServingOptions | None = None, vocab_file: str = "",
-                 do_lower_case: bool | None = None, **choices: Any):
+                 do_lower_case: bool | None = None, base: str | os.PathLike = "", **choices: Any):
         """Loads a training run's folder, a checkpoint of any format, or an exported model.
 
         A checkpoint without a head answers with embeddings. `choices` are fields of `ServingOptions` (`top_k=3`,
-        `head="embeddings"`). `vocab_file` and `do_lower_case` are for checkpoints whose files do not have them.
+        `head="embeddings"`). `vocab_file` and `do_lower_case` are for checkpoints whose files do not have them, `base`
+        is the model that a PEFT folder is an adapter for.
 
         Raises ValueError if there is no model, or for an option that the model does not use.
         """
-        path = os.fspath(path)
+        path = merged_copy(os.fspath(path), os.fspath(base))
         options = _chosen(options or ServingOptions(), choices)
         portable = None if exported_folder(path) else portable_folder(path)
         if portable or exported_folder(path):

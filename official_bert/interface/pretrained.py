@@ -7,6 +7,7 @@ from absl import logging
 
 from official_bert.files import is_file
 from official_bert.interface import keras_objects as keras_objects  # registers the classes of .keras files
+from official_bert.models.checkpoints import merged_copy
 from official_bert.models.encoder import BertEncoder, encoder_within
 from official_bert.models.interchange import casing, formats
 from official_bert.models.interchange.prefixes import local_checkpoint
@@ -63,7 +64,7 @@ def _vocabulary(path: str) -> tuple[str, bool | None]:
     return vocab_file, casing.is_lower_case(model)
 
 
-def load_encoder(path: str | os.PathLike, return_layers: bool = False) -> BertEncoder:
+def load_encoder(path: str | os.PathLike, return_layers: bool = False, base: str | os.PathLike = "") -> BertEncoder:
     """Returns the encoder of a training run or of a checkpoint of any format, without heads.
 
     It takes `Tokenizer.encode`'s dict and gives `sequence_output` [B,S,D] (a vector for each token), `pooled_output`
@@ -72,15 +73,16 @@ def load_encoder(path: str | os.PathLike, return_layers: bool = False) -> BertEn
 
     Raises ValueError if there is no checkpoint or weights are missing.
     """
-    model = formats.encoder_of(formats.read(os.fspath(path)))
+    model = formats.encoder_of(formats.read(os.fspath(path), base=os.fspath(base)))
     if "pooler/kernel" not in model.weights:
         logging.warning("%s: has no pooler: pooled_output is that of random weights", model.origin)
     return encoder_within(formats.make_model(model, return_layers=return_layers))
 
 
-def load_model(path: str | os.PathLike) -> keras.Model:
+def load_model(path: str | os.PathLike, base: str | os.PathLike = "") -> keras.Model:
     """Returns the Keras model of a training run or of a checkpoint of any format, with the heads that the checkpoint
-    has; that of a `.keras` file as it was saved, also a model of your own with our layers in it.
+    has; that of a `.keras` file as it was saved, also a model of your own with our layers in it; that which a PEFT
+    folder makes of its `base`.
 
     `BertEncoder`, `Pretrainer`, `Classifier`, `ChoiceClassifier`, `SpanPredictor`, `Tagger` or a run's own model; the
     classes document their inputs and outputs.
@@ -90,4 +92,4 @@ def load_model(path: str | os.PathLike) -> keras.Model:
     """
     if (path := os.fspath(path)).endswith(".keras"):
         return ours.load_keras(path)
-    return restore_model(path)[1]
+    return restore_model(merged_copy(path, os.fspath(base)))[1]

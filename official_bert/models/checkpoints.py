@@ -1,16 +1,19 @@
 """Weights on disk: our own checkpoints, and initial weights from a checkpoint of any format."""
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from official_bert import config
+from official_bert.copies import stand_for
 from official_bert.model_config import OF_RELATIVES
 from official_bert.models import adapters
 from official_bert.models.encoder import encoder_within, weights_by_name
-from official_bert.models.interchange import classes, formats, generators
+from official_bert.models.interchange import classes, formats, generators, hub
 from official_bert.models.interchange.adapted import ADAPTER
 from official_bert.models.interchange.classes import Classes
 from official_bert.models.interchange.formats import find_prefix as checkpoint_at
@@ -94,6 +97,22 @@ def initialize_from(model: keras.Model, path: str, task: Classes | None = None,
     return Initialization(origin=stored.origin, taken=len(weights), new=tuple(sorted(set(variables) - set(weights))),
                           unused=(*sorted(set(stored.weights) - set(weights)), *stored.unknown),
                           notes=(*stored.notes, *stored.warnings, *remarks), differences=_differences(model, stored))
+
+
+def merged_copy(path: str, base: str) -> str:
+    """Returns the path of the model that a PEFT folder makes of its base, for as long as this process lives.
+
+    Without a base it is the path itself. Raises ValueError if the adapter does not fit.
+    """
+    if not base:
+        return path
+    stored = formats.read(path, base=base)
+    for warning in stored.warnings:
+        logging.warning("%s: %s", path, warning)
+    folder = os.path.join(hub.own_folder("merged"), os.path.basename(os.path.normpath(path)))
+    formats.write(dataclasses.replace(stored, adapters=None), "ours", folder)
+    stand_for(folder, path)
+    return folder
 
 
 def with_layers(stored: StoredModel, layers: Sequence[int]) -> StoredModel:

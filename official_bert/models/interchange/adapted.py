@@ -74,7 +74,7 @@ def digest(base: StoredModel) -> str:
     return total.hexdigest()
 
 
-def over_base(run: StoredModel, base: StoredModel, scale: float) -> StoredModel:
+def over_base(run: StoredModel, base: StoredModel, path: str, scale: float) -> StoredModel:
     """Returns the whole model of a run whose checkpoint holds adapters and head: they are merged into its base."""
     stems = [name.removesuffix(f"{ADAPTER}A") for name in run.weights if name.endswith(f"{ADAPTER}A")]
     products = {stem: LowRank(run.weights[f"{stem}{ADAPTER}A"], run.weights[f"{stem}{ADAPTER}B"], scale)
@@ -82,7 +82,7 @@ def over_base(run: StoredModel, base: StoredModel, scale: float) -> StoredModel:
     own = {name: weight for name, weight in run.weights.items() if ADAPTER not in name}
     encoder = {name: weight for name, weight in base.weights.items() if name.startswith(ENCODER_PREFIXES)}
     return dataclasses.replace(run, weights=merged({**encoder, **own}, products),
-                               adapters=Adapters(products, tuple(own), base.origin))
+                               adapters=Adapters(products, tuple(own), path))
 
 
 def merged(weights: Mapping[str, np.ndarray], products: Mapping[str, LowRank]) -> dict[str, np.ndarray]:

@@ -39,6 +39,7 @@ from official_bert.text import loading
 from official_bert.text.subwords import tokenizer_files
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # beginnings of names in a Hugging Face folder
+ADAPTER_FILE = "adapter_config.json"  # of PEFT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +92,7 @@ def find_format(path: str) -> tuple[str, str]:
     if path.endswith(".keras") and os.path.isfile(path):
         return "keras", path
     folder = path if os.path.isdir(path) else os.path.dirname(path)
-    means_folder = os.path.isdir(path) or os.path.basename(path).startswith((*WEIGHTS, "config.json"))
+    means_folder = os.path.isdir(path) or os.path.basename(path).startswith((*WEIGHTS, "config.json", "adapter_"))
     if means_folder and (name := _folder_format(folder)):
         return name, folder
     if prefix := _prefix_here(RunFolder(path).answering_folder()):
@@ -117,6 +118,8 @@ def holds_model(path: str) -> bool:
 
 def _folder_format(folder: str) -> str:
     """The format of a folder with a config.json, from that alone: no slow imports. "" for none."""
+    if os.path.exists(os.path.join(folder, ADAPTER_FILE)) and not _has_weights(folder):
+        return "peft"
     keys = set(read_mapping(os.path.join(folder, "config.json"), missing={}))
     # Until 2020 there was neither of the two keys.
     if keys & {"model_type", "architectures"} or ("hidden_size" in keys and _has_weights(folder)):
@@ -144,12 +147,22 @@ def _format_of_checkpoint(prefix: str) -> str:
     return "tf1"
 
 
-def read(path: str, head: Head = "") -> StoredModel:
-    """Reads the model at a path, of any format; `head` says which one of a checkpoint of several (ELECTRA's in TF 1).
+def read(path: str, head: Head = "", base: str = "") -> StoredModel:
+    """Reads the model at a path, of any format; `head` says which one of a checkpoint of several (ELECTRA's in TF 1),
+    `base` what a PEFT folder is an adapter for.
 
     Raises ValueError for no model, another architecture, damaged files, and weights that are not numbers.
     """
     name, where = find_format(path)
+    if name == "peft" and not base:
+        raise ValueError(f"{path}: expected --base beside it (base=... in Python), the model that this adapter is for; "
+                         f"its adapter_config.json names {_named_base(where)!r}")
+    if name != "peft" and base:
+        raise ValueError(f"--base={base}: expected a PEFT folder, which has adapter_config.json, beside it, got {path}")
+    if name == "peft":
+        model = module_of(name).read(where, read(base))
+        require_finite(model.weights, model.origin)
+        return model
     try:
         model = ours.read_keras(where) if name == "keras" else module_of(name).read(where,
                                                                                     *((head,) if name == "tf1" else ()))
@@ -168,6 +181,10 @@ def read(path: str, head: Head = "") -> StoredModel:
     return dataclasses.replace(model, folder=folder)
 
 
+def _named_base(folder: str) -> Any:
+    return read_mapping(os.path.join(folder, ADAPTER_FILE)).get("base_model_name_or_path")
+
+
 def _over_base(model: StoredModel, run: RunFolder) -> StoredModel:
     """Returns the model of a run whose checkpoints hold adapters and head.
 
@@ -182,7 +199,7 @@ def _over_base(model: StoredModel, run: RunFolder) -> StoredModel:
     if adapted.digest(base) != record["digest"]:
         raise ValueError(f"{model.origin}: expected the base with which its adapters were trained, but "
                          f"{record['path']} has other weights now")
-    return adapted.over_base(model, base, settings.scale if settings.rank else 1.0)
+    return adapted.over_base(model, base, record["path"], settings.scale if settings.rank else 1.0)
 
 
 def vocab_file_of(model: StoredModel) -> str:
@@ -214,7 +231,7 @@ def write(model: StoredModel, name: str, folder: str) -> list[str]:
     of_albert = (
         name == "tf1" and "spiece.model" in model.tokenizer and model.config is not None and model.config.layer_groups
     )
-    if model.tokenizer and name not in ("ours", "hugging_face") and not of_albert:
+    if model.tokenizer and name not in ("ours", "hugging_face", "peft") and not of_albert:
         raise ValueError(f"--to={name}: holds a list of WordPieces alone, and {model.origin} has another tokenizer; "
                          "expected ours or hugging_face")
     with written_folder(folder) as temporary:

@@ -28,8 +28,8 @@ SMALL_FILES = re.compile(
     r"|vocab\.txt|merges\.txt|[\w.]+\.model|\d_\w+/(config\.json|model\.safetensors|pytorch_model\.bin)|assets/tokenizer/[\w.]+"
 )
 # Its weights, the first kind that it has: a file that can hold nothing but tensors comes before a pickle.
-WEIGHTS = (re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"),
-           re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?"), re.compile(r"model\.weights\.h5"),
+WEIGHTS = (re.compile(r"(adapter_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"),
+           re.compile(r"(pytorch|adapter)_model(-\d+-of-\d+)?\.bin(\.index\.json)?"), re.compile(r"model\.weights\.h5"),
            re.compile(r"[\w-]+\.ckpt(-\d+)?\.(index|data-\d+-of-\d+)"))
 # Of a zip file of 2018, wherever in it they lie.
 OF_2018 = re.compile(r"(bert_config\.json|vocab\.txt|[\w-]+\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+))")
@@ -116,7 +116,7 @@ def _line(error: Exception) -> str:
 @functools.cache
 def _unpacked(path: str, _: int) -> str:
     """Returns a folder, which goes with this process, with the checkpoint of a zip file of 2018."""
-    folder = _own_folder(os.path.basename(path))
+    folder = own_folder(os.path.basename(path))
     with opened_zip(path, path, LARGEST_DOWNLOAD) as archive:
         members = {os.path.basename(member.filename): member for member in archive.infolist()
                    if OF_2018.fullmatch(os.path.basename(member.filename))}
@@ -138,7 +138,7 @@ def _saved_preset(name: str) -> str:
     import keras_hub  # takes seconds
     if name not in keras_hub.models.BertBackbone.presets:
         return name
-    folder = _own_folder(name)
+    folder = own_folder(name)
     for load in _loaders(keras_hub):
         try:
             load(name).save_to_preset(folder)
@@ -152,7 +152,7 @@ def _loaders(keras_hub: Any) -> tuple[Callable, ...]:
     return keras_hub.models.BertBackbone.from_preset, keras_hub.tokenizers.BertTokenizer.from_preset
 
 
-def _own_folder(name: str) -> str:
+def own_folder(name: str) -> str:
     """Makes a folder for the files of a name, which goes with this process."""
     above = tempfile.mkdtemp(prefix="official_bert_")
     atexit.register(shutil.rmtree, above, ignore_errors=True)

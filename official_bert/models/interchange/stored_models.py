@@ -54,7 +54,7 @@ class Adapters:
 
     products: Mapping[str, LowRank]  # by our names: layer_0/attention/query
     replaced: Sequence[str]  # our names of weights: of the head, biases
-    base: str  # format and path
+    base: str  # its path
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,7 @@ def read(folder: str) -> StoredModel:
     tensors = read_tensors(folder)
     if own_class := architecture is not None and form is None:
         tensors = _with_usual_prefix(tensors, member, folder)
-    usual_tensors = {_usual_name(name, member): tensor for name, tensor in tensors.items()}
+    usual_tensors = {usual_name(name, member): tensor for name, tensor in tensors.items()}
     if len(usual_tensors) < len(tensors):
         raise ValueError(
             f"{folder}: several tensors claim one name, once with and once without the prefix {member.prefix}")
@@ -155,8 +155,8 @@ def _shards(index: str, folder: str) -> list[str]:
     return [path for _, path in sorted(shards.items())]
 
 
-def _usual_name(name: str, member: Member) -> str:
-    """A tensor's name with the prefix of models with heads, and with the layer norms' names since 2019."""
+def usual_name(name: str, member: Member) -> str:
+    """Returns a tensor's name with the prefix of models with heads, and with the layer norms' names since 2019."""
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     table, prefixed = member.table(), member.prefix + name
     # embeddings, encoder
@@ -223,6 +223,13 @@ def _drop_copies(tensors: dict[str, np.ndarray], member: Member, folder: str) ->
                 f"{folder}: {copy} is not {original}: a model with output words of its own is not computed here")
 
 
+def as_tensors(weights: Mapping[str, np.ndarray], table: NameTable) -> dict[str, np.ndarray]:
+    """Returns weights of ours by their names there, kernels as [out, in]. Raises ValueError if some have no name."""
+    matrices = {theirs: as_matrix(ours, weights[ours]).T if ours.endswith("/kernel") else as_matrix(ours, weights[ours])
+                for ours, theirs in table.all_theirs(weights, "a Hugging Face model").items()}
+    return {theirs: np.ascontiguousarray(matrix) for theirs, matrix in matrices.items()}
+
+
 def write(stored: StoredModel, folder: str) -> list[str]:
     """Writes the files of `save_pretrained`; returns our names of the weights that their class does not have."""
     config = stored_models.require_config(stored)
@@ -233,13 +240,11 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     left_out = [
         name for name in stored.weights if name.startswith(("pooler/", "boundary/")) and table.theirs(name) is None
     ]
-    tensors = {}
-    own = [name for name in stored.weights if name not in left_out and not name.startswith(LAYER_PREFIX)]
-    for ours, theirs in table.all_theirs(own, "a Hugging Face model").items():
-        matrix = as_matrix(ours, stored.weights[ours])
-        name = theirs if stored.head else theirs.removeprefix(member.prefix)
-        tensors[name] = np.ascontiguousarray(matrix.T if ours.endswith("/kernel") else matrix)
-    tensors = member.pack(tensors, config)
+    own = {name: weight for name, weight in stored.weights.items()
+           if name not in left_out and not name.startswith(LAYER_PREFIX)}
+    prefix = "" if stored.head else member.prefix
+    named = {name.removeprefix(prefix): tensor for name, tensor in as_tensors(own, table).items()}
+    tensors = member.pack(named, config)
     save_file(tensors, os.path.join(folder, WEIGHTS_FILE), metadata={"format": "pt"})
     padding = {"pad_token_id": tokenizers.pad_id(stored)}
     values = {"architectures": [architecture], "model_type": model_type} | padding | member.write_config(config) | {

@@ -133,7 +133,7 @@ def test_losses_and_gradients_are_those_of_hugging_face(name, made, stored):
     rounding = factor * np.finfo("float32").eps * max(
         np.abs(wanted[key]).max() for key in wanted.files if key.startswith("grad."))
     for key in (key for key in wanted.files if key.startswith("grad.")):
-        name_there = hugging_face._usual_name(key.removeprefix("grad."), member)
+        name_there = hugging_face.usual_name(key.removeprefix("grad."), member)
         # of a fused product, three
         for theirs, value in member.unpack({name_there: wanted[key]}, stored(name).config).items():
             ours = stored(name).table.ours(member.tied.get(theirs, theirs))
