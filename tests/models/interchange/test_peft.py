@@ -1,0 +1,188 @@
+"""Adapters in PEFT's folders: read over a base, merged, written, and refused by name."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from needed_tools import TORCH, needs_torch
+from safetensors.numpy import load_file, save_file
+
+import official_bert
+from official_bert.models.interchange import formats
+
+FAMILY = pathlib.Path(__file__).parents[2] / "golden" / "family"
+BERT, ROBERTA = FAMILY / "bert/BertForPreTraining", FAMILY / "roberta/RobertaForMaskedLM"
+MODERN, DEBERTA = FAMILY / "modernbert/ModernBertForMaskedLM", FAMILY / "deberta_v3/DebertaV2ForMaskedLM"
+LAYER = "bert.encoder.layer.{}.attention.self."
+RNG = np.random.default_rng(0)
+
+
+def numbers(*shape):
+    return RNG.normal(size=shape).astype("float32")
+
+
+def write_adapter(folder, base, modules, whole=(), **config):
+    """Writes an adapter of `modules` {name in the task's class: rank}; returns the tensors of the merged model.
+
+    `whole` are shapes of further tensors. The merged kernels come from PEFT's formulas, on the base's own file.
+    """
+    weights, prefix, written = load_file(base / "model.safetensors"), "base_model.model.", {}
+    for module, rank in modules.items():
+        own = next(name for name in (f"{module}.weight", f"bert.{module}.weight") if name in weights)
+        units, width = weights[own].shape
+        down, up = numbers(rank, width), numbers(units, rank)
+        written |= {f"{prefix}{module}.lora_A.weight": down, f"{prefix}{module}.lora_B.weight": up}
+        alpha = next((value for pattern, value in config.get("alpha_pattern", {}).items()
+                      if module.endswith(f".{pattern}")), config.get("lora_alpha", 8))
+        scale = alpha / (rank ** 0.5 if config.get("use_rslora") else rank)
+        weights[own] = weights[own] + scale * up @ down
+        if config.get("use_dora"):
+            magnitude = written[f"{prefix}{module}.lora_magnitude_vector"] = np.abs(numbers(units))
+            weights[own] *= (magnitude / np.linalg.norm(weights[own], axis=1))[:, None]
+        bias = own.replace(".weight", ".bias")
+        if config.get("lora_bias"):
+            added = written[f"{prefix}{module}.lora_B.bias"] = numbers(units)
+            weights[bias] = weights[bias] + scale * added
+        if config.get("bias") == "lora_only":
+            weights[bias] = written[f"{prefix}{module}.base_layer.bias"] = numbers(units)
+    for name, shape in dict(whole).items():
+        weights[name] = written[f"{prefix}{name}"] = numbers(*shape)
+    os.makedirs(folder)
+    save_file(written, folder / "adapter_model.safetensors")
+    values = {"peft_type": "LORA", "base_model_name_or_path": "owner/base", "r": 4, "lora_alpha": 8,
+              "megatron_core": "megatron.core", "qalora_group_size": 16, "loftq_config": {}, **config}
+    (folder / "adapter_config.json").write_text(json.dumps(values))
+    return weights
+
+
+def logits_of(stored):
+    ids = np.arange(2, 14, dtype="int32").reshape(2, 6)
+    outputs = formats.make_model(stored)({"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": 0 * ids})
+    return np.asarray(outputs["logits"] if "logits" in outputs else outputs["sequence_output"])
+
+
+def head_of(width, prefix="classifier."):
+    return {f"{prefix}weight": (3, width), f"{prefix}bias": (3,)}
+
+
+WIDTH = json.loads((BERT / "config.json").read_text())["hidden_size"]
+MODERN_WIDTH = json.loads((MODERN / "config.json").read_text())["hidden_size"]
+DENSE = {"classifier.dense.weight": (WIDTH, WIDTH), "classifier.dense.bias": (WIDTH,)}
+CASES = {
+    "lora": (BERT, "BertForSequenceClassification", {LAYER.format(0) + "query": 4, LAYER.format(1) + "value": 4},
+             head_of(WIDTH), {"task_type": "SEQ_CLS", "modules_to_save": None}),
+    "patterns": (BERT, "BertForTokenClassification",
+                 {LAYER.format(0) + "query": 2, "bert.encoder.layer.1.output.dense": 3}, head_of(WIDTH),
+                 {"task_type": "TOKEN_CLS", "use_rslora": True, "alpha_pattern": {"query": 5}}),
+    "dora": (BERT, "BertForSequenceClassification", {LAYER.format(0) + "key": 4}, head_of(WIDTH),
+             {"task_type": "SEQ_CLS", "use_dora": True, "bias": "lora_only"}),
+    "features": (BERT, "BertModel", {"encoder.layer.0.attention.output.dense": 4}, {},
+                 {"task_type": "FEATURE_EXTRACTION", "lora_bias": True}),
+    "own pooler": (ROBERTA, "RobertaForSequenceClassification", {"roberta.encoder.layer.1.intermediate.dense": 1},
+                   {**DENSE, **head_of(WIDTH, "classifier.out_proj.")}, {"task_type": "SEQ_CLS", "bias": "lora_only"}),
+    "fused": (MODERN, "ModernBertForSequenceClassification",
+              {"model.layers.0.attn.Wqkv": 4, "model.layers.1.mlp.Wi": 2}, head_of(MODERN_WIDTH),
+              {"task_type": "SEQ_CLS"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_adapter_makes_of_its_base_what_the_formulas_say(case, tmp_path):
+    base, architecture, modules, whole, config = CASES[case]
+    merged = write_adapter(tmp_path / "adapter", base, modules, whole, **config)
+    heads = () if architecture == "BertModel" else ("cls.", "lm_head.", "decoder.")
+    (tmp_path / "merged").mkdir()
+    save_file({name: tensor for name, tensor in merged.items() if not (heads and name.startswith(heads))
+               and not (architecture == "BertModel" and not name.startswith("bert."))},
+              tmp_path / "merged/model.safetensors")
+    values = json.loads((base / "config.json").read_text()) | {"architectures": [architecture]}
+    (tmp_path / "merged/config.json").write_text(json.dumps(values))
+    stored = formats.read(str(tmp_path / "adapter"), base=str(base))
+    wanted = logits_of(formats.read(str(tmp_path / "merged")))
+    np.testing.assert_allclose(logits_of(stored), wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+    formats.write(stored, "peft", str(tmp_path / "again"))
+    again = formats.read(str(tmp_path / "again"), base=str(base))
+    for name, weight in stored.weights.items():
+        np.testing.assert_allclose(again.weights[name], weight, atol=1e-5, err_msg=name)
+
+
+def test_python_takes_a_folder_with_its_base(tmp_path):
+    base, _, modules, whole, config = CASES["lora"]
+    write_adapter(tmp_path / "adapter", base, modules, whole, **config)
+    stored = formats.read(str(tmp_path / "adapter"), base=str(base))
+    model = official_bert.load_model(tmp_path / "adapter", base=base)
+    np.testing.assert_array_equal(model.classifier.output_weights, stored.weights["classifier/output_weights"])
+    kernel = model.encoder.transformer_layers[0].attention.query.kernel
+    np.testing.assert_array_equal(np.reshape(kernel, (WIDTH, WIDTH)), stored.weights["layer_0/attention/query/kernel"])
+    with pytest.raises(ValueError, match=r"adapter: expected --base beside it .* names 'owner/base'"):
+        official_bert.load_model(tmp_path / "adapter")
+    with pytest.raises(ValueError, match="expected a PEFT folder, which has adapter_config.json, beside it"):
+        official_bert.load_model(base, base=base)
+
+
+def change_config(folder, **values):
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def rename(folder, old, new):
+    path = folder / "adapter_model.safetensors"
+    save_file({name.replace(old, new): tensor for name, tensor in load_file(path).items()}, path)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda folder: change_config(folder, peft_type="IA3"), "adapter_config.json: peft_type: 'IA3'"),
+    (lambda folder: change_config(folder, layer_replication=[[0, 1]]), "layer_replication: .* expected none"),
+    (lambda folder: change_config(folder, use_something_new=True), "use_something_new: True is not computed here"),
+    (lambda folder: change_config(folder, fan_in_fan_out=True), "fan_in_fan_out: True"),
+    (lambda folder: change_config(folder, lora_alpha="8"), "lora_alpha: expected a number, got '8'"),
+    (lambda folder: change_config(folder, task_type="CAUSAL_LM"), "task_type: 'CAUSAL_LM' is not computed here"),
+    (lambda folder: rename(folder, "self.query.lora_B", "self.query.lora_C"), "lora_C.weight: not computed here"),
+    (lambda folder: rename(folder, "layer.0", "layer.7"), "layer.7.attention.self.query.lora_A: the base has no such"),
+    (lambda folder: rename(folder, "classifier", "score"), "score.bias: no weight of"),
+    (lambda folder: rename(folder, "lora_A.weight", "lora_A"), "lora_A: not computed here"),
+    (lambda folder: os.remove(folder / "adapter_model.safetensors"), "expected adapter_model.safetensors or adapter")])
+def test_what_is_not_computed_is_refused_by_name(change, message, tmp_path):
+    base, _, modules, whole, config = CASES["lora"]
+    write_adapter(tmp_path / "adapter", base, modules, whole, **config)
+    change(tmp_path / "adapter")
+    with pytest.raises(ValueError, match=message) as error:
+        formats.read(str(tmp_path / "adapter"), base=str(base))
+    assert "\n" not in str(error.value)
+
+
+def test_a_pooler_that_no_file_has_is_named(tmp_path):
+    module = "deberta.encoder.layer.0.attention.self.query_proj"
+    write_adapter(tmp_path / "adapter", DEBERTA, {module: 2}, head_of(WIDTH), task_type="SEQ_CLS")
+    with pytest.raises(ValueError, match=r"pooler.dense.weight is neither in the base, .*, nor in the adapter"):
+        formats.read(str(tmp_path / "adapter"), base=str(DEBERTA))
+
+
+def test_an_adapter_of_another_size_is_refused(tmp_path):
+    write_adapter(tmp_path / "adapter", BERT, {LAYER.format(0) + "query": 4}, head_of(WIDTH), task_type="SEQ_CLS")
+    path = tmp_path / "adapter/adapter_model.safetensors"
+    save_file({name: np.repeat(tensor, 2, axis=-1) for name, tensor in load_file(path).items()}, path)
+    with pytest.raises(ValueError, match=r"query: expected lora_A.weight \[r, .*\] and lora_B.weight .* for this base"):
+        formats.read(str(tmp_path / "adapter"), base=str(BERT))
+
+
+@needs_torch
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_peft_reads_what_we_write_with_the_same_logits(case, tmp_path):
+    base, architecture, modules, whole, config = CASES[case]
+    write_adapter(tmp_path / "adapter", base, modules, whole, **config)
+    stored = formats.read(str(tmp_path / "adapter"), base=str(base))
+    formats.write(stored, "peft", str(tmp_path / "written"))
+    shutil.copytree(base, tmp_path / "base")
+    for folder in ("adapter", "written"):
+        done = subprocess.run([TORCH, str(pathlib.Path(__file__).with_name("run_peft.py")), str(tmp_path / "base"),
+                               architecture, str(tmp_path / folder), str(tmp_path / "out.npy")],
+                              check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+        wanted = np.load(tmp_path / "out.npy")
+        np.testing.assert_allclose(logits_of(stored), wanted, atol=1e-4 * np.abs(wanted).max())
