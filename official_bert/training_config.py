@@ -158,7 +158,7 @@ class AdaptersConfig:
     bias: Literal["none", "lora_only", "all"] = "none"
     """Biases of the base that are trained too: none, those of the products with adapters, all."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, "config.training.adapters.")
 
     @property

@@ -182,7 +182,8 @@ def largest_differences(formats: types.ModuleType, source: "StoredModel", model:
     """Returns the largest difference of each output between the source, made as `model`, and the model written to
     `folder`.
     """
-    written = formats.read(folder, base=settings.base or source.adapters.base if settings.to == "peft" else "")
+    base = settings.base or (source.adapters.base if source.adapters else "")
+    written = formats.read(folder, base=base if settings.to == "peft" else "")
     if written.head != source.head:
         written = formats.as_head(written, source.head)
     name, place = formats.find_format(settings.input)
