@@ -229,8 +229,13 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     of_head = {ours for ours, theirs in form.rows if head and not theirs.startswith(member.prefix)}
     whole = (set(adapters.replaced) | of_head) & {name for name in weights if table.theirs(name)}
     tensors, ranks, alphas = {}, {}, {}
-    for module, names in adapted.modules(config, member, table).items():
-        parts = {name: adapters.products.get(name) for name in names if f"{name}/kernel" not in whole}
+    products, modules = dict(adapters.products), adapted.modules(config, member, table)
+    free = [name for names in modules.values() for name in names if f"{name}/kernel" not in whole]
+    if not products.keys() & set(free):  # PEFT refuses an adapter without any product
+        kernel = as_matrix(f"{free[0]}/kernel", weights[f"{free[0]}/kernel"])
+        products[free[0]] = LowRank(np.zeros((len(kernel), 1)), np.zeros((1, kernel.shape[1])), 1.0)
+    for module, names in modules.items():
+        parts = {name: products.get(name) for name in names if f"{name}/kernel" not in whole}
         if any(parts.values()):
             product = _joined([parts.get(name) for name in names], [
                 as_matrix(f"{name}/kernel", weights[f"{name}/kernel"]).shape for name in names])
@@ -242,7 +247,7 @@ def write(stored: StoredModel, folder: str) -> list[str]:
                for name, tensor in {**tensors, **saved}.items()}, os.path.join(folder, WEIGHTS_FILE),
               metadata={"format": "pt"})
     rank, alpha = (next(iter(values.values()), 8) for values in (ranks, alphas))
-    modules = {name.rpartition(".")[0] for name in saved if name not in biases}
+    saved_modules = {name.rpartition(".")[0] for name in saved if name not in biases}
     stored_models.write_mapping({
         "peft_type": "LORA", "task_type": next((task for task, name in HEADS.items() if name == head), None),
         "base_model_name_or_path": adapters.base, "r": rank, "lora_alpha": alpha, "use_rslora": False,
@@ -250,7 +255,7 @@ def write(stored: StoredModel, folder: str) -> list[str]:
         "rank_pattern": {strip(name): value for name, value in ranks.items() if value != rank},
         "alpha_pattern": {strip(name): value for name, value in alphas.items() if value != alpha},
         "modules_to_save": sorted({strip(name) if name.startswith(member.prefix) else name.partition(".")[0]
-                                   for name in modules}) or None,
+                                   for name in saved_modules}) or None,
         "bias": _kind_of_biases(biases), "lora_dropout": 0.0, "fan_in_fan_out": False, "inference_mode": True},
         os.path.join(folder, CONFIG_FILE))
     return [name for name in adapters.replaced if name not in whole]
