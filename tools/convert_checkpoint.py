@@ -227,9 +227,9 @@ def facts_without_place(formats: types.ModuleType, source: "StoredModel", settin
     """Returns what the files of --output do not say of the model, and its values: whoever reads them must say it again.
     """
     facts = []
-    if settings.to == "tf1" and source.labels:
+    if settings.to in ("tf1", "peft") and source.labels:
         facts.append(("names of classes", ", ".join(source.labels)))
-    if settings.to == "tf1" and source.kind == "multi_label":
+    if settings.to in ("tf1", "peft") and source.kind == "multi_label":
         facts.append(("the kind of answer", "several labels (without it the model is taken to give one label)"))
     if settings.to != "ours" and source.kind == "multi_label" and source.threshold not in (None, 0.5):
         facts.append(("the threshold of the labels", str(source.threshold)))

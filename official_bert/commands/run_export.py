@@ -114,7 +114,6 @@ flags.DEFINE_list(
 def main(_: list[str]) -> None:
     """Loads the run, exports its model and prints the folders written."""
     from official_bert.interface.model_inputs import ModelInputs
-    from official_bert.models.checkpoints import merged_copy
     from official_bert.serving.export import ExportOptions, export
     from official_bert.serving.formats.writing import FormatOptions
     from official_bert.serving.precision import policy_of
@@ -127,8 +126,7 @@ def main(_: list[str]) -> None:
         task_class(FLAGS.task, "--task")
     options = command_line.from_flags(ServingOptions, FLAGS)
     with policy_of(FLAGS.precision):
-        path = merged_copy(FLAGS.checkpoint, FLAGS.base)
-        task, model = restore_for_inference(path, FLAGS.vocab_file, FLAGS.do_lower_case)
+        task, model = restore_for_inference(FLAGS.checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.base)
     served = make_served_model(task, model, options)
     if FLAGS.calibration_file:
         served.calibrate(

@@ -96,11 +96,11 @@ def main(_: list[str]) -> None:
     from official_bert.tasks.loading import load_task
     from official_bert.training.runs import FineTuning
     from official_bert.training.task import DataFiles, Steps
-    start = merged_copy(FLAGS.init_checkpoint, FLAGS.base)
     predicts = bool(FLAGS.predict_file) if FLAGS.do_predict is None else FLAGS.do_predict
     steps, run = Steps(train=FLAGS.do_train, evaluate=FLAGS.do_eval, predict=predicts), RunFolder(FLAGS.output_dir)
     if not (steps.train or searching.is_asked) and (best := run.best_of_search):
         run, sources = best, without_varied(sources)
+    start = merged_copy(FLAGS.init_checkpoint, FLAGS.base)
     config = finetuning.make_config(FLAGS.task or "", sources, start, run.path, steps.train)
     files = command_line.from_flags(DataFiles, FLAGS, cache_dir=os.path.expanduser(FLAGS.cache_dir))
     tuning = FineTuning(load_task(config), files, run, placement, start, steps, FLAGS.predict_best,
@@ -108,8 +108,7 @@ def main(_: list[str]) -> None:
     if searching.is_asked:
         search_settings(searching, tuning)
     else:
-        print(metric_lines(tuning.carry_out()))
-        print(f"checkpoints, configuration, log and results: {os.path.join(run.path, '')}")
+        print(metric_lines(tuning.carry_out()), f"checkpoints, configuration, log and results: {run.file('')}", sep="\n")
 
 
 def without_varied(sources: ConfigSources) -> ConfigSources:

@@ -49,8 +49,7 @@ flags.DEFINE_integer("predict_batch_size", None, "training.eval_batch_size (32; 
 
 def main(_: list[str]) -> None:
     """Trains, answers, or both."""
-    placement = cluster.Placement(**command_line.placement_values(FLAGS))
-    sources = command_line.config_sources(FLAGS)
+    placement, sources = cluster.Placement(**command_line.placement_values(FLAGS)), command_line.config_sources(FLAGS)
     if FLAGS.do_train:  # the first worker alone answers
         cluster.meet(placement)
     from official_bert.interface.questions import QuestionRun
@@ -61,9 +60,8 @@ def main(_: list[str]) -> None:
     if FLAGS.predict_batch_size is not None:
         sources = sources.over(f"training.eval_batch_size={FLAGS.predict_batch_size}")
     files = command_line.from_flags(DataFiles, FLAGS, eval_file=FLAGS.predict_file)
-    squad = QuestionRun(run=RunFolder(FLAGS.output_dir), sources=sources, files=files,
-                        init_checkpoint=merged_copy(FLAGS.init_checkpoint, FLAGS.base), trains=FLAGS.do_train,
-                        answers=FLAGS.do_predict,
+    squad = QuestionRun(run=RunFolder(FLAGS.output_dir), sources=sources, files=files, trains=FLAGS.do_train,
+                        init_checkpoint=merged_copy(FLAGS.init_checkpoint, FLAGS.base), answers=FLAGS.do_predict,
                         ensemble=[folder for folder in FLAGS.ensemble.split(",") if folder],
                         eval_files=find_files(FLAGS.eval_files, "--eval_files") if FLAGS.eval_files else [])
     trained = squad.train(placement) if squad.trains else None

@@ -104,13 +104,14 @@ def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
         return None
 
 
-def restore_for_inference(path: str, vocab_file: str = "",
-                          do_lower_case: bool | None = None) -> tuple[TaskBase, keras.Model]:
+def restore_for_inference(path: str, vocab_file: str = "", do_lower_case: bool | None = None,
+                          base: str = "") -> tuple[TaskBase, keras.Model]:
     """Returns the task and the model, weights loaded, of a path that `restore_model` takes.
 
     Vocabulary and casing come from the files unless they are given. Also raises ValueError if a checkpoint that is not
     a run has no vocabulary (a run may have been trained without one), or if its casing is not the given one.
     """
+    path = checkpoints.merged_copy(path, base)
     config, model = restore_model(path, vocab_file, do_lower_case)
     tokenizer = dataclasses.replace(config.tokenizer, vocab_file=vocab_file or config.tokenizer.vocab_file)
     if not tokenizer.vocab_file and RunFolder.holding(path) is None:

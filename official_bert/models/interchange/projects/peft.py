@@ -60,12 +60,13 @@ def read(folder: str, base: StoredModel) -> StoredModel:
     change = _Change(weights, adapted.modules(model, member, table), table, folder)
     for module, parts in low_rank.items():
         change.add(module, parts, _scale(config, module, member, form))
+    has_head_of_base = form.head == base.head and f"{form.head}/output_bias" not in names  # else its classes are others
     lacks_biases = model.biases and not any(f"{module}.bias" in plain for module in low_rank)
     warnings = [*base.warnings, *_warnings(config, lacks_biases)]
     return dataclasses.replace(
         base, origin=f"{NAME} {folder} on {base.origin}", weights=adapted.merged(weights, change.products), table=table,
-        head=form.head, unknown=(), warnings=warnings, labels=base.labels if form.head == base.head else (),
-        kind=base.kind if form.head == base.head else "",
+        head=form.head, unknown=(), warnings=warnings, labels=base.labels if has_head_of_base else (),
+        kind=base.kind if has_head_of_base else "",
         adapters=Adapters(change.products, (*names, *change.replaced), base.folder or base.origin))
 
 
