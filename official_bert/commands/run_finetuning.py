@@ -108,7 +108,7 @@ def main(_: list[str]) -> None:
     if searching.is_asked:
         search_settings(searching, tuning)
     else:
-        print(metric_lines(tuning.carry_out()), f"checkpoints, configuration, log and results: {run.file('')}", sep="\n")
+        print(f"{metric_lines(tuning.carry_out())}\ncheckpoints, configuration, log and results: {run.file('')}")
 
 
 def without_varied(sources: ConfigSources) -> ConfigSources:
