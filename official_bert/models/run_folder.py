@@ -416,7 +416,10 @@ class RunFolder:
     @property
     def base(self) -> dict[str, Any]:
         """The `path` and `digest` of the base that the run's adapters are for; {} for a run of a whole model."""
-        return self._read(BASE_FILE)
+        record = self._read(BASE_FILE)
+        if record and not all(isinstance(record.get(key), str) for key in ("path", "digest")):
+            raise ValueError(f"{self.file(BASE_FILE)}: expected the path of a base and its digest, got {record}")
+        return record
 
     def write_base(self, base: Mapping[str, Any]) -> None:
         """Records the base of the run's adapters."""

@@ -138,6 +138,9 @@ def test_a_base_with_one_other_weight_is_refused(trained, base, tmp_path):
     try:
         with pytest.raises(ValueError, match=r"expected the base with which its adapters were trained, but .*other"):
             Predictor(str(folder))
+        (folder / "base.json").write_text("{\"path\": 3}")
+        with pytest.raises(ValueError, match=r"base.json: expected the path of a base and its digest, got"):
+            Predictor(str(folder))
     finally:
         (folder / "base.json").write_text(json.dumps(record))
 

@@ -191,7 +191,8 @@ def _over_base(model: StoredModel, run: RunFolder) -> StoredModel:
     Raises ValueError if its base is gone, or another one.
     """
     record, settings = run.base, run.recorded_config().training.adapters
-    assert settings is not None
+    if settings is None:
+        raise ValueError(f"{run.file(BASE_FILE)}: expected a run with training.adapters beside it, got one without")
     try:
         base = read(record["path"])
     except ValueError as error:

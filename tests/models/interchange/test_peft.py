@@ -8,6 +8,8 @@ import subprocess
 
 import numpy as np
 import pytest
+from absl import flags
+from commands import imported_tool
 from needed_tools import TORCH, needs_torch
 from safetensors.numpy import load_file, save_file
 
@@ -168,6 +170,30 @@ def test_an_adapter_of_another_size_is_refused(tmp_path):
     save_file({name: np.repeat(tensor, 2, axis=-1) for name, tensor in load_file(path).items()}, path)
     with pytest.raises(ValueError, match=r"query: expected lora_A.weight \[r, .*\] and lora_B.weight .* for this base"):
         formats.read(str(tmp_path / "adapter"), base=str(BERT))
+
+
+def test_convert_checkpoint_merges_adapters_or_keeps_them_as_it_is_asked(tmp_path):
+    base, _, modules, whole, config = CASES["lora"]
+    write_adapter(tmp_path / "adapter", base, modules, whole, **config)
+    with imported_tool("convert_checkpoint") as tool:
+        def convert(to, **more):
+            flags.FLAGS.unparse_flags()
+            for name in tool.own_flags:
+                flags.FLAGS[name].unparse()
+            values = {"input": tmp_path / "adapter", "to": to, "output": tmp_path / f"as_{to}", **more}
+            flags.FLAGS(["convert_checkpoint.py", *(f"--{name}={value}" for name, value in values.items())])
+            tool.main([])
+        convert("hugging_face", base=base, merge_adapters=True)
+        convert("peft", base=base)
+        with pytest.raises(ValueError, match=r"--to=ours: .*adapter has adapters for a base: --merge_adapters writes"):
+            convert("ours", base=base)
+        with pytest.raises(ValueError, match="--merge_adapters: expected another format beside it, got --to=peft"):
+            convert("peft", base=base, merge_adapters=True, output=tmp_path / "again")
+    wanted = logits_of(formats.read(str(tmp_path / "adapter"), base=str(base)))
+    for found in (formats.read(str(tmp_path / "as_hugging_face")),
+                  formats.read(str(tmp_path / "as_peft"), base=str(base))):
+        np.testing.assert_allclose(logits_of(found), wanted, atol=1e-5)
+    assert not (tmp_path / "as_ours").exists() and not (tmp_path / "again").exists()
 
 
 @needs_torch
