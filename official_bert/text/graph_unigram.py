@@ -123,7 +123,15 @@ def model_of(host: LibraryTokenizer) -> tuple[bytes, np.ndarray]:
     """
     normalizers = {step.get("type"): step for step in _listed(host.settings.get("normalizer"), "normalizers")}
     trims = normalizers.get("Strip", {}).get("strip_right") and _is_of_spaces(normalizers.get("Replace", {}))
-    if len(_listed(host.settings["pre_tokenizer"], "pretokenizers")) == 1 and not trims:
+    splits = len(_listed(host.settings["pre_tokenizer"], "pretokenizers")) > 1
+    later = [token["content"] for token in host.settings["added_tokens"]
+             if token.get("normalized") and not token.get("lstrip")]
+    if later and not splits:
+        raise ValueError(
+            f"{host.vocab_file}: tokenizer.json: added token {later[0]!r}: expected normalized false, lstrip true or a "
+            "pre-tokenizer WhitespaceSplit: else the space before it is a token, which TensorFlow's SentencePiece does "
+            "not give")
+    if not splits and not trims:
         raise ValueError(f"{host.vocab_file}: tokenizer.json: expected a pre-tokenizer WhitespaceSplit, or normalizers "
                          "Strip and Replace of several spaces: else superfluous spaces are tokens, which TensorFlow's "
                          "SentencePiece does not give")
@@ -152,7 +160,8 @@ def _listed(step: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]
 
 def _is_of_spaces(replacement: Mapping[str, Any]) -> bool:
     """Whether a step makes several spaces one."""
-    return (replacement.get("pattern") or {}).get("Regex") == " {2,}" and replacement.get("content") == " "
+    several = (replacement.get("pattern") or {}).get("Regex") == " {2,}"
+    return several and replacement.get("content") in (" ", WORD_START)
 
 
 def _steps(normalizer: Mapping[str, Any] | None, where: str) -> tuple[Steps, bytes]:

@@ -133,13 +133,14 @@ def test_a_model_whose_pieces_end_with_the_space_is_refused(tmp_path):
         loading.load(path)
 
 
-def unigram_json(folder, normalizers, pre_tokenizer):
+def unigram_json(folder, normalizers, pre_tokenizer, added=()):
     model = sentencepiece.SentencePieceProcessor(model_proto=made_tokenizers.unigram_model())
     pieces = [(model.id_to_piece(index), model.get_score(index)) for index in range(3, len(model))]
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     made = tokenizers.Tokenizer(tokenizers.models.Unigram([*((token, 0.0) for token in special), *pieces], 3, False))
     made.normalizer, made.pre_tokenizer = tokenizers.normalizers.Sequence(normalizers), pre_tokenizer
     made.add_special_tokens([*special, AddedToken("<mask>", lstrip=True)])
+    made.add_tokens(list(added))
     folder.mkdir()
     (folder / "tokenizer.json").write_text(made.to_str())
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
@@ -152,6 +153,14 @@ def test_a_unigram_model_in_json_whose_spaces_are_tokens_has_no_graph_and_accent
     assert loading.load(path).tokenize_ids("the boat ") == made.encode("the boat ", add_special_tokens=False).ids
     with pytest.raises(ValueError, match="superfluous spaces are tokens, which TensorFlow's SentencePiece does not"):
         load_graph(path)
+    usual = [steps.Strip(left=False), steps.Replace(tokenizers.Regex(" {2,}"), "\u2581")]
+    _, path = unigram_json(tmp_path / "later", usual, before.Metaspace(), [AddedToken("new")])
+    with pytest.raises(ValueError, match="added token 'new': expected normalized false, lstrip true or"):
+        load_graph(path)
+    made, path = unigram_json(tmp_path / "usual", usual, before.Metaspace(), [AddedToken("new", normalized=False)])
+    texts = ["the  boat ", " new  boat <mask> x", "new", "  ", ""]
+    assert load_graph(path).tokenize(tf.constant(texts)).to_list() == [
+        made.encode(text, add_special_tokens=False).ids for text in texts]
     pair = before.Sequence([before.WhitespaceSplit(), before.Metaspace()])
     made, path = unigram_json(tmp_path / "words", [steps.NFC()], pair)
     host = loading.load(path)
