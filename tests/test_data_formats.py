@@ -57,6 +57,12 @@ def two_files(path):
     path.with_name("train_labels.txt").write_text("1\n0\n")
 
 
+def piqa(path):
+    path.write_text(lines(*[{"goal": "g", "sol1": "a", "sol2": "b"}] * 2))
+    path.with_name("train-labels.lst").write_text("1\n0\n")
+
+
+GROUPS = [{"query": "q", "pos": ["a"], "neg": ["b"]}, {"query": "r", "pos": ["c"], "neg": ["d"]}]
 STUDIO = [{
     "from_name": "label", "to_name": "text", "type": "labels",
     "value": {"start": one["start"], "end": one["end"], "labels": [one["label"]]}
@@ -70,6 +76,9 @@ FILES = {
     "scores without": ("1.5\ta\tb\n0\tc\td\n", 2),
     "texts in": (two_files, 2),
     "`__label__NAME": ("__label__a good\n__label__b bad\n", 2),
+    "the same, some": ("__label__a good\nso so\n__label__b bad\n", 2),
+    '`{"text": ..., "label": ..., "answer"': (lines({"text": "a", "label": 1, "answer": "accept"}, {
+        "text": "b", "answer": "ignore"}, {"text": "c", "label": 2, "answer": "accept"}), 2),
     "JSON lines or": (lines({"text": "good", "label": 1}, {"text": "bad", "label": 0}), 2),
     "keys within": (json.dumps([{"title": "a", "labels": {"label": 1}}, {"title": "b", "labels": {"label": 2}}]), 2),
     "another encoding": ("text,label\nschön,1\nbäd,0\n".encode("cp1252"), 2),
@@ -81,6 +90,17 @@ FILES = {
         "sent1,sent2,ending0,ending1,ending2,ending3,label\nIt rained.,It,a,b,c,d,3\nx,y,a,b,c,d,0\n", 2),
     "a column for each": (lines(*({"question": "q", **{f"choice{n}": f"c{n}"
                                                        for n in range(5)}, "label": n} for n in (0, 4))), 2),
+    "two columns, and": (piqa, 2),
+    "questions with": (lines(*({"question": {"stem": "q", "choices": [
+        {"text": "a", "label": keys[0]}, {"text": "b", "label": keys[1]}]}, "answerKey": keys[1]}
+        for keys in ("AB", "12"))), 2),
+    '`{"query": ..., "pos"': (lines(*GROUPS), 2),
+    '`{"query": ..., "positive_passages"': (lines(*({
+        "query": one["query"], "positive_passages": [{"title": "", "text": one["pos"][0]}],
+        "negative_passages": []} for one in GROUPS)), 2),
+    '`[{"question"': (json.dumps([{
+        "question": one["query"], "positive_ctxs": [{"title": "t", "text": one["pos"][0]}],
+        "hard_negative_ctxs": [{"title": "t", "text": one["neg"][0]}]} for one in GROUPS]), 2),
     "two columns, a goal": (lines(*({"goal": "g", "sol1": "a", "sol2": "b", "label": n} for n in (0, 1))), 2),
     "two columns, a premise": (lines(
         *({"premise": "p", "question": "cause", "choice1": "a", "choice2": "b", "label": n} for n in (0, 1))), 2),

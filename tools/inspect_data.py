@@ -106,9 +106,9 @@ def read_texts(task: Any, path: str, held_out: bool) -> Reading:
     if rows.choices:
         both = [(text, choice) for text, choices in zip(rows.text, rows.choices) for choice in choices]
         return Reading([(text, *choices) for text, choices in rows.pairs()], list(rows.pairs()),
-                       _counts(labelled, rows), sequences=both)
+                       _counts(labelled, rows), [*filter(None, [rows.left_out])], both)
     texts = [(text, second) if rows.text_pair else (text,) for text, second in rows.pairs()]
-    return Reading(texts, list(rows.pairs()), _counts(labelled, rows))
+    return Reading(texts, list(rows.pairs()), _counts(labelled, rows), [*filter(None, [rows.left_out])])
 
 
 def _counts(task: Any, rows: Any) -> dict[str, int]:

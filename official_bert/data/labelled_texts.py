@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from official_bert.data.tables import Table
+from official_bert.data.tables import Source, Table, TableOptions
 from official_bert.typed_values import and_others
 
 GOLD = "gold_label"
-ANSWER, ANSWERS = "answer", ("accept", "reject", "ignore")  # Prodigy's, to a row that it shows
+UNACCEPTED = "people rejected or skipped"
 SAME_SHARE = 0.9  # of held-out rows that are training rows: from here on the held-out data count as training data
 EmptyText = Literal["refuse", "skip", "keep"]
-MissingLabel = Literal["refuse", "skip"]
+MissingLabel = Literal["refuse", "skip", "keep"]
 NO_LABEL = ("", "nan", "null", "<na>")  # in any case: how empty cells and missing values are written
 MOST_NAMED = 20  # labels whose numbers of rows are described
 LARGEST_SCORE = float(np.finfo(np.float32).max)
@@ -38,9 +38,15 @@ class LabelledTexts:
     text_pair: list[str] | None = None
     targets: np.ndarray | None = None
     choices: list[tuple[str, ...]] | None = None  # C second texts for each row, one of which is right
+    unaccepted: int = 0  # rows of the file that people rejected or skipped
 
     def __len__(self) -> int:
         return len(self.text)
+
+    @property
+    def left_out(self) -> str:
+        """Counts the rows that people rejected or skipped; "" for none."""
+        return f"{self.unaccepted} rows that {UNACCEPTED} left out" if self.unaccepted else ""
 
     def rows(self, keep: np.ndarray) -> "LabelledTexts":
         """Returns only some of the rows."""
@@ -88,12 +94,13 @@ def described_rows(rows: LabelledTexts, labels: Sequence[str]) -> str:
     """
     targets = rows.targets
     assert targets is not None
+    left_out = f"; {rows.left_out}" if rows.left_out else ""
     if targets.dtype.kind == "f" and targets.ndim == 1:
-        return f"training rows: {len(targets)}, scores from {targets.min():g} to {targets.max():g}"
+        return f"training rows: {len(targets)}, scores from {targets.min():g} to {targets.max():g}{left_out}"
     names = labels or [f"{number}:" for number in range(max(map(len, rows.choices or ()), default=0))]
     counts = targets.sum(axis=0) if targets.ndim == 2 else np.bincount(targets, minlength=len(names))
     what = "by the number of the right choice" if rows.choices else "of the labels"
-    return f"training rows: {len(targets)}, {what} {described_counts(dict(zip(names, map(int, counts))))}"
+    return f"training rows: {len(targets)}, {what} {described_counts(dict(zip(names, map(int, counts))))}{left_out}"
 
 
 def texts(table: Table, column: str) -> list[str]:
@@ -126,12 +133,15 @@ def without_empty(table: Table, columns: Sequence[str], empty: EmptyText, warn: 
     return table.without({row for row, _ in empty_cells}) if empty == "skip" else table
 
 
-def unconfirmed(answers: Sequence[Any]) -> set[int]:
-    """Returns the numbers of the rows that nobody accepted in Prodigy, by their `answer`; none of another file."""
-    given = [answer for answer in answers if answer is not None]
-    if not given or not all(isinstance(answer, str) and answer in ANSWERS for answer in given):
-        return set()
-    return {row for row, answer in enumerate(answers) if answer != ANSWERS[0]}
+def read_table(how: TableOptions, path: Source, columns: Sequence[str], warn: Callable[[str], None],
+               label: str | None) -> Table:
+    """Reads columns of a file as `TableOptions.read_table` does; rows that people rejected or skipped are left out with
+    a warning.
+    """
+    table = how.read_table(path, columns, label=label)
+    if table.unaccepted:
+        warn(f"{path}: {table.unaccepted} rows that {UNACCEPTED} left out")
+    return table
 
 
 def without_agreement(table: Table, labels: Sequence[str], warn: Callable[[str], None]) -> Table:
@@ -158,10 +168,13 @@ def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel,
     `labels` label.
 
     With a `separator` a cell has several labels, and an empty one means that none of them holds. `refuse` raises
-    ValueError for the first row, `skip` leaves all out with a warning.
+    ValueError for the first row, `skip` leaves all out with a warning. With `keep`, texts such as `null` and `nan` are
+    labels, and of several labels a missing value means that none holds; others are refused.
     """
     def absent(value: Any) -> bool:
-        return value is None or ((text := label_text(value)).lower() in NO_LABEL and text not in labels)
+        text = label_text(value)
+        kept = missing == "keep" and isinstance(value, str) and bool(text)
+        return value is None or (text.lower() in NO_LABEL and text not in labels and not kept)
 
     def lacks(value: Any) -> bool:
         if separator and isinstance(value, str) and (value.strip() or not value):
@@ -170,6 +183,10 @@ def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel,
             return any(absent(part) for part in value if not (separator and part == ""))
         return absent(value)
 
+    if missing == "keep" and separator:
+        filled = {name: [[] if not isinstance(value, list) and absent(value) else value
+                         for value in table.columns[name]] for name in columns}
+        table = dataclasses.replace(table, columns=table.columns | filled)
     missing_cells = [(row, column) for column in columns for row, value in enumerate(table.columns[column])
                      if lacks(value)]
     if not missing_cells:
@@ -177,9 +194,11 @@ def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel,
     row, column = missing_cells[0]
     first = f"{table.place(row)}: column {column!r}: expected a label, got {table.columns[column][row]!r}"
     unlabelled = {row for row, _ in missing_cells}
-    if missing == "refuse":
+    if missing != "skip":
+        keeps = ", keep reads it as a label" * bool(table.columns[column][row]
+                                                    and isinstance(table.columns[column][row], str))
         raise ValueError(
-            f"{first} ({len(unlabelled)} such rows in this file; options.missing_label: skip leaves them out)")
+            f"{first} ({len(unlabelled)} such rows in this file; options.missing_label: skip leaves them out{keeps})")
     if len(unlabelled) == len(table):
         raise ValueError(f"{table.path}: no row with a label in column {column!r}")
     warn(f"{first}; left out{and_others(len(unlabelled) - 1)}")

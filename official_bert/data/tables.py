@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from official_bert.data.cache import file_digest, text_digest
-from official_bert.data.tabular.companions import files_read, labels_beside
+from official_bert.data.tabular.companions import files_read, labels_beside, labels_in_lines
 from official_bert.data.tabular.encodings import text_lines
 from official_bert.data.tabular.formats import (
     FASTTEXT,
@@ -22,9 +22,11 @@ from official_bert.data.tabular.formats import (
     check_width,
     column_numbers,
     kind_by_content,
+    lines_together,
     neighbours,
     parquet_objects,
     suffix_of,
+    without_end,
 )
 from official_bert.data.tabular.formats import shown as shown
 from official_bert.data.tabular.formats import spelled as spelled
@@ -37,6 +39,7 @@ Format = Literal["auto", "tsv", "csv", "jsonl", "parquet", "xlsx", "fasttext", "
 SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl",
                               ".parquet": "parquet"}
 OBJECTS = ("jsonl", "parquet")  # formats whose rows have keys
+ANSWER, ANSWERS = "answer", ("accept", "reject", "ignore")  # Prodigy's, to a row that it shows
 JSON_ROWS = "an object a line, or a list of objects, which may stand under 'data'"
 HEADLESS = (" (a file without names of columns: options.header=false, its columns are c1, c2, ...; "
             "tools/inspect_data.py shows it)")
@@ -86,6 +89,7 @@ class Table:
     columns: dict[str, list[Any]]  # strings; in JSON and Parquet any value
     lines: list[int]  # 1-based line at which each row begins; of rows in memory their number from 0
     broken: list[str]  # one sentence for each row that was left out
+    unaccepted: int = 0  # rows that people rejected or skipped: left out too
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -102,7 +106,7 @@ class Table:
         """A table of only some of the rows."""
         numbers = list(keep)
         return Table(self.path, {name: [values[row] for row in numbers] for name, values in self.columns.items()},
-                     [self.lines[row] for row in numbers], self.broken)
+                     [self.lines[row] for row in numbers], self.broken, self.unaccepted)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,19 +124,34 @@ class TableOptions:
     """Encoding of text; empty: UTF-8."""
 
     def read_table(self, source: Source, columns: Sequence[str], names: Sequence[str] = (),
-                   skip_broken: bool = False) -> Table:
+                   skip_broken: bool = False, label: str | None = None) -> Table:
         """Reads the `columns` of a file or of rows in memory.
+
+        `label` is the column of labels, "" for none of its own, and None in files to answer. Of labelled rows of
+        Prodigy only those are read that people accepted. Labels that JSON lines lack may stand in NAME-labels.lst
+        (AI2's data).
 
         Raises ValueError as `open_rows` and `RowReader.with_columns` do, and for a source without rows.
         """
         reader = self.open_rows(source, columns, names, skip_broken)
-        table = Table(reader.source, {name: [] for name in columns}, [], reader.broken)
-        for line, row in reader.with_columns(columns):
+        rows = reader.rows
+        if label in columns and reader.form == "jsonl" and label not in reader.names and (
+                labels := labels_in_lines(str(source))):
+            both = lines_together(rows, without_end(labels, self.encoding), str(source), labels)
+            rows = ((line, {**row, str(label): value}) for (line, row), value in both)
+        left_out: set[int] = set()
+        if label is not None and ANSWER in {*reader.names} - {*columns}:
+            answers = self.open_rows(source, columns, names, skip_broken).rows
+            left_out = unconfirmed([row.get(ANSWER) for _, row in answers])
+        rows = (row for number, row in enumerate(rows) if number not in left_out)
+        table = Table(reader.source, {name: [] for name in columns}, [], reader.broken, len(left_out))
+        for line, row in dataclasses.replace(reader, rows=rows).with_columns(columns):
             for name, values in table.columns.items():
                 values.append(at_key(row, name))
             table.lines.append(line)
         if not table.lines:
-            raise ValueError(f"{source}: no row in {'it' if isinstance(source, Rows) else 'this file'}")
+            that = f" that people accepted, of {len(left_out)}" if left_out else ""
+            raise ValueError(f"{source}: no row{that} in {'it' if isinstance(source, Rows) else 'this file'}")
         return table
 
     def open_rows(self, source: Source, columns: Sequence[str] = (), names: Sequence[str] = (),
@@ -289,14 +308,41 @@ def _similar_name(name: str, header: Sequence[str]) -> str:
     return ""
 
 
+def unconfirmed(answers: Sequence[Any]) -> set[int]:
+    """Returns the numbers of the rows that nobody accepted in Prodigy, by their `answer`; none of another file."""
+    given = [answer for answer in answers if answer is not None]
+    if not given or not all(isinstance(answer, str) and answer in ANSWERS for answer in given):
+        return set()
+    return {row for row, answer in enumerate(answers) if answer != ANSWERS[0]}
+
+
+def first_object(source: Source, how: TableOptions) -> Mapping[str, Any]:
+    """Returns the first row of a file whose rows have keys, or of rows in memory; {} of another file."""
+    is_object = isinstance(source, Rows) or format_of_objects(source, how.encoding)
+    return next(how.open_rows(source).rows, (0, {}))[1] if is_object else {}
+
+
+def has_key(values: Any, name: str) -> bool:
+    """Whether there is a value for `at_key`."""
+    try:
+        at_key(values, name)
+    except KeyError:
+        return False
+    return True
+
+
 def at_key(values: Any, name: str) -> Any:
-    """Returns the value at a key of an object, or at one within others: `labels.label`. Raises KeyError for neither."""
+    """Returns the value at a key of an object, or at one within others: `labels.label`; of a list, the values at a key
+    of its objects. Raises KeyError for neither.
+    """
     if isinstance(values, Mapping):
         if name in values:
             return values[name]
         first, dot, rest = name.partition(".")
         if dot and first in values:
             return at_key(values[first], rest)
+    elif isinstance(values, list):
+        return [at_key(value, name) for value in values]
     raise KeyError(name)
 
 

@@ -1,6 +1,7 @@
 """Tasks that rank passages for a query: rows of a query, a passage that answers it, and passages that do not."""
 
 import abc
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -35,10 +36,11 @@ class RankingTask(FileTask):
         """The files of collections, or tables."""
         return {use: files_of(path) for use, (path,) in super().data(files).items()}
 
-    def read_pairs(self, path: Source, empty: EmptyText | None = None) -> LabelledTexts:
-        """Reads pairs of texts without labels."""
+    def read_pairs(self, path: Source, empty: EmptyText | None = None, labelled: bool = True) -> LabelledTexts:
+        """Reads pairs of texts without labels; of a file to answer (not `labelled`), also those that were rejected."""
         columns = SearchColumns(text=self.options.text_column, text_pair=self.options.text_pair_column)
-        return read_rows(path, columns, empty or self.options.empty_text, self.options, logging.warning)
+        rows = read_rows(path, columns, empty or self.options.empty_text, self.options, logging.warning, labelled)
+        return dataclasses.replace(rows, choices=None)  # of a published form
 
     def read_collection(self, path: Source) -> Collection:
         """Reads a collection by the path of its judgements."""

@@ -23,6 +23,9 @@ def test_the_digest_of_data_covers_all_files_that_are_read(tmp_path):
     assert changed_by(tmp_path, ".", "b.ann", b"T1") and not changed_by(tmp_path, "a.ann", "b.ann", b"T2")
     assert changed_by(tmp_path, "train_text.txt", "train_labels.txt", b"1\n")
     assert changed_by(tmp_path, "train_text.txt", "train_text.txt", b"x\n")
+    (tmp_path / "train.jsonl").write_text("{}\n")
+    (tmp_path / "train-labels.lst").write_text("0\n")
+    assert changed_by(tmp_path, "train.jsonl", "train-labels.lst", b"1\n")
     assert files_read(str(tmp_path / "c.txt")) == [str(tmp_path / "c.txt")]
     assert tables.digest(str(tmp_path / "c.txt")) == hashlib.sha256(b"c.txt").hexdigest()
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"text,label\na,1\n", mtime=0))

@@ -61,6 +61,19 @@ def test_a_missing_label_is_refused_with_its_line_or_left_out(value):
                                        separator=",")) == 5
 
 
+def test_labels_that_are_spelled_as_missing_values_can_be_kept():
+    rows = table(text=["a", "b", "c", "d"], y=["null", "NaN", "x", "<NA>"])
+    assert labelled_texts.without_missing(rows, ["y"], "keep", pytest.fail) == rows
+    for value in ("", " ", None, float("nan"), pandas.NA):
+        with pytest.raises(ValueError, match=r"data\.tsv:3: column 'y': expected a label, .* skip leaves them out\)"):
+            labelled_texts.without_missing(table(y=["null", value]), ["y"], "keep", pytest.fail)
+    with pytest.raises(ValueError, match="skip leaves them out, keep reads it as a label"):
+        labelled_texts.without_missing(rows, ["y"], "refuse", pytest.fail)
+    several = table(y=["null,x", None, ["x", "nan"], float("nan"), ""])
+    kept = labelled_texts.without_missing(several, ["y"], "keep", pytest.fail, separator=",")
+    assert kept.columns == {"y": ["null,x", [], ["x", "nan"], [], []]}
+
+
 @pytest.mark.parametrize("value", [["a", None], ["a", float("nan")], [None], "a,nan", "null, a"])
 def test_a_missing_label_within_a_list_is_missing(value):
     rows = table(y=[["a"], value, []])

@@ -59,13 +59,14 @@ def test_texts_and_labels_stand_in_two_files(tmp_path):
     assert TableOptions().read_table(path, ["text", "label"]).columns == {"text": ["a"], "label": ["x"]}
 
 
-def test_fasttext_may_have_several_labels_and_lines_without_are_refused(tmp_path):
+def test_fasttext_may_have_several_labels_or_none_but_none_without_a_name(tmp_path):
     path = write(tmp_path, "a.txt", "__label__a __label__b two\n__label__c\n")
     table = TableOptions(file_format="fasttext").read_table(path, ["text", "label"])
     assert table.columns == {"text": ["two", ""], "label": [["a", "b"], "c"]}
-    with pytest.raises(ValueError,
-                       match=r"a\.txt:2: expected a line that begins with __label__NAME, .* got 'no label'"):
-        TableOptions().read_table(write(tmp_path, "a.txt", "__label__a one\nno label\n"), ["text", "label"])
+    table = TableOptions().read_table(write(tmp_path, "a.txt", "__label__a one\nno label\n"), ["text", "label"])
+    assert table.columns == {"text": ["one", "no label"], "label": ["a", None]}
+    with pytest.raises(ValueError, match=r"a\.txt:2: expected a name behind __label__, got '__label__ one'"):
+        TableOptions().read_table(write(tmp_path, "a.txt", "__label__a one\n__label__ one\n"), ["text", "label"])
 
 
 def test_a_file_without_names_has_numbered_columns_and_the_error_says_so(tmp_path):

@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 
 from official_bert.data import tables
-from official_bert.data.tables import TableOptions, rows_of
+from official_bert.data.tables import Rows, TableOptions, rows_of
 
 
 def column_names(path, **options):
@@ -177,3 +177,47 @@ def test_a_missing_file_tells_what_lies_there(tmp_path):
         TableOptions().read_table(str(tmp_path / "train.tsv"), ["text"])
     with pytest.raises(ValueError, match="there is no folder"):
         TableOptions().read_table(str(tmp_path / "nowhere" / "train.tsv"), ["text"])
+
+
+def test_a_key_of_objects_in_a_list_gives_the_values_of_all(tmp_path):
+    rows = Rows("f", [{"q": {"c": [{"t": "a", "k": "A"}, {"t": "b", "k": "B"}]}}, {"q": {"c": []}}])
+    assert TableOptions().read_table(rows, ["q.c.t"]).columns == {"q.c.t": [["a", "b"], []]}
+    for wrong in ({"q": {"c": [{"k": "A"}]}}, {"q": {"c": ["a"]}}):
+        with pytest.raises(ValueError, match=r"f\[row 0\]: expected a key 'q\.c\.t'"):
+            TableOptions().read_table(Rows("f", [wrong]), ["q.c.t"])
+
+
+def test_labels_in_lines_beside_json_lines_are_the_column_that_its_rows_lack(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"goal": "a"}\n{"goal": "b"}\n')
+    (tmp_path / "train-labels.lst").write_text("1\n0\n")
+    assert TableOptions().read_table(str(path), ["goal", "label"], label="label").columns == {"goal": ["a", "b"],
+                                                                                              "label": ["1", "0"]}
+    assert TableOptions().read_table(str(path), ["goal"]).columns == {"goal": ["a", "b"]}
+    with pytest.raises(ValueError, match=r"train\.jsonl:1: expected a key 'gaol'"):
+        TableOptions().read_table(str(path), ["gaol"])
+    (tmp_path / "train-labels.lst").write_text("1\n")
+    with pytest.raises(ValueError,
+                       match=r"train\.jsonl, .*train-labels\.lst: expected as many lines, got 1 in .*lst and"):
+        TableOptions().read_table(str(path), ["goal", "label"], label="label")
+    path.write_text('{"goal": "a", "label": 7}\n')
+    assert TableOptions().read_table(str(path), ["goal", "label"], label="label").columns["label"] == [7]
+
+
+@pytest.mark.parametrize(("answers", "kept"), [
+    (["accept", "reject", "ignore", "accept"], [0, 3]), (["reject", "accept", None], [1]), (["yes", "reject"], [0, 1]),
+    ([["accept"], "accept"], [0, 1])])
+def test_rows_that_nobody_accepted_are_left_out_of_labelled_files(answers, kept):
+    rows = Rows("f", [{"text": str(number), "answer": answer} | ({"label": "x"} if number in kept else {})
+                      for number, answer in enumerate(answers)])
+    table = TableOptions().read_table(rows, ["text", "label"], label="label")
+    assert table.columns["text"] == list(map(str, kept)) and table.lines == kept
+    assert table.unaccepted == len(answers) - len(kept)
+    assert len(TableOptions().read_table(rows, ["text"])) == len(answers)  # a file to answer
+    assert len(TableOptions().read_table(rows, ["text", "answer"], label="label")) == len(answers)  # the label
+
+
+def test_rows_none_of_which_anybody_accepted_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label,answer\na,x,reject\n")
+    with pytest.raises(ValueError, match=r"a\.csv: no row that people accepted, of 1 in this file"):
+        TableOptions().read_table(str(tmp_path / "a.csv"), ["text", "label"], label="label")

@@ -40,6 +40,14 @@ def test_tags_and_choices_are_shown_too(inspect, tmp_path):
     assert "labels: 0 0, 1 1" in said and "  x | y | z" in said and "--set options.label_column=k" in said
 
 
+def test_rows_that_nobody_accepted_are_counted(inspect, tmp_path):
+    rows = [{"text": f"t{number}", "label": "AB"[number % 2], "answer": "accept"} for number in range(4)]
+    rows += [{"text": "x", "label": "C", "answer": "reject"}, {"text": "y", "answer": "ignore"}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = inspect(tmp_path / "a.jsonl", "--task=classification")
+    assert "a.jsonl: 4 rows\n2 rows that people rejected or skipped left out\nlabels: A 2, B 2\n" in said
+
+
 def test_questions_and_pairs_of_search_are_shown_too(inspect, golden, tmp_path):
     said = inspect(golden / "squad_v2.json", "--task=squad", "--set=options.version_2_with_negative=true",
                    f"--eval_file={golden}/squad_v2.json", f"--vocab_file={golden}/vocab_uncased.txt")

@@ -3,7 +3,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from official_bert import json_values
 from official_bert.data import labelled_texts
 from official_bert.data.labelled_texts import EmptyText, LabelledTexts
-from official_bert.data.tables import Source, Table, TableOptions
+from official_bert.data.tables import Source, Table, TableOptions, first_object, has_key
 from official_bert.typed_values import and_others
 
 Warn = Callable[[str], None]
@@ -36,35 +36,94 @@ def described_pairs(rows: LabelledTexts) -> str:
     if rows.targets is not None and rows.targets.ndim == 1:
         return labelled_texts.described_rows(rows, ())
     negatives = sum(map(len, rows.choices or ()))
-    return f"training rows: {len(rows)}, of {len({*rows.text})} different first texts, with {negatives} negatives"
+    line = f"training rows: {len(rows)}, of {len({*rows.text})} different first texts, with {negatives} negatives"
+    return "; ".join(filter(None, [line, rows.left_out]))
 
 
-def read_rows(path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions, warn: Warn) -> LabelledTexts:
+# Published rows of a query, its positives and its negatives: of FlagEmbedding, Tevatron and DPR.
+FORMS = (SearchColumns(text="query", text_pair="pos", negatives=("neg",)),
+         SearchColumns(text="query", text_pair="positive_passages", negatives=("negative_passages",)),
+         SearchColumns(text="question", text_pair="positive_ctxs", negatives=("hard_negative_ctxs", "negative_ctxs")))
+
+
+def read_rows(path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions, warn: Warn,
+              labelled: bool = True) -> LabelledTexts:
     """Reads rows of an anchor (`text`), its positive (`text_pair`) and its negatives (`choices`, if there are columns
     of them).
 
-    `targets` are the teacher's scores, float32 [N,1+M] for at most M negatives, filled up with 0. With labels, a row is
-    made of each positive of a query and of all its negatives; queries without a positive are left out with a warning.
+    Rows of a published form (`FORMS`) are read without the names of their columns. A row is made of each of several
+    positives. `targets` are the teacher's scores, float32 [N,1+M] for at most M negatives, filled up with 0. With
+    labels, a row is made of each positive of a query and of all its negatives; queries without a positive are left out
+    with a warning. Rows that people rejected in a labelling tool are left out if they are `labelled`.
 
     Raises ValueError, naming file and line, for a negative that equals the positive or the anchor, for other than one
     score a text, and for labels of which none is positive.
     """
-    table = _read_table(path, columns, empty, how, warn)
+    columns = _of_form(path, columns, how)
+    table = _read_table(path, columns, empty, how, warn, labelled)
     if columns.label:
         pairs = [(query, answer, tuple(wrong)) for query, answers, wrong in _judged(table, columns, warn)
                  for answer in answers]
         queries, passages, wrong_texts = map(list, zip(*pairs))
-        return LabelledTexts(str(path), queries, passages, None, wrong_texts if any(wrong_texts) else None)
+        return LabelledTexts(str(path), queries, passages, None, wrong_texts if any(wrong_texts) else None,
+                             table.unaccepted)
     first, second = (labelled_texts.texts(table, name) for name in (columns.text, columns.text_pair))
     negatives = _negatives(table, columns, warn) if columns.negatives else None
     return LabelledTexts(str(path), first, second,
-                         _teacher_scores(table, columns, negatives) if columns.teacher else None, negatives)
+                         _teacher_scores(table, columns, negatives) if columns.teacher else None, negatives,
+                         table.unaccepted)
 
 
-def _read_table(path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions, warn: Warn) -> Table:
+def _of_form(path: Source, columns: SearchColumns, how: TableOptions) -> SearchColumns:
+    """Returns the columns of a published form if a file has those and not the given ones; else these."""
+    row = first_object(path, how)
+    own = (columns.text, columns.text_pair)
+    if not row or own[0] == own[1] or all(has_key(row, name) for name in own):
+        return columns
+    form = next((form for form in FORMS if {form.text, form.text_pair} <= {*row}), columns)
+    negatives = columns.negatives or tuple(name for name in form.negatives if name in row)
+    return dataclasses.replace(columns, text=form.text, text_pair=form.text_pair, negatives=negatives)
+
+
+def _read_table(path: Source, columns: SearchColumns, empty: EmptyText, how: TableOptions, warn: Warn,
+                labelled: bool) -> Table:
     label = [columns.label] if columns.label else []
-    table = how.read_table(path, [columns.text, columns.text_pair, *columns.negatives, *columns.teacher, *label])
+    names = [columns.text, columns.text_pair, *columns.negatives, *columns.teacher, *label]
+    table = labelled_texts.read_table(how, path, names, warn, columns.label if labelled else None)
+    table = _a_row_each(table, columns, warn)
     return labelled_texts.without_empty(table, (columns.text, columns.text_pair), empty, warn)
+
+
+def _a_row_each(table: Table, columns: SearchColumns, warn: Warn) -> Table:
+    """Makes a row of each positive of a list of them; queries without one are left out with a warning.
+
+    Raises ValueError, naming the line, unless several positives have a score each in the teacher's first column.
+    """
+    cells = table.columns[columns.text_pair]
+    if not any(isinstance(cell, (list, Mapping)) for cell in cells):
+        return table
+    each = [_passages(table, row, columns.text_pair) for row in range(len(table))]
+    if without := [row for row, passages in enumerate(each) if not passages]:
+        warn(f"{table.place(without[0])}: a query without a positive; left out, as are {len(without) - 1} more")
+    rows = table.rows(row for row, passages in enumerate(each) for _ in passages)
+    if not len(rows):
+        raise ValueError(f"{table.path}: expected queries with positives in column {columns.text_pair!r}, got none")
+    changed = {columns.text_pair: [passage for passages in each for passage in passages]}
+    if columns.teacher:
+        changed[columns.teacher[0]] = [score for row, passages in enumerate(each)
+                                       for score in _scores_each(table, row, columns, len(passages))]
+    return dataclasses.replace(rows, columns=rows.columns | changed)
+
+
+def _scores_each(table: Table, row: int, columns: SearchColumns, count: int) -> Sequence[Any]:
+    """The teacher's first cell of a row for each of its positives."""
+    cell = table.columns[columns.teacher[0]][row]
+    if count < 2:
+        return [cell] * count
+    if len(columns.teacher) < 2 or len(listed(cell)) != count:
+        raise ValueError(f"{table.place(row)}: column {columns.teacher[0]!r}: expected scores of the {count} positives "
+                         f"alone, before a column of those of the negatives, got {str(cell)[:60]!r}")
+    return listed(cell)
 
 
 def _negatives(table: Table, columns: SearchColumns, warn: Warn) -> list[tuple[str, ...]]:
@@ -75,7 +134,7 @@ def _negatives(table: Table, columns: SearchColumns, warn: Warn) -> list[tuple[s
         answers.setdefault(anchor, set()).add(positive)
     negatives, dropped = [], ""
     for row, (anchor, positive) in enumerate(zip(first, second)):
-        texts = [text for name in columns.negatives for text in _texts_of(table, row, name)]
+        texts = [text for name in columns.negatives for text in _passages(table, row, name)]
         if equal := [text for text in texts if text in (positive, anchor)]:
             same = "positive" if equal[0] == positive else "anchor"
             raise ValueError(f"{table.place(row)}: expected negatives other than the {same}, got {equal[0]!r:.60}")
@@ -92,13 +151,18 @@ def _negatives(table: Table, columns: SearchColumns, warn: Warn) -> list[tuple[s
     return negatives
 
 
-def _texts_of(table: Table, row: int, column: str) -> list[str]:
-    """The texts of a cell. Raises ValueError for anything else, and for an empty text."""
-    value = listed(table.columns[column][row])
-    if any(not isinstance(text, str) or not text.strip() for text in value):
+def _passages(table: Table, row: int, column: str) -> list[str]:
+    """The texts of a cell; an object has a text, and perhaps a title, which stands in front of it.
+
+    Raises ValueError for anything else, and for an empty text.
+    """
+    cell = table.columns[column][row]
+    passages = [f"{value.get('title') or ''} {value.get('text') or ''}".strip() if isinstance(value, Mapping) else value
+                for value in listed(cell)]
+    if any(not isinstance(text, str) or not text.strip() for text in passages):
         raise ValueError(f"{table.place(row)}: column {column!r}: expected a text or a list of texts, got "
-                         f"{str(table.columns[column][row])[:60]!r}")
-    return value
+                         f"{str(cell)[:60]!r}")
+    return passages
 
 
 def listed(value: Any) -> list[Any]:
@@ -180,7 +244,7 @@ def read_candidates(path: Source, columns: SearchColumns, empty: EmptyText, how:
     """
     passages: dict[str, dict[str, int]] = {}  # by query: the grade of each
     if columns.label:
-        table = _read_table(path, columns, empty, how, warn)
+        table = _read_table(path, columns, empty, how, warn, labelled=True)
         labels = labelled_texts.scores(table, columns.label)
         for query, answers, negatives in _judged(table, columns, warn):
             for row in itertools.chain.from_iterable(answers.values()):

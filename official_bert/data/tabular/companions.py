@@ -1,10 +1,12 @@
-"""Files that belong together: texts beside labels (TweetEval), texts beside annotations (brat). One of them names all.
+"""Files that belong together: texts or rows beside labels (TweetEval, PIQA), texts beside annotations (brat). One of
+them names all.
 """
 
 import os
 
 from official_bert.files import is_file, is_folder, list_names
 
+JSON_LINES, LABELS_IN_LINES = ".jsonl", "-labels.lst"  # of AI2's data: a label a line
 TEXTS, LABELS = "_text.txt", "_labels.txt"  # ends of the names of two files, whose lines belong together
 TEXT, ANNOTATIONS = ".txt", ".ann"  # of brat's documents
 
@@ -13,6 +15,12 @@ def labels_beside(path: str) -> str:
     """Returns the file of labels beside a file of texts, "" if there is none."""
     labels = path.removesuffix(TEXTS) + LABELS
     return labels if path.endswith(TEXTS) and is_file(labels) else ""
+
+
+def labels_in_lines(path: str) -> str:
+    """Returns the file of labels, one a line, beside JSON lines; "" if there is none."""
+    labels = path.removesuffix(JSON_LINES) + LABELS_IN_LINES
+    return labels if path.endswith(JSON_LINES) and is_file(labels) else ""
 
 
 def annotations_of(path: str) -> list[str]:
@@ -35,7 +43,7 @@ def text_of(annotations: str) -> str:
 def files_read(path: str) -> list[str]:
     """Returns all files that are read for a path, as far as they are there: data of which one has changed are others.
     """
-    if labels := labels_beside(path):
+    if labels := labels_beside(path) or labels_in_lines(path):
         return [path, labels]
     documents = [name for annotations in annotations_of(path) for name in (annotations, text_of(annotations))]
     return list(filter(is_file, documents or [path]))

@@ -151,16 +151,20 @@ def _cell_text(value: Any) -> str:
 
 def texts_and_labels(path: str, labels: str, encoding: str = "") -> Iterator[tuple[int, list[str]]]:
     """Yields (line, [text, label]) of two files. Raises ValueError if they have different numbers of lines."""
-    both = (_without_end(file, encoding) for file in (path, labels))
-    for number, row in enumerate(itertools.zip_longest(*both), 1):
-        if None in row:
-            short = path if row[0] is None else labels
-            raise ValueError(
-                f"{path}, {labels}: expected as many lines, got {number - 1} in {short} and more in the other")
-        yield number, list(row)
+    both = lines_together(without_end(path, encoding), without_end(labels, encoding), path, labels)
+    return ((number, list(row)) for number, row in enumerate(both, 1))
 
 
-def _without_end(path: str, encoding: str) -> Iterator[str]:
+def lines_together(first: Iterable[Any], second: Iterable[Any], path: str, other: str) -> Iterator[tuple[Any, Any]]:
+    """Yields what two files have in the same lines. Raises ValueError if they have different numbers of lines."""
+    for number, (one, two) in enumerate(itertools.zip_longest(first, second)):
+        if one is None or two is None:
+            short = path if one is None else other
+            raise ValueError(f"{path}, {other}: expected as many lines, got {number} in {short} and more in the other")
+        yield one, two
+
+
+def without_end(path: str, encoding: str) -> Iterator[str]:
     """Yields the lines of a file without line ends, and without blank lines at its end."""
     blank = 0
     for line in text_lines(path, encoding):
@@ -173,9 +177,9 @@ def _without_end(path: str, encoding: str) -> Iterator[str]:
 
 
 def fasttext_rows(lines: Iterator[tuple[int, str]], where: str) -> Iterator[tuple[int, list[Any]]]:
-    """Yields (line, [text, label]) of lines that begin with `__label__NAME`; several labels are a list.
+    """Yields (line, [text, label]) of lines that begin with `__label__NAME`; several labels are a list, none is None.
 
-    Raises ValueError, naming the line, for one without a label.
+    Raises ValueError, naming the line, for a label without a name.
     """
     for number, line in lines:
         words = line.split()
@@ -184,12 +188,11 @@ def fasttext_rows(lines: Iterator[tuple[int, str]], where: str) -> Iterator[tupl
         ]
         if not words:
             continue
-        if not labels or "" in labels:
+        if "" in labels:
             raise ValueError(
-                f"{where}:{number}: expected a line that begins with {FASTTEXT}NAME, as the first one does, got "
-                f"{line.strip()[:60]!r}")
+                f"{where}:{number}: expected a name behind {FASTTEXT}, got {line.strip()[:60]!r}")
         yield number, [line.strip().split(None, len(labels))[-1] if len(words) > len(labels) else "",
-                       labels[0] if len(labels) == 1 else labels]
+                       labels if len(labels) > 1 else labels[0] if labels else None]
 
 
 def column_numbers(width: int) -> Sequence[str]:

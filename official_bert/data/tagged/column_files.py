@@ -40,6 +40,7 @@ OTHER_FORMS = {
 WORD_NAMES = {"word", "words", "token", "tokens", "form", "text"}
 TAG_NAMES = {"tag", "tags", "ner", "nertag", "nertags", "ne", "netag", "label", "labels", "entity", "bio", "iob",
              "biotag", "iobtag", "class", "pos", "postag", "upos", "xpos", "chunk"}
+SURE_NAMES = {"tag", "tags", "nertag", "nertags", "netag", "biotag", "iobtag", "postag", "label", "labels"}
 SENTENCE_NAMES = {"sentence", "sentenceid", "sentenceidx", "sentencenumber", "sentenceno", "sent", "sentid", "sentidx"}
 
 
@@ -106,14 +107,14 @@ def read_columns(path: str, columns: Columns) -> ColumnFile:
                  if text.startswith(NEW_DOCUMENT) or not NO_WORD.match(text)]
     words = [text for _, text in texts
              if text.strip(SPACES) and not text.startswith((DOCUMENT_START, "#"))] or beginning
-    divide = divider(columns.separator, words, suffix_of(path) == ".csv")
+    divide = divider(columns.separator, words, path if suffix_of(path) == ".csv" else "")
     width = collections.Counter(map(len, map(divide, words))).most_common(1)[0][0] if words else 0
     lines: Sequence[Line] = [Line(number, text, divide(text)) for number, text in texts]
     word, tag, sentence = columns.word, columns.tag, None
     if (named := _named_columns(lines)) and len(named.names) == width:
         word, tag, sentence = word or named.word, named.tag if tag == -1 else tag, named.sentence
     notes: list[str] = []
-    lines = _without_names(path, lines, word, tag, notes)
+    lines = _without_names(path, lines, word, tag, named, notes)
     blocks: Sequence[Block] = _blocks(lines, sentence)
     if not universal:
         blocks = _without_comments(path, blocks, tag, width, notes)
@@ -128,17 +129,20 @@ def _is_universal(path: str, beginning: Sequence[str]) -> bool:
         map(UNIVERSAL_COMMENT.match, beginning))))
 
 
-def divider(separator: str, lines: Sequence[str], comma_separated: bool = False) -> Callable[[str], Sequence[str]]:
+def divider(separator: str, lines: Sequence[str], table: str = "") -> Callable[[str], Sequence[str]]:
     """Returns the function that divides a line into columns: at the separator that is given, or one that lines tell.
 
-    A table (`comma_separated`) is divided as CSV if its first line then names its columns. Tabs divide lines all of
-    which have one.
+    A file of CSV (`table`) is divided as such if its first line then names its columns. Tabs divide lines all of which
+    have one. Raises ValueError, naming the table, for commas without names of columns.
     """
     if separator:
         return lambda text: text.split(spelled(separator))
-    for delimiter in ",;" if comma_separated else "":
-        if _named_columns([Line(1, lines[0], _cells_of_csv(lines[0], delimiter))] if lines else ()):
+    for delimiter in ",;" if table and lines else "":
+        if _named_columns([Line(1, lines[0], _cells_of_csv(lines[0], delimiter))]):
             return lambda text: _cells_of_csv(text, delimiter)
+    if table and lines and "\t" not in lines[0] and {*",;"} & {*lines[0]}:
+        raise ValueError(f"{table}: expected columns named word (or token) and tag (or label), got {lines[0][:60]!r}; "
+                         "options.separator=, reads columns by their numbers")
     if all("\t" in text for text in lines):
         widths = [{len(_divided_at(tabs, text)) for text in lines} for tabs in ("\t", "\t+")]
         tabs = "\t+" if len(widths[0]) > 1 and len(widths[1]) == 1 else "\t"
@@ -162,26 +166,38 @@ def _name_of(cell: str) -> str:
 class Named(NamedTuple):
     """Names of columns, and the places of words, of tags and of the sentences' numbers among them."""
 
+    line: int
     names: Sequence[str]
     word: int
-    tag: int
+    tag: int  # that of the last column and one more if none is named
     sentence: int | None
 
 
 def _named_columns(lines: Sequence[Line]) -> Named | None:
-    """Returns the columns that the first line names; None if it does not."""
-    names = next(([*map(_name_of, line.cells)] for line in lines
-                  if line.text.strip(SPACES) and not line.text.startswith(DOCUMENT_START)), [])
+    """Returns the columns that the first line names: words with tags or with sentences; None if it does not."""
+    first = next((line for line in lines if line.text.strip(SPACES) and not line.text.startswith(DOCUMENT_START)), None)
+    names = [*map(_name_of, first.cells)] if first else []
     words, tags, sentences = ([place for place, name in enumerate(names) if name in known]
                               for known in (WORD_NAMES, TAG_NAMES, SENTENCE_NAMES))
-    return Named(names, words[0], tags[-1], sentences[0] if sentences else None) if words and tags else None
+    if first is None or not words or not (tags or sentences):
+        return None
+    return Named(first.number, names, words[0], tags[-1] if tags else len(names), sentences[0] if sentences else None)
 
 
-def _without_names(path: str, lines: Sequence[Line], word: int, tag: int, notes: list[str]) -> Sequence[Line]:
-    """Leaves out lines that name the columns, wherever they stand, unless words have the same tag."""
+def _without_names(path: str, lines: Sequence[Line], word: int, tag: int, named: Named | None,
+                   notes: list[str]) -> Sequence[Line]:
+    """Leaves out lines that name the columns, wherever they stand, unless words have the same tag.
+
+    One name of a known language is enough in the first line, if its tag is of no scheme.
+    """
     tagged = [line for line in lines if has_column(line.cells, tag) and has_column(line.cells, word)]
     headers = {line.number: line.cells[tag] for line in tagged
                if _name_of(line.cells[word]) in WORD_NAMES and _name_of(line.cells[tag]) in TAG_NAMES}
+    if tagged and not of_scheme(tagged[0].cells[tag], ()) and (
+            _name_of(tagged[0].cells[word]) in WORD_NAMES or _name_of(tagged[0].cells[tag]) in SURE_NAMES):
+        headers[tagged[0].number] = tagged[0].cells[tag]
+    elif named and named.tag == len(named.names):
+        headers[named.line] = ""
     if not headers or any(line.cells[tag] in headers.values() for line in tagged if line.number not in headers):
         return lines
     more = f", as are {len(headers) - 1} more" * (len(headers) > 1)

@@ -126,7 +126,9 @@ def _entities(text: str, regions: Iterable[Task]) -> list[Span]:
         start, end = _places(region)
         if TYPES[1] in region and MARKUP.search(text):
             raise ValueError("expected plain text, got HTML, whose tags the places of hypertextlabels do not count")
-        kinds = next(region[key] for key in TYPES if key in region)
+        kinds = next((region[key] for key in TYPES if key in region), None)
+        if kinds is None:
+            raise ValueError(f"expected {' or '.join(TYPES)} of a region, got none from {start} to {end}")
         spans += [Span(start, end, kind, str(region.get("text") or "")) for kind in kinds]
     return spans
 
@@ -169,5 +171,5 @@ def _stands(region: Task, text: str) -> bool:
         if not within or not span.words:
             return within
         return not span.contradicts(text) or not of_utf16(text, [span], "")[0].contradicts(text)
-    except (KeyError, StopIteration, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return False

@@ -9,8 +9,18 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from official_bert.data.labelled_texts import ANSWER, ANSWERS, unconfirmed
-from official_bert.data.tables import Rows, Source, collected, format_of_objects, json_values, place
+from official_bert.data.labelled_texts import UNACCEPTED
+from official_bert.data.tables import (
+    ANSWER,
+    ANSWERS,
+    Rows,
+    Source,
+    collected,
+    format_of_objects,
+    json_values,
+    place,
+    unconfirmed,
+)
 from official_bert.data.tabular.companions import annotations_of
 from official_bert.data.tagged import brat, label_studio
 from official_bert.data.tagged.chunk_tags import Chunk, write_tags
@@ -218,7 +228,7 @@ class Reading:
         """Lines for the user about what was counted."""
         places_and_words = [(self.widened, "cut a word and were widened to it"),
                             (self.dropped, "overlapped a longer one and were left out")]
-        counts = [(self.rejected, "people rejected or skipped"), (self.unlabelled, "nobody labelled")]
+        counts = [(self.rejected, UNACCEPTED), (self.unlabelled, "nobody labelled")]
         return [f"{source}: {len(places)} spans {what}, the first in {places[0]}"
                 for places, what in places_and_words if places] + [
                     f"{source}: {count} rows that {what} left out" for count, what in counts if count]

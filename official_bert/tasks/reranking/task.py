@@ -146,7 +146,7 @@ class Task(RankingTask):
     def read_file(self, path: Source, use: Use) -> LabelledTexts | list[Candidates]:
         """Reads queries with passages that answer and passages that do not, candidates to rank, or pairs to score."""
         if use == "test":
-            return self.read_pairs(path)
+            return self.read_pairs(path, labelled=False)
         if use == "dev":
             return self._read_candidates(path)
         rows = self._read_collection_rows(path) if is_collection(path) else self.read_with_negatives(path)

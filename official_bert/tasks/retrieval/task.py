@@ -139,7 +139,7 @@ class Task(RankingTask):
     def read_file(self, path: Source, use: Use) -> LabelledTexts | Collection:
         """Reads rows to train on, pairs or a collection to search, or pairs to compare."""
         if use == "test":
-            return self.read_pairs(path, empty="keep")
+            return self.read_pairs(path, empty="keep", labelled=False)
         if use == "train":
             return self._read_training_rows(path)
         if is_collection(path):
@@ -166,11 +166,13 @@ class Task(RankingTask):
         """Reads pairs with their scores."""
         options = self.options
         texts = (options.text_column, options.text_pair_column)
-        table = options.read_table(path, [*texts, options.score_column])
+        table = labelled_texts.read_table(options, path, [*texts, options.score_column], logging.warning,
+                                          options.score_column)
         table = labelled_texts.without_empty(table, texts, options.empty_text, logging.warning)
         first, second = (labelled_texts.texts(table, name) for name in texts)
         return LabelledTexts(str(path), first, second,
-                             labelled_texts.scores(table, options.score_column, *options.score_range))
+                             labelled_texts.scores(table, options.score_column, *options.score_range),
+                             unaccepted=table.unaccepted)
 
     def answers_of(self, held_out: LabelledTexts | Collection, path: Source) -> LabelledTexts:
         return held_out.pairs() if isinstance(held_out, Collection) else held_out

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.data.labelled_texts import ANSWER, SAME_SHARE, EmptyText, unconfirmed
-from official_bert.data.tables import Rows, Source, place, spelled
+from official_bert.data.labelled_texts import SAME_SHARE, EmptyText
+from official_bert.data.tables import ANSWER, Rows, Source, place, spelled, unconfirmed
 from official_bert.data.tagged import brat
 from official_bert.data.tagged.chunk_tags import (
     HINT,

@@ -60,7 +60,8 @@ class Options(LabelOptions, TableOptions):
     empty_text: labelled_texts.EmptyText = "refuse"
     """Rows with an empty text or null, which is kept as an empty text."""
     missing_label: labelled_texts.MissingLabel = "refuse"
-    """Rows whose label is an empty cell, null, NaN or pandas' `<NA>`, also within a list."""
+    """Rows whose label is an empty cell, null, NaN or pandas' `<NA>`, also within a list, or a line of fastText without
+    one. keep: texts such as null and nan are labels; of several labels, none holds."""
     metrics: tuple[str, ...] = ()
     """Metrics of evaluation; the first one chooses among checkpoints and runs. Of one label accuracy, macro_f1, f1,
     matthews; of several labels micro_f1_of_labels, macro_f1_of_labels, exact_match; of scores spearman, pearson,
@@ -158,7 +159,8 @@ class Task(TextClassification):
                 f"config.options.text_column, label_column: expected different columns, got {both[0]!r} for text and "
                 f"label"
             )
-        table = options.read_table(path, [*texts, *labels])
+        table = labelled_texts.read_table(options, path, [*texts, *labels], logging.warning,
+                                          options.label_column if labelled else None)
         if labelled and options.label_column == labelled_texts.GOLD:
             table = labelled_texts.without_agreement(table, options.labels, logging.warning)
         if labelled and (several or options.kind == "classifier"):
@@ -195,7 +197,7 @@ class Task(TextClassification):
         options = self.options
         second = labelled_texts.texts(table, options.text_pair_column) if options.pairs else None
         return LabelledTexts(str(table.path), labelled_texts.texts(table, options.text_column), second,
-                             self._targets(table) if labelled else None)
+                             self._targets(table) if labelled else None, unaccepted=table.unaccepted)
 
     def _targets(self, table: Table) -> np.ndarray:
         options = self.options

@@ -6,8 +6,8 @@ The score of a choice is a vector's product with [CLS].
 
 import dataclasses
 import os
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ from absl import logging
 from official_bert.data import labelled_texts
 from official_bert.data.choice_answers import AnswerAs, right_ones
 from official_bert.data.labelled_texts import LabelledTexts
-from official_bert.data.tables import Source, Table, TableOptions
+from official_bert.data.tables import Source, Table, TableOptions, first_object, has_key
 from official_bert.data.text_features import ChoiceFeatures, TextFeatures, make_choice_features
 from official_bert.fields import Constraint
 from official_bert.models.classifier import ChoiceClassifier
@@ -29,6 +29,11 @@ from official_bert.training.data_files import write_answers
 from official_bert.training.file_task import Use
 from official_bert.training.task import DataFiles
 
+# Options that read published rows: those of AI2 (ARC, CommonsenseQA, OpenBookQA), and PIQA's.
+FORMS: Sequence[Mapping[str, Any]] = (
+    {"text_column": "question.stem", "begin_column": "", "choices_column": "question.choices.text",
+     "keys_column": "question.choices.label", "label_column": "answerKey"},
+    {"text_column": "goal", "begin_column": "", "choice_columns": ("sol1", "sol2")})
 ENDINGS = tuple(f"ending{number}" for number in range(4))
 
 
@@ -110,6 +115,21 @@ class Task(TextClassification):
     def input_columns(self) -> dict[str, tuple[str, ...]]:
         return {"text": (self.options.text_column,), "choices": self.options.choice_parts}
 
+    def read_train(self, files: DataFiles) -> tuple[Self, LabelledTexts]:
+        """Also takes the columns of a published form into the options, if the file has those and not the options'."""
+        path, options = self.training_path(files), self.options
+        row = first_object(path, options)
+        tasks = [self]
+        if options.text_column == Options.text_column and row and not has_key(row, options.text_column):
+            tasks = [self.with_options(**form) for form in FORMS]
+        task = next((task for task in tasks if all(has_key(row, name) for name in task.own_columns)), self)
+        return task, task.read_file(path, "train")
+
+    @property
+    def own_columns(self) -> list[str]:
+        """The columns of texts and choices."""
+        return [self.options.text_column, *filter(None, self.options.choice_parts)]
+
     def read_file(self, path: Source, use: Use) -> LabelledTexts:
         options, labelled = self.options, use != "test"
         if labelled and options.label_column in (options.text_column, *options.choice_parts):
@@ -117,7 +137,8 @@ class Task(TextClassification):
                 "config.options.label_column: expected another column than those of the texts and choices, got "
                 f"{options.label_column!r}")
         labels = [name for name in (options.label_column, options.keys_column) if name] if labelled else []
-        table = options.read_table(path, [options.text_column, *filter(None, options.choice_parts), *labels])
+        table = labelled_texts.read_table(options, path, [*self.own_columns, *labels], logging.warning,
+                                          options.label_column if labelled else None)
         columns = (options.text_column, *(() if options.choices_column else options.choice_columns))
         table = labelled_texts.without_empty(table, columns, "keep", logging.warning)
         begins = labelled_texts.texts(table, options.begin_column) if options.begin_column else [""] * len(table)
@@ -127,7 +148,8 @@ class Task(TextClassification):
         if labelled:
             targets = right_ones(table, options.label_column, endings, options.keys_column, options.answer_as,
                                  options.first_choice)
-        return LabelledTexts(str(path), labelled_texts.texts(table, options.text_column), None, targets, choices)
+        return LabelledTexts(str(path), labelled_texts.texts(table, options.text_column), None, targets, choices,
+                             table.unaccepted)
 
     def _endings(self, table: Table) -> list[tuple[str, ...]]:
         """The texts of each row's choices, without their beginning. Raises ValueError, naming the line, for fewer than

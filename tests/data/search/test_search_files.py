@@ -3,11 +3,13 @@
 import json
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from official_bert.data.search.collections import files_of, is_collection, judgements_of, read_collection
-from official_bert.data.search.rows import SearchColumns, read_rows
-from official_bert.data.tables import TableOptions
+from official_bert.data.search.rows import SearchColumns, read_candidates, read_rows
+from official_bert.data.tables import Rows, TableOptions
 
 COLUMNS = {"text": "query", "text_pair": "passage"}
 
@@ -75,6 +77,61 @@ def test_negatives_that_answer_in_another_row_are_left_out_and_told(tmp_path):
     warnings = []
     assert read(path, warnings, negatives=("n",)).choices == [("d",), ("d",)
                                                               ] and "train.jsonl:1: negatives that stand" in warnings[0]
+
+
+FLAG = {"query": "a", "pos": ["b"], "neg": ["c", "d"]}
+PASSAGES = [{"docid": "1", "title": "T", "text": "b"}, {"docid": "2", "title": "", "text": "c"}, {"text": "d"}]
+TEVATRON = {"query_id": "1", "query": "a", "positive_passages": PASSAGES[:1], "negative_passages": PASSAGES[1:]}
+DPR = {"question": "a", "answers": ["x"], "positive_ctxs": PASSAGES[:1], "negative_ctxs": PASSAGES[2:],
+       "hard_negative_ctxs": PASSAGES[1:2]}
+USUAL = SearchColumns(text="text", text_pair="text_pair")
+
+
+@pytest.mark.parametrize(("row", "positive"), [(FLAG, "b"), (TEVATRON, "T b"), (DPR, "T b")])
+@pytest.mark.parametrize("form", ["lines", "list", "parquet", "rows"])
+def test_published_rows_of_a_query_its_positives_and_its_negatives_are_read(tmp_path, row, positive, form):
+    path = str(tmp_path / f"train.{'parquet' if form == 'parquet' else 'json'}")
+    if form == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row, row | {next(iter(row)): "z"}]), path)
+    elif form != "rows":
+        (tmp_path / "train.json").write_text(json.dumps([row]) if form == "list" else json.dumps(row) + "\n")
+    source = Rows("train", [row]) if form == "rows" else path
+    found = read_rows(source, USUAL, "refuse", TableOptions(), pytest.fail)
+    assert (found.text[0], found.text_pair[0], found.choices[0]) == ("a", positive, ("c", "d"))
+    candidates = read_candidates(source, USUAL, "refuse", TableOptions(), pytest.fail)
+    assert sorted(candidates[0].passages) == sorted([positive, "c", "d"])
+    assert [candidates[0].passages[place] for place in candidates[0].grades] == [positive]
+
+
+def test_each_positive_is_a_row_and_queries_without_one_are_left_out(tmp_path):
+    rows = [FLAG | {"pos": ["b", "e"]}, FLAG | {"query": "z", "pos": []}, {"query": "q", "pos": ["r"], "neg": []}]
+    warnings = []
+    found = read_rows(write(tmp_path / "train.jsonl", rows), USUAL, "refuse", TableOptions(), warnings.append)
+    assert (found.text, found.text_pair) == (["a", "a", "q"], ["b", "e", "r"])
+    assert found.choices == [("c", "d"), ("c", "d"), ()]
+    assert warnings == [f"{tmp_path}/train.jsonl:2: a query without a positive; left out, as are 0 more"]
+    for wrong, told in ((FLAG | {"pos": [3]}, "column 'pos': expected a text or a list"),
+                        (FLAG | {"neg": [{"title": "x"}, {"text": " "}]}, "column 'neg': expected a text or a list"),
+                        ({"query": "q", "pos": []}, "expected queries with positives in column 'pos', got none")):
+        with pytest.raises(ValueError, match=told):
+            read_rows(Rows("f", [wrong]), USUAL, "refuse", TableOptions(), [].append)
+
+
+def test_the_columns_that_are_given_count_before_those_of_a_published_form(tmp_path):
+    rows = Rows("f", [FLAG | {"text": "x", "text_pair": "y"}])
+    assert read_rows(rows, USUAL, "refuse", TableOptions(), pytest.fail).text == ["x"]
+    with pytest.raises(ValueError, match=r"f\[row 0\]: expected a key 'text', found 'query'"):
+        read_rows(Rows("f", [{"query": "a", "positives": []}]), USUAL, "refuse", TableOptions(), pytest.fail)
+
+
+def test_a_teachers_scores_belong_to_their_positives(tmp_path):
+    row = FLAG | {"pos": ["b", "e"], "pos_scores": [9, 8], "neg_scores": [1, 2]}
+    columns = SearchColumns(text="query", text_pair="pos", negatives=("neg",), teacher=("pos_scores", "neg_scores"))
+    found = read_rows(Rows("f", [row]), columns, "refuse", TableOptions(), pytest.fail)
+    np.testing.assert_allclose(found.targets, [[9, 1, 2], [8, 1, 2]])
+    for wrong in ({"pos_scores": [9]}, {"pos_scores": 9}):
+        with pytest.raises(ValueError, match=r"f\[row 0\]: column 'pos_scores': expected scores of the 2 positives"):
+            read_rows(Rows("f", [row | wrong]), columns, "refuse", TableOptions(), pytest.fail)
 
 
 def make_collection(folder, corpus=(), queries=(), judgements=()):

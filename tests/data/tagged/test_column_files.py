@@ -50,6 +50,7 @@ def test_words_to_tag_with_spaces_are_refused_and_not_cut(tmp_path):
     ("word\ttag\nthe\tO\nYork\tLOC\n", 1), ("Token NER_Tag\nthe O\nYork LOC\n", 1),
     ("\nForm\tPOS\tLabel\nthe\tDT\tO\nYork\tNN\tLOC\n", 2),
     ("-DOCSTART- O\nwords labels\n\nthe O\nYork LOC\n", 2), ("#word tag\nthe O\nYork LOC\n", 1),
+    ("Wort\tTag\nthe\tO\nYork\tLOC\n", 1), ("Token Klasse\nthe O\nYork LOC\n", 1),
     ("NER\tToken\nO\tthe\nLOC\tYork\n", 1), ("the O\nWord Tag\nYork LOC\n", 2)])
 def test_names_of_columns_are_no_words(tmp_path, text, line):
     notes, columns = [], Columns(word=1, tag=0) if text.startswith("NER") else Columns()
@@ -79,6 +80,18 @@ KAGGLE = [[("Thousands", "O"), ('"', "O"), ("London", "B-geo")], [("Iranian,", "
 def test_tables_of_words_have_sentences_by_their_numbers(tmp_path, name, text):
     assert read(tmp_path, text, name) == KAGGLE
     assert conll.read_sentences(str(tmp_path / name))[0].line == 2
+
+
+def test_tables_of_words_without_tags_are_words_to_tag_and_others_are_refused(tmp_path):
+    path = write(tmp_path, "Sentence #,Word\nSentence: 1,In\n,Rome\nSentence: 2,No\n", "new.csv")
+    assert [s.words for s in conll.read_to_tag(path, Columns(), pytest.fail)] == [("In", "Rome"), ("No",)]
+    with pytest.raises(ValueError, match=r"new\.csv:2: column 2 \(tag\) is missing, the line has 2"):
+        conll.read_sentences(path)
+    for text in ("EU,B-ORG\nsaid,O\n", "id,content\n1,EU said\n"):
+        with pytest.raises(ValueError, match=r"new\.csv: expected columns named word .* options\.separator=, reads"):
+            conll.read_to_tag(write(tmp_path, text, "new.csv"), Columns(), pytest.fail)
+    assert read(tmp_path, "EU,B-ORG\nsaid,O\n", "a.csv", Columns(separator=","))[0][0] == ("EU", "B-ORG")
+    assert read(tmp_path, "EU\tB-ORG\nsaid\tO\n", "a.csv")[0][0] == ("EU", "B-ORG")
 
 
 @pytest.mark.parametrize(("tags", "wanted"), [

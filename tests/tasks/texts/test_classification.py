@@ -213,3 +213,22 @@ def test_the_labels_that_are_found_are_told_with_their_rows_before_training(tmp_
     scores = written(tmp_path / "scores.csv", ["text,label", "a,1.5", "b,-2"])
     assert data_of(scores,
                    {"dev_share": 0.0, "kind": "regression"}).training_rows == "training rows: 2, scores from -2 to 1.5"
+
+
+def test_rows_that_nobody_accepted_are_told_with_the_training_rows(tmp_path):
+    rows = [{"text": f"good {number}", "label": "ab"[number % 2], "answer": "accept"} for number in range(4)]
+    rows.append({"text": "bad", "label": "c", "answer": "reject"})
+    train = written(tmp_path / "train.jsonl", map(json.dumps, rows))
+    data = data_of(train, {"dev_share": 0.0}, Steps(evaluate=False))
+    assert data.task.options.labels == ("a", "b") and data.training_rows == (
+        "training rows: 4, of the labels a 2, b 2; 1 rows that people rejected or skipped left out")
+
+
+def test_lines_of_fasttext_without_a_label_have_none_or_are_left_out(tmp_path):
+    train = written(tmp_path / "train.txt", ["__label__a one", "two", "__label__b __label__a three"])
+    options = {"kind": "multi_label", "dev_share": 0.0}
+    with pytest.raises(ValueError, match=r"train\.txt:2: column 'label': expected a label, got None"):
+        data_of(train, options, Steps(evaluate=False))
+    for missing, wanted in (("skip", [[1, 0], [1, 1]]), ("keep", [[1, 0], [0, 0], [1, 1]])):
+        data = data_of(train, options | {"missing_label": missing}, Steps(evaluate=False))
+        assert [row["label_ids"].tolist() for row in data.train.examples] == wanted

@@ -12,6 +12,7 @@ from made_finetuning import SWAG, data_files, make_config, resolve
 from oracles import texts as oracle
 
 from official_bert.config import to_dict
+from official_bert.interface.model_inputs import ModelInputs
 from official_bert.tasks.loading import load_task
 from official_bert.training import loop
 from official_bert.training.running.cluster import Placement
@@ -152,6 +153,31 @@ def test_columns_that_cannot_be_are_refused(tmp_path, options, told):
     path = write_rows(tmp_path / "dev.jsonl", [row | {"question": "A"} for row in ROWS])
     with pytest.raises(ValueError, match=f"config.options.{told}"):
         resolve(make_config("swag", options=options), Steps(train=False), eval_file=path)
+
+
+AI2 = [{"id": "1", "question": {"stem": "It rained.",
+                                "choices": [{"text": "sun", "label": "1"}, {"text": "water", "label": "2"}]},
+        "answerKey": "2"},
+       {"id": "2", "question": {"question_concept": "x", "stem": "Where?", "choices": [
+           {"label": "A", "text": "here"}, {"label": "B", "text": "there"}, {"label": "C", "text": "away"}]},
+           "answerKey": "C"}]
+
+
+def test_published_lines_of_choices_need_no_option_and_their_columns_stay_in_the_configuration(tmp_path):
+    path = write_rows(tmp_path / "arc.jsonl", AI2)
+    task, rows = load_task(make_config("swag")).read_train(data_files(train_file=path))
+    assert rows.text == ["It rained.", "Where?"] and rows.choices == [("sun", "water"), ("here", "there", "away")]
+    assert rows.targets.tolist() == [1, 2] and task.options.choices_column == "question.choices.text"
+    assert task.input_columns() == {"text": ("question.stem",), "choices": ("question.choices.text",)}
+    inputs = ModelInputs.of_model(["text", "choices"], task.config)
+    assert inputs.read_file(str(path))[1] == {"text": "Where?", "choices": ["here", "there", "away"]}
+    path = write_rows(tmp_path / "piqa.jsonl", [{"goal": "g", "sol1": "a", "sol2": "b"}] * 2)
+    (tmp_path / "piqa-labels.lst").write_text("1\n0\n")
+    task, rows = load_task(make_config("swag")).read_train(data_files(train_file=path))
+    assert rows.choices == [("a", "b")] * 2 and rows.targets.tolist() == [1, 0] and task.num_outputs == 2
+    with pytest.raises(ValueError,
+                       match=r"piqa\.jsonl:1: expected a key 'objective', .*options\.text_column= names another"):
+        load_task(make_config("swag", options={"text_column": "objective"})).read_train(data_files(train_file=path))
 
 
 @pytest.mark.slow
