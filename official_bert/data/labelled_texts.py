@@ -195,8 +195,8 @@ def without_missing(table: Table, columns: Sequence[str], missing: MissingLabel,
     first = f"{table.place(row)}: column {column!r}: expected a label, got {table.columns[column][row]!r}"
     unlabelled = {row for row, _ in missing_cells}
     if missing != "skip":
-        keeps = ", keep reads it as a label" * bool(table.columns[column][row]
-                                                    and isinstance(table.columns[column][row], str))
+        is_text = isinstance(value := table.columns[column][row], str) and bool(value.strip())
+        keeps = ", keep reads it as a label" if is_text and missing == "refuse" else ""
         raise ValueError(
             f"{first} ({len(unlabelled)} such rows in this file; options.missing_label: skip leaves them out{keeps})")
     if len(unlabelled) == len(table):

@@ -40,7 +40,8 @@ OTHER_FORMS = {
 WORD_NAMES = {"word", "words", "token", "tokens", "form", "text"}
 TAG_NAMES = {"tag", "tags", "ner", "nertag", "nertags", "ne", "netag", "label", "labels", "entity", "bio", "iob",
              "biotag", "iobtag", "class", "pos", "postag", "upos", "xpos", "chunk"}
-SURE_NAMES = {"tag", "tags", "nertag", "nertags", "netag", "biotag", "iobtag", "postag", "label", "labels"}
+SURE_NAMES = {"word", "words", "token", "tokens", "tag", "tags", "nertag", "nertags", "netag", "biotag", "iobtag",
+              "postag", "label", "labels"}  # one of which is enough in a file's first line
 SENTENCE_NAMES = {"sentence", "sentenceid", "sentenceidx", "sentencenumber", "sentenceno", "sent", "sentid", "sentidx"}
 
 
@@ -188,13 +189,13 @@ def _without_names(path: str, lines: Sequence[Line], word: int, tag: int, named:
                    notes: list[str]) -> Sequence[Line]:
     """Leaves out lines that name the columns, wherever they stand, unless words have the same tag.
 
-    One name of a known language is enough in the first line, if its tag is of no scheme.
+    One sure name is enough in the first line, if its tag is of no scheme.
     """
     tagged = [line for line in lines if has_column(line.cells, tag) and has_column(line.cells, word)]
     headers = {line.number: line.cells[tag] for line in tagged
                if _name_of(line.cells[word]) in WORD_NAMES and _name_of(line.cells[tag]) in TAG_NAMES}
-    if tagged and not of_scheme(tagged[0].cells[tag], ()) and (
-            _name_of(tagged[0].cells[word]) in WORD_NAMES or _name_of(tagged[0].cells[tag]) in SURE_NAMES):
+    if tagged and not of_scheme(tagged[0].cells[tag], ()) and {
+            _name_of(tagged[0].cells[word]), _name_of(tagged[0].cells[tag])} & SURE_NAMES:
         headers[tagged[0].number] = tagged[0].cells[tag]
     elif named and named.tag == len(named.names):
         headers[named.line] = ""
