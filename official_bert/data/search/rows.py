@@ -104,7 +104,7 @@ def _a_row_each(table: Table, columns: SearchColumns, warn: Warn) -> Table:
         return table
     each = [_passages(table, row, columns.text_pair) for row in range(len(table))]
     if without := [row for row, passages in enumerate(each) if not passages]:
-        warn(f"{table.place(without[0])}: a query without a positive; left out, as are {len(without) - 1} more")
+        warn(f"{table.place(without[0])}: a query without a positive; left out{and_others(len(without) - 1)}")
     rows = table.rows(row for row, passages in enumerate(each) for _ in passages)
     if not len(rows):
         raise ValueError(f"{table.path}: expected queries with positives in column {columns.text_pair!r}, got none")

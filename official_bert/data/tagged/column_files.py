@@ -17,6 +17,7 @@ from official_bert.data.tabular.formats import suffix_of
 from official_bert.data.tagged.chunk_tags import of_scheme
 from official_bert.data.tagged.span_forms import Overlaps
 from official_bert.data.tagged.spans import Unit
+from official_bert.typed_values import and_others
 
 FILE = "file of words and tags"
 DOCUMENT_START = "-DOCSTART-"
@@ -201,8 +202,7 @@ def _without_names(path: str, lines: Sequence[Line], word: int, tag: int, named:
         headers[named.line] = ""
     if not headers or any(line.cells[tag] in headers.values() for line in tagged if line.number not in headers):
         return lines
-    more = f", as are {len(headers) - 1} more" * (len(headers) > 1)
-    notes.append(f"{path}:{min(headers)}: names of columns, left out{more}")
+    notes.append(f"{path}:{min(headers)}: names of columns, left out{and_others(len(headers) - 1)}")
     return [line for line in lines if line.number not in headers]
 
 

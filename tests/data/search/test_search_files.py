@@ -109,7 +109,7 @@ def test_each_positive_is_a_row_and_queries_without_one_are_left_out(tmp_path):
     found = read_rows(write(tmp_path / "train.jsonl", rows), USUAL, "refuse", TableOptions(), warnings.append)
     assert (found.text, found.text_pair) == (["a", "a", "q"], ["b", "e", "r"])
     assert found.choices == [("c", "d"), ("c", "d"), ()]
-    assert warnings == [f"{tmp_path}/train.jsonl:2: a query without a positive; left out, as are 0 more"]
+    assert warnings == [f"{tmp_path}/train.jsonl:2: a query without a positive; left out"]
     for wrong, told in ((FLAG | {"pos": [3]}, "column 'pos': expected a text or a list"),
                         (FLAG | {"neg": [{"title": "x"}, {"text": " "}]}, "column 'neg': expected a text or a list"),
                         ({"query": "q", "pos": []}, "expected queries with positives in column 'pos', got none")):

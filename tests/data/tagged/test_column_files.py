@@ -61,7 +61,7 @@ def test_names_of_columns_are_no_words(tmp_path, text, line):
 def test_names_of_columns_in_joined_files_are_counted_and_a_word_with_a_tag_of_others_is_a_word(tmp_path):
     notes = []
     assert read(tmp_path, "word tag\nthe O\n\nword tag\nYork LOC\n", notes=notes) == [[("the", "O")], [("York", "LOC")]]
-    assert notes == [f"{tmp_path}/train.conll:1: names of columns, left out, as are 1 more"]
+    assert notes == [f"{tmp_path}/train.conll:1: names of columns, left out, as is 1 more"]
     assert read(tmp_path, "Text class\nthe O\nIt class\n")[0][0] == ("Text", "class")
 
 
