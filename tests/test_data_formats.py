@@ -157,7 +157,7 @@ def test_the_line_of_a_row_of_the_page_reads_its_form(golden, tmp_path, row):
     config = made_finetuning.make_config(
         flags.get("task",
                   "classification"), tokenizer={"vocab_file": str(golden / "vocab_cased.txt"), "do_lower_case": False},
-        options={"max_seq_length": 32, "dev_share": 0.0})
+        options={"max_seq_length": 32, "dev_share": 0.0}, training={"batch_size": 32})
     changes = [word for word, before in zip(words[1:], words) if before == "--set"]
     changes += [f"options.encoding={flags['encoding']}"] if "encoding" in flags else []
     config = finetuning.build(type(config), config_with(config, changes), "config")
