@@ -53,6 +53,8 @@ PROGRESS = (
     r"stopping: \d+ requests under way are answered first, for \d+ s at most",
     r"\d+ out of the last \d+ calls to .* triggered tf.function retracing.*",  # of several commands in one process
     r"warning: \d+ rows? to evaluate on, fewer than 100: .*",  # the fixtures are small
+    r"Calibration.*: Expected calibration error .*",
+    r"WARNING: All log messages before absl::.*",  # of XLA, once, before its line
     r"I\d{4} .*\] .*",  # notes of the server in a process of its own
 )
 ALARMING = re.compile(r"Traceback|\bwarning\b|\berror\b|deprecat", re.IGNORECASE)
