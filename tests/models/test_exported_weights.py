@@ -64,6 +64,17 @@ def test_bounds_and_masks_of_infinity_are_meant(tmp_path, load):
 
 
 @pytest.mark.parametrize("load", LOADERS)
+def test_nan_in_the_function_of_a_gradient_is_meant(tmp_path, load):
+    @tf.custom_gradient
+    def twice(x):
+        return 2.0 * x, lambda upstream: tf.where(x > 0.0, 2.0 * upstream, np.float32(np.nan))
+    module = tf.Module()
+    module.call = tf.function(lambda x: {"y": twice(x)}, input_signature=[tf.TensorSpec([None, 8], name="x")])
+    tf.saved_model.save(module, str(tmp_path / "1"), signatures={"serving_default": module.call})
+    load(str(tmp_path / "1"))
+
+
+@pytest.mark.parametrize("load", LOADERS)
 def test_infinite_variables_are_refused(tmp_path, load):
     module = tf.Module()
     module.kernel = tf.Variable(with_value(np.inf))
