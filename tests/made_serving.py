@@ -152,7 +152,7 @@ def embedded(options):
     server = run(make())
     run(server.start())
     try:
-        yield Running(server.rest_port, server.grpc_port, True, server)
+        yield Running(server.ports.rest_port, server.ports.grpc_port, True, server)
     finally:
         run(server.stop())
         loop.call_soon_threadsafe(loop.stop)

@@ -119,13 +119,10 @@ def main(_: list[str]) -> None:
     check_flags(FLAGS)
     models = read_served(FLAGS.model_name, FLAGS.model_base_path, FLAGS.model_config_file, FLAGS.default_model,
                          FLAGS.models)
-    # TensorFlow takes seconds
-    logging.getLogger("official_bert.server").info("loading %s", ", ".join(model.name for model in models))
     from official_bert.server.server import Server
-    _register_text_ops()
     server = Server(read_options(models, FLAGS))
     asyncio.run(server.run(lambda started: print(f"Serving {', '.join(model.name for model in models)}. "
-                                                 f"{started.addresses()}", flush=True)))
+                                                 f"{started.ports.addresses()}", flush=True)))
 
 
 def check_flags(values: Any) -> None:
@@ -146,7 +143,7 @@ def check_flags(values: Any) -> None:
 def read_served(model_name: str, model_base_path: str, model_config_file: str, default_model: str = "",
                 folder: str = "") -> "list[ServedModelConfig]":
     """Returns the models to serve: one, those of a file, or those below a folder."""
-    from official_bert.server.server_config import ServedModelConfig, read_models
+    from official_bert.server.server_config import ServedModelConfig, is_ids_twin, read_models
     from official_bert.server.version_folders import find_models, model_versions, why_no_versions
     ways = {"--model_base_path": model_base_path, "--models": folder, "--model_config_file": model_config_file}
     if len(given := [name for name, value in ways.items() if value]) != 1:
@@ -160,6 +157,8 @@ def read_served(model_name: str, model_base_path: str, model_config_file: str, d
     models = read_models(model_config_file) if model_config_file else [
         ServedModelConfig(name=name, base_path=path)
         for name, path in (find_models(folder) if folder else {model_name: model_base_path}).items()]
+    if folder:  # ids beside text, which would double time and memory
+        models = [dataclasses.replace(model, on_demand=is_ids_twin(model, models)) for model in models]
     for model in models:  # checked now, before the seconds that TensorFlow takes to start
         if not model_versions(model.base_path):
             raise ValueError(f"model {model.name}: {why_no_versions(model.base_path)}")
@@ -173,8 +172,7 @@ def read_options(models: "list[ServedModelConfig]", values: Any) -> "ServerOptio
     from official_bert.server.access import AccessRules, read_tokens
     from official_bert.server.batch_queue import DEFAULT_PARAMETERS
     from official_bert.server.request_checks import Limits
-    from official_bert.server.server import ServerOptions
-    from official_bert.server.server_config import METRICS_PATH, read_batching, read_metrics_path
+    from official_bert.server.server_config import METRICS_PATH, ServerOptions, read_batching, read_metrics_path
     batching = None
     if values.enable_batching:
         file = values.batching_parameters_file
@@ -192,15 +190,6 @@ def read_options(models: "list[ServedModelConfig]", values: Any) -> "ServerOptio
         enable_warmup=values.enable_model_warmup, intra_op_threads=values.tensorflow_intra_op_parallelism,
         inter_op_threads=values.tensorflow_inter_op_parallelism,
         limits=from_flags(Limits, values, text_inputs=tuple(values.text_inputs)))
-
-
-def _register_text_ops() -> None:
-    """Registers the tokenizers' operations, which TF Serving has built in; `ids` models need none."""
-    try:
-        import tensorflow_text  # noqa: F401
-    except ImportError:
-        logging.getLogger("official_bert.server").warning(
-            "tensorflow-text is not installed: only models of ids will load")
 
 
 if __name__ == "__main__":

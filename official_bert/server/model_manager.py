@@ -36,6 +36,7 @@ class Version:
     error: str = ""
     servable: Servable | None = None
     users: int = 0
+    since: float = 0.0  # of `time.monotonic`: when its loading began
 
 
 class ModelManager:
@@ -47,12 +48,35 @@ class ModelManager:
         self._versions: dict[str, dict[int, Version]] = {name: {} for name in self.models}
         self._changed = threading.Condition()
         self._polling = threading.Lock()
+        self._asleep = {model.name for model in models if model.on_demand}
+        self._is_starting = True
 
     def poll(self) -> None:
         """Looks at the folders once: loads complete new versions, then ends those that the policy no longer chooses."""
         with self._polling:
             for model in self.models.values():
                 self._poll_model(model)
+            self._is_starting = False
+
+    def is_asleep(self, name: str) -> bool:
+        """Whether a model waits for its first request to be loaded."""
+        return name in self._asleep
+
+    def wake(self, name: str) -> None:
+        """Loads a model that was asleep."""
+        with self._polling:
+            self._asleep.discard(name)
+            self._poll_model(self.models[name])
+
+    def finish_warm_up(self) -> None:
+        """Runs the warm-up requests for which new versions did not wait. Not at the same time as `poll`."""
+        for versions in self._versions.values():
+            for version in list(versions.values()):
+                try:
+                    if version.servable is not None:
+                        version.servable.finish_warm_up()
+                except ValueError as error:
+                    LOG.warning("%s", error)
 
     def _poll_model(self, model: ServedModelConfig) -> None:
         versions = self._versions[model.name]
@@ -97,13 +121,12 @@ class ModelManager:
                 version = versions[number] = Version(number, folder, state)
             if state is None or time.time() - state[0] < self._settle_seconds:
                 return  # perhaps still being written: look again
-        if version.state == "START" and state is not None:
+        if version.state == "START" and state is not None and name not in self._asleep:
             self._start(name, version)
 
     def _start(self, name: str, version: Version) -> None:
         """Loads a version; a failure becomes its status and does not affect other versions."""
-        version.state = "LOADING"
-        LOG.info("loading %s version %d", name, version.number)
+        version.state, version.since = "LOADING", time.monotonic()
         try:
             servable = self._load(name, version.number, version.folder)
         except Exception as error:
@@ -114,7 +137,6 @@ class ModelManager:
         with self._changed:
             version.servable, version.state, version.error = servable, "AVAILABLE", ""
         self._metrics.version_available(name, version.number, True)
-        LOG.info("%s version %d: available", name, version.number)
 
     def _end(self, name: str, version: Version, timeout: float | None = None) -> None:
         """Takes a version out of service, waits for its requests (up to `timeout` seconds), and frees its memory."""
@@ -134,7 +156,8 @@ class ModelManager:
     def using(self, name: str, version: int | None = None, label: str | None = None) -> Iterator[Servable]:
         """Lends the servable of a version, a label, or the highest version; it stays loaded until given back.
 
-        Raises RequestError: NOT_FOUND, INVALID_ARGUMENT for an unknown label or no name.
+        Raises RequestError: NOT_FOUND; UNAVAILABLE while it is loaded; INVALID_ARGUMENT for an unknown label or no
+        name.
         """
         with self._changed:
             entry = self._find(name, version, label)
@@ -155,9 +178,18 @@ class ModelManager:
         available = {key: entry for key, entry in self._versions.get(name, {}).items() if entry.state == "AVAILABLE"}
         version = max(available, default=None) if number is None else number
         if version not in available:
+            self._check_loading(name, number)
             requested = f"Latest({name})" if number is None else f"Specific({name}, {number})"
             raise RequestError("NOT_FOUND", f"Servable not found for request: {requested}")
         return available[version]
+
+    def _check_loading(self, name: str, number: int | None) -> None:
+        """Raises RequestError UNAVAILABLE, so that clients try again, for a version that will soon answer."""
+        versions = self._versions.get(name, {})
+        coming = [entry for entry in versions.values() if number in (None, entry.number)]
+        is_next = self._is_starting and name in self.models and not versions
+        if is_next or any(entry.state in ("START", "LOADING") for entry in coming):
+            raise RequestError("UNAVAILABLE", f"model {name}: {self._why_waiting(name)}")
 
     def _labelled(self, name: str, label: str) -> int:
         model = self.models.get(name)
@@ -173,16 +205,18 @@ class ModelManager:
                 if number in (None, entry.number)
             ]
         if not entries:
+            self._check_loading(name, number)
             raise RequestError("NOT_FOUND", f"Could not find any versions of model {name}" if number is None else
                                f"Could not find version {number} of model {name}")
         return sorted(entries, key=lambda entry: -entry.number)
 
     def waiting(self) -> list[str]:
-        """Returns the names of models without a version that answers."""
+        """Returns the names of models without a version that answers, but not of those that are loaded on demand."""
         with self._changed:
             return [
                 name for name, versions in self._versions.items()
-                if not any(entry.state == "AVAILABLE" for entry in versions.values())
+                if not self.models[name].on_demand and not any(
+                    entry.state == "AVAILABLE" for entry in versions.values())
             ]
 
     def errors(self) -> list[str]:
@@ -193,8 +227,13 @@ class ModelManager:
         model, versions = self.models[name], list(self._versions[name].values())
         if reasons := [entry.error for entry in versions if entry.error]:
             return reasons[-1]
-        if changing := [entry.number for entry in versions if entry.state in ("START", "LOADING")]:
-            return f"{model.base_path}: version {max(changing)} is being written or loaded"
+        if loading := [entry for entry in versions if entry.state == "LOADING"]:
+            seconds = time.monotonic() - loading[-1].since
+            return f"version {loading[-1].number} is being loaded, for {seconds:.0f} s so far"
+        if changing := [entry.number for entry in versions if entry.state == "START"]:
+            return f"{model.base_path}: version {max(changing)} is being written"
+        if self._is_starting:
+            return "is loaded after the models before it"
         if (numbers := model_versions(model.base_path)) and not model.chosen(numbers):
             return (f"{model.base_path}: expected one of the versions {sorted(model.specific)} of its policy, got "
                     f"{sorted(numbers)}")

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -61,6 +61,8 @@ class RequestHandler:
         self.max_run_seconds = max_run_seconds
         self.in_flight = 0
         self.is_draining = False
+        self._last_request = time.monotonic()
+        self._waking: dict[str, asyncio.Future[None]] = {}
 
     @contextlib.contextmanager
     def admitted(self, name: str, api: str, entrypoint: str, deadline: float | None = None) -> Iterator[Admission]:
@@ -74,6 +76,7 @@ class RequestHandler:
                 raise RequestError("UNAVAILABLE", "the server is stopping" if self.is_draining else
                                    f"more than {self.limits.max_concurrent_requests} requests at once")
             self.in_flight += 1
+            self._last_request = time.monotonic()
             self.metrics.in_flight(1)
             try:
                 yield admission
@@ -127,6 +130,10 @@ class RequestHandler:
         return await self.batcher.answer((servable.name, servable.version, signature.name), inputs, run, deadline,
                                          servable.batching, signature.without_padding)
 
+    def idle_seconds(self) -> float:
+        """Returns for how long there has been no request."""
+        return 0.0 if self.in_flight else time.monotonic() - self._last_request
+
     def statuses(self, address: ModelAddress) -> list[Version]:
         """Returns the versions of a model and their states. A label does not choose among them: TF Serving ignores it
         here.
@@ -134,8 +141,23 @@ class RequestHandler:
         return self.manager.statuses(address.name, address.version)
 
     def why_not_ready(self) -> str:
-        """Says why requests should go elsewhere; empty if every model answers."""
-        return "the server is stopping" if self.is_draining else "; ".join(self.manager.errors())
+        """Says why requests should go elsewhere; empty if every model answers that does not wait for its first request.
+        """
+        if self.is_draining:
+            return "the server is stopping"
+        errors, total = self.manager.errors(), sum(not model.on_demand for model in self.manager.models.values())
+        return f"{total - len(errors)} of {total} models answer; {'; '.join(errors)}" if errors else ""
+
+    @contextlib.asynccontextmanager
+    async def using(self, name: str, version: int | None = None, label: str | None = None) -> AsyncIterator[Servable]:
+        """Lends a version as `ModelManager.using` does; a model that is loaded on demand is loaded first."""
+        if self.manager.is_asleep(name) and name not in self._waking:
+            self._waking[name] = asyncio.ensure_future(asyncio.to_thread(self.manager.wake, name))
+            self._waking[name].add_done_callback(lambda _: self._waking.pop(name))
+        if name in self._waking:
+            await asyncio.shield(self._waking[name])  # a client that goes does not end it for the others
+        with self.manager.using(name, version, label) as servable:
+            yield servable
 
 
 def check_finite(outputs: Arrays, has_rows: bool = True) -> None:

@@ -123,6 +123,7 @@ class Servable:
         self.copies = [folder] if is_copy else []
         self.name, self.version, self.batching = name, version, batching
         self.labels = read_labels(folder)
+        self._warm_up_later: list[tuple[str, Any]] = []
         self._session = tf.compat.v1.Session(graph=tf.Graph(), config=session_config)
         try:
             with self._session.graph.as_default():
@@ -157,31 +158,46 @@ class Servable:
             raise RequestError("FAILED_PRECONDITION", f'Serving signature key "{name or DEFAULT_SIGNATURE}" not found.')
         return signature
 
-    def warm_up(self, folder: str) -> int:
+    def warm_up(self, folder: str, others_later: bool = False) -> int:
         """Runs the warm-up requests in `assets.extra`, if any, and returns their number. Raises ValueError if one
         fails.
+
+        With `others_later`, those of signatures that are not the default one are left to `finish_warm_up`: TensorFlow
+        rewrites the graph of each signature for seconds, in which it runs no other.
         """
         from tensorflow_serving.apis import prediction_log_pb2
         path = os.path.join(folder, WARMUP_FILE)
         if not os.path.exists(path):
             return 0
-        count = 0
+        requests = []
         for record in tf.data.TFRecordDataset(path).take(MOST_WARMUP_REQUESTS).as_numpy_iterator():
             log = prediction_log_pb2.PredictionLog.FromString(record)
-            if log.WhichOneof("log_type") != "predict_log":
-                continue
-            request = log.predict_log.request
-            try:
-                signature = self.signature(request.model_spec.signature_name)
-                check_names(signature.inputs, request.inputs)
-                signature.run({key: tf.make_ndarray(value) for key, value in request.inputs.items()})
-            except RequestError as error:
-                raise ValueError(f"{path}: request {count + 1}: {error.message}") from None
-            count += 1
-        return count
+            if log.WhichOneof("log_type") == "predict_log":
+                requests.append((f"{path}: request {len(requests) + 1}", log.predict_log.request))
+        if others_later:
+            self._warm_up_later = [(place, request) for place, request in requests
+                                   if request.model_spec.signature_name not in ("", DEFAULT_SIGNATURE)]
+        now = [named for named in requests if named not in self._warm_up_later]
+        for place, request in now:
+            self._warm_up_by(place, request)
+        return len(now)
+
+    def finish_warm_up(self) -> None:
+        """Runs the warm-up requests that were left. Raises ValueError if one fails."""
+        while self._warm_up_later:
+            self._warm_up_by(*self._warm_up_later.pop(0))
+
+    def _warm_up_by(self, place: str, request: Any) -> None:
+        try:
+            signature = self.signature(request.model_spec.signature_name)
+            check_names(signature.inputs, request.inputs)
+            signature.run({key: tf.make_ndarray(value) for key, value in request.inputs.items()})
+        except RequestError as error:
+            raise ValueError(f"{place}: {error.message}") from None
 
     def close(self) -> None:
         """Frees the memory; runs that are under way are cancelled."""
+        self._warm_up_later = []
         self._session.close()
         self.signatures = {}
         self.split_signatures = {}

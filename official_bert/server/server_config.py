@@ -1,14 +1,17 @@
 """TF Serving's configuration files (text protocol buffers), read strictly: models, batching, monitoring."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from google.protobuf import text_format
 
-from official_bert.files import read_text
-from official_bert.server.batch_queue import BatchingParameters
+from official_bert.files import normal, read_text
+from official_bert.server.access import AccessRules
+from official_bert.server.batch_queue import DEFAULT_PARAMETERS, DEFAULT_RUN_COST, BatchingParameters
 from official_bert.server.protocols.message_definitions import MessagePool
+from official_bert.server.request_checks import Limits
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
 PER_MODEL_BATCHING_FILE = "batching_params.pbtxt"  # in a version's folder, beside saved_model.pb
@@ -36,6 +39,7 @@ class ServedModelConfig:
     latest: int = 1  # so many of the highest
     specific: tuple[int, ...] = ()
     labels: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    on_demand: bool = False  # whether it is loaded when the first request asks for it
 
     def chosen(self, versions: Iterable[int]) -> list[int]:
         """Chooses among the versions that exist, lowest first."""
@@ -43,6 +47,46 @@ class ServedModelConfig:
         if self.policy == "specific":
             return [version for version in numbers if version in self.specific]
         return numbers if self.policy == "all" else numbers[-self.latest:]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """The models to serve, the addresses, the clients to answer, and the limits."""
+
+    models: Sequence[ServedModelConfig]
+    host: str = "127.0.0.1"  # on other addresses, anyone who reaches the port may ask unless there are tokens
+    rest_port: int | None = 8501  # 0: any that is free; None: no REST
+    grpc_port: int | None = 8500
+    batching: BatchingParameters | None = DEFAULT_PARAMETERS  # None: each request alone
+    # only versions with a file of their own (`batching_params.pbtxt`) are batched, by it
+    per_model_batching: bool = False
+    run_cost: int = DEFAULT_RUN_COST  # bytes of text or numbers of ids; 0: batches are chosen by age and rows alone
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    default_model: str = ""  # that answers requests which name none; "": the only one
+    metrics_path: str = METRICS_PATH
+    poll_seconds: float = 1.0  # between looks at the folders of models
+    timeout_seconds: float = 30.0  # of a REST request; gRPC requests bring their own
+    max_run_seconds: float = 300.0  # of one run of a model, however long its clients wait
+    access: AccessRules | None = None  # None: what suits `host`, without tokens
+    tls_certificate_file: str = ""  # PEM; both or none, for REST and gRPC
+    tls_key_file: str = ""
+    access_log: str = ""  # a file; `-`: standard error
+    drain_seconds: float = 30.0  # for requests under way when the server is stopped
+    enable_warmup: bool = True
+    intra_op_threads: int = 0  # of TensorFlow; 0: one a core
+    inter_op_threads: int = 0
+    engine: str = ""  # that computes models (`runtimes`); "": TensorFlow
+
+
+def twin(model: ServedModelConfig, models: Iterable[ServedModelConfig], form: str) -> ServedModelConfig | None:
+    """Returns the served model of the same export in a form (`text`, `ids`), None if it is not served."""
+    folder = os.path.join(os.path.dirname(normal(model.base_path)), form)
+    return next((other for other in models if normal(other.base_path) == folder), None)
+
+
+def is_ids_twin(model: ServedModelConfig, models: Iterable[ServedModelConfig]) -> bool:
+    """Whether a model takes ids, and the same export is served for text too."""
+    return os.path.basename(normal(model.base_path)) == "ids" and twin(model, models, "text") is not None
 
 
 def read_models(path: str) -> list[ServedModelConfig]:

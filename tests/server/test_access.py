@@ -313,7 +313,7 @@ def certificate(tmp_path_factory):
 def test_both_protocols_are_encrypted_with_a_certificate(demo_root, certificate):
     with made_serving.embedded(options(demo_root, tls_certificate_file=certificate[0],
                                        tls_key_file=certificate[1])) as running:
-        assert running.server.addresses().startswith("REST and a page to try it: https://127.0.0.1:")
+        assert running.server.ports.addresses().startswith("REST and a page to try it: https://127.0.0.1:")
         url = running.url.replace("http:", "https:")
         for make, where in ((RestClient, url), (GrpcClient, running.target)):
             with make(where, "demo", ca_file=certificate[0]) as client:

@@ -195,7 +195,7 @@ def test_a_large_body_that_is_being_read_holds_up_nobody(running):
     """The process that reads is stopped, which is the slowest that a body can be read."""
     large = json.dumps({"instances": ["x" * 1000] * 100}).encode()
     assert running.ask(PREDICT, large)[0] == 200
-    process = running.server.handler.reader._process
+    process = running.server.services.handler.reader._process
     process.send_signal(signal.SIGSTOP)
     try:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -214,7 +214,7 @@ def test_a_large_body_that_is_being_read_holds_up_nobody(running):
 def test_a_process_that_dies_over_a_body_is_replaced(running):
     large = json.dumps({"instances": ["x" * 1000] * 100}).encode()
     assert running.ask(PREDICT, large)[0] == 200
-    process = running.server.handler.reader._process
+    process = running.server.services.handler.reader._process
     process.send_signal(signal.SIGSTOP)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(running.ask, PREDICT, large)
@@ -323,7 +323,7 @@ def test_work_of_clients_that_have_gone_is_dropped(demo_root):
         running.ask(PREDICT, json.dumps({"signature_name": "work", "instances": [{"steps": 1}]}).encode())
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             first = pool.submit(running.ask, PREDICT, work)
-            made_serving.wait_for(lambda: running.server.handler.in_flight == 1)
+            made_serving.wait_for(lambda: running.server.services.handler.in_flight == 1)
             gone = [connect(running) for _ in range(4)]
             for connection in gone:
                 connection.sendall(header(len(work)) + work)
@@ -334,13 +334,13 @@ def test_work_of_clients_that_have_gone_is_dropped(demo_root):
                 calls = [
                     prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict.future(request) for _ in range(4)
                 ]
-                made_serving.wait_for(lambda: running.server.handler.in_flight == 9)
+                made_serving.wait_for(lambda: running.server.services.handler.in_flight == 9)
                 for connection in gone:
                     connection.close()
                 for call in calls:
                     call.cancel()
-                made_serving.wait_for(lambda: running.server.handler.in_flight <= 1)
-                (queue,) = running.server.handler.batcher._queues.values() or (None,)
+                made_serving.wait_for(lambda: running.server.services.handler.in_flight <= 1)
+                (queue,) = running.server.services.handler.batcher._queues.values() or (None,)
                 assert queue is None or not queue.tasks
             assert first.result()[0] == 200
         assert running.ask(PREDICT, SMALL)[0] == 200
@@ -356,7 +356,7 @@ def test_it_stops_in_time_whatever_clients_do(demo_root):
                 stack.enter_context(connect(running)).sendall(sent)
             work = json.dumps({"signature_name": "work", "instances": [{"steps": 200_000_000}]}).encode()
             stack.enter_context(connect(running)).sendall(header(len(work)) + work)
-            made_serving.wait_for(lambda: running.server.handler.in_flight == 1)
+            made_serving.wait_for(lambda: running.server.services.handler.in_flight == 1)
             began = time.monotonic()
         assert time.monotonic() - began < 10  # the model has work for minutes
 

@@ -173,7 +173,7 @@ def test_health_checks_hold_for_a_server_that_answers_and_for_none_else(root, co
     options = ServerOptions(models=[server_config.ServedModelConfig(name="small", base_path=str(tmp_path))],
                             rest_port=0, grpc_port=None, poll_seconds=0.1)
     with made_serving.embedded(options) as running:
-        port = running.server.rest_port
+        port = running.server.ports.rest_port
         assert statuses(port) == [0, 0]
     assert 0 not in statuses(port)
 

@@ -208,7 +208,7 @@ def test_versions_that_are_not_there_or_not_whole_are_named(base):
     assert manager.errors() == [f"model m: {base}: expected one of the versions [2, 3] of its policy, got [1]"]
     manager = manager_of(base, settle_seconds=30.0)
     manager.poll()
-    assert manager.errors() == [f"model m: {base}: version 1 is being written or loaded"]
+    assert manager.errors() == [f"model m: {base}: version 1 is being written"]
 
 
 def test_closing_ends_everything(base):

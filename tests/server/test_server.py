@@ -27,7 +27,7 @@ from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 from official_bert import copies, files
 from official_bert.server.client import GrpcClient, RestClient, ServingError
 from official_bert.server.request_checks import Limits
-from official_bert.server.server import Server, ServerOptions
+from official_bert.server.server import ServerOptions
 from official_bert.server.server_config import ServedModelConfig
 
 
@@ -89,7 +89,7 @@ def test_a_model_on_another_store_is_watched_like_one_on_this_machine(scheme, de
         made_serving.wait_for(lambda: client.predict(["abc"])[0]["version"] == 2)
         files.remove(f"{base}/2")
         made_serving.wait_for(lambda: client.predict(["abc"])[0]["version"] == 1)
-        made_serving.wait_for(lambda: running.server.manager.statuses("demo", 2)[0].state == "END")
+        made_serving.wait_for(lambda: running.server.services.manager.statuses("demo", 2)[0].state == "END")
         # else the disk fills
         assert not os.path.exists(copies._copy_of(f"{base}/2")) and os.path.exists(copies._copy_of(f"{base}/1"))
 
@@ -101,7 +101,10 @@ def test_a_model_on_another_store_is_watched_like_one_on_this_machine(scheme, de
     (["--model_base_path=ROOT"], "ROOT/demo?"),
     (["--model_base_path=ROOT/demo/1"], "it is itself a version: give the folder above it"),
     (["--model_config_file=nowhere"], "error: --model_config_file=nowhere: no such file"),
-    (["--model_base_path=ROOT/demo", "--rest_api_port=TAKEN"], "address already in use"),
+    (["--model_base_path=ROOT/demo", "--rest_api_port=TAKEN"],
+     "--rest_api_port=TAKEN: cannot listen on 127.0.0.1:TAKEN: Address already in use; 0 takes a free port"),
+    (["--model_base_path=ROOT/demo", "--rest_api_port=0", "--port=TAKEN"],
+     "--port=TAKEN: cannot listen on 127.0.0.1:TAKEN: Address already in use; 0 takes a free port"),
     (["--model_base_path=ROOT/demo", "--access_log=memory://log"
       ], "--access_log=memory://log: expected a path on this machine"),
 ])
@@ -165,7 +168,7 @@ def test_a_new_version_takes_over_without_one_lost_answer(tmp_path):
             for future in asking:
                 future.result()  # raises what was refused
         assert set(seen) == {1, 2}
-        while running.server.manager.statuses("demo", 1)[0].state != "END":
+        while running.server.services.manager.statuses("demo", 1)[0].state != "END":
             time.sleep(0.05)
         assert running.ask("/v1/models/demo/versions/1:predict", b'{"instances": ["a"]}')[0] == 404
 
@@ -190,20 +193,24 @@ def test_a_version_that_cannot_be_read_is_reported_and_not_served(tmp_path):
         assert running.ask("/healthz")[0] == 200
 
 
-def write_warmup(folder, **inputs):
-    request = predict_pb2.PredictRequest(inputs={name: tf.make_tensor_proto(value) for name, value in inputs.items()})
-    log = prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
+def write_warmup(folder, requests):
+    """Writes warm-up requests: pairs of a signature and its inputs."""
     (folder / "assets.extra").mkdir()
     with tf.io.TFRecordWriter(str(folder / "assets.extra" / "tf_serving_warmup_requests")) as writer:
-        writer.write(log.SerializeToString())
+        for signature, inputs in requests:
+            request = predict_pb2.PredictRequest(
+                inputs={name: tf.make_tensor_proto(value) for name, value in inputs.items()})
+            request.model_spec.signature_name = signature
+            log = prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
+            writer.write(log.SerializeToString())
 
 
 def test_warm_up_requests_are_run_and_a_failing_one_keeps_its_version_out(tmp_path):
-    write_warmup(made_serving.write_model(tmp_path, 1), text=["a"])
+    write_warmup(made_serving.write_model(tmp_path, 1), [("", {"text": ["a"]})])
     with made_serving.embedded(options_for(tmp_path)) as running:
         assert running.ask("/healthz")[0] == 200
     (tmp_path / "other").mkdir()
-    write_warmup(made_serving.write_model(tmp_path / "other", 1), txt=["a"])
+    write_warmup(made_serving.write_model(tmp_path / "other", 1), [("", {"txt": ["a"]})])
     with pytest.raises(ValueError, match=r"tf_serving_warmup_requests: request 1: .*Missing but required: \{text\}"), \
             made_serving.embedded(options_for(tmp_path / "other")):
         pass
@@ -258,7 +265,7 @@ def test_too_many_requests_at_once_are_told_to_come_again(demo_root):
 
 def test_while_it_stops_it_is_unhealthy_and_refuses(demo_root):
     with made_serving.embedded(options_for(demo_root / "demo")) as running:
-        running.server.handler.is_draining = True
+        running.server.services.handler.is_draining = True
         status, body = running.ask("/readyz")
         assert status == 503 and json.loads(body)["error"] == "the server is stopping"
         assert running.ask("/healthz")[0] == 200  # alive, as long as it answers at all
@@ -292,19 +299,3 @@ def test_batching_can_be_off(demo_root):
     with made_serving.embedded(options_for(demo_root / "demo", batching=None)) as running, \
             RestClient(running.url, "demo") as client:
         assert client.predict(["abc"])[0]["length"] == 3
-
-
-def test_a_server_that_cannot_start_leaves_nothing_behind(demo_root):
-    import asyncio
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-
-        async def start():
-            server = Server(options_for(demo_root / "demo"))
-            server.options = options_for(demo_root / "demo").__class__(
-                **{**vars(options_for(demo_root / "demo")), "grpc_port": listener.getsockname()[1]})
-            with pytest.raises(OSError, match="is it in use"):
-                await server.start()
-            assert server.manager.waiting()
-        asyncio.run(start())

@@ -27,7 +27,7 @@ class OpenAI(RestProtocol):
     async def _embeddings(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         async with self.reading(request, "Embeddings", "openai", deadline) as reading:
             model = reading.address.name
-            name = self.model_that_takes(model, reading.inputs)
+            name = await self.model_that_takes(model, reading.inputs)
             outputs = ("embedding",) if "input_ids" in reading.inputs else ("embedding", "token_count")
             answer = await self.predict(ModelAddress(name), reading, deadline, outputs,
                                         "one that run_export --head=embeddings wrote")

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from aiohttp import web
 
-from official_bert.files import normal
 from official_bert.server.connections import Connections, unpack
 from official_bert.server.reading.requests import ModelAddress, Reading
 from official_bert.server.reading.tensors import NUMPY_TYPES
 from official_bert.server.request_handler import Admission, Answer, RequestHandler, check_finite
 from official_bert.server.servable import Servable, Signature
+from official_bert.server.server_config import is_ids_twin, twin
 from official_bert.server.statuses import RequestError, answer_too_large, invalid
 
 Route = Callable[[web.BaseRequest, float | None], Awaitable[web.StreamResponse]]
@@ -58,7 +58,7 @@ class RestProtocol:
         """Runs a model that has these `outputs` among its own, or refuses, naming that `kind` of model. Raises
         RequestError.
         """
-        with self.handler.manager.using(*address) as servable:
+        async with self.handler.using(*address) as servable:
             if reading.signature not in ("", *(prompts := prompts_of(servable))):
                 prompt_names = f"one of {', '.join(prompts)}" if prompts else "none, because this model has no prompts"
                 raise invalid(f"'prompt_name': expected {prompt_names}, got {reading.signature!r:.60}")
@@ -74,7 +74,7 @@ class RestProtocol:
                     f"vectors here; POST /v1/models/{address.name}:predict gives the codes")
             return await self.handler.predict(servable, reading, deadline)
 
-    def model_that_takes(self, name: str, inputs: Iterable[str]) -> str:
+    async def model_that_takes(self, name: str, inputs: Iterable[str]) -> str:
         """Returns a served model, or the one in the folder beside it (`text`, `ids`) if that is the form which takes
         these inputs.
 
@@ -83,20 +83,23 @@ class RestProtocol:
         models, takes_ids = self.handler.manager.models, "input_ids" in inputs
         if name not in models:
             raise RequestError("NOT_FOUND", f"model {name!r:.200}: expected one of {', '.join(sorted(models))}")
-        with self.handler.manager.using(name) as servable:
+        async with self.handler.using(name) as servable:
             if ("input_ids" in servable.signature("").inputs) == takes_ids:
                 return name
         form = "ids" if takes_ids else "text"
-        folder = os.path.join(os.path.dirname(normal(models[name].base_path)), form)
-        for key, config in models.items():
-            if normal(config.base_path) == folder:
-                return key
+        if other := twin(models[name], models.values(), form):
+            return other.name
+        folder = os.path.join(os.path.dirname(models[name].base_path), form)
         raise invalid(f"model {name!r} takes {'text' if takes_ids else 'token ids'}: expected {folder}, which takes "
                       f"{'token ids' if takes_ids else 'text'}, to be served beside it")
 
     def chosen_model(self) -> str:
-        """Returns the model for requests that name none. Raises RequestError if there are several, and no default."""
-        names = sorted(self.handler.manager.models)
+        """Returns the model for requests that name none. Raises RequestError if there are several, and no default.
+
+        The two forms of an export are one.
+        """
+        models = self.handler.manager.models.values()
+        names = sorted(model.name for model in models if not is_ids_twin(model, models))
         if not self.default_model and len(names) > 1:
             raise invalid(
                 f"several models are served ({', '.join(names)}): this address answers for --default_model, which is "

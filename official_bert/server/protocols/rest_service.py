@@ -5,7 +5,6 @@
 
 import asyncio
 import logging
-from typing import Any
 
 from aiohttp import web
 
@@ -27,13 +26,12 @@ GRACE_SECONDS = 0.1  # so that a request in a queue or in the model gets the sta
 
 
 class RestService:
-    """REST over a RequestHandler, behind a gate. An empty `metrics_path` means no metrics."""
+    """REST over a RequestHandler. An empty `metrics_path` means no metrics."""
 
-    def __init__(self, handler: RequestHandler, metrics_path: str, timeout_seconds: float, gate: Any,
+    def __init__(self, handler: RequestHandler, connections: Connections, metrics_path: str, timeout_seconds: float,
                  default_model: str = ""):
         self.handler, self.metrics_path, self.timeout_seconds = handler, metrics_path, timeout_seconds
-        self.connections = Connections(lambda request: gate(request, self.answer), handler.limits)
-        self.protocols = [protocol(handler, self.connections, default_model) for protocol in PROTOCOLS]
+        self.protocols = [protocol(handler, connections, default_model) for protocol in PROTOCOLS]
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers any request. Raises RequestError for what goes wrong in it, which the gate answers."""

@@ -42,7 +42,7 @@ class TextEmbeddings(RestProtocol):
 
     async def _embed(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         async with self.reading(request, "Embed", "embed", deadline) as reading:
-            name = self.model_that_takes(self.chosen_model(), reading.inputs)
+            name = await self.model_that_takes(self.chosen_model(), reading.inputs)
             answer = await self._predict(name, reading, deadline, ("embedding",),
                                          "one that run_export --head=embeddings wrote")
             vectors = vectors_of(answer, reading.more["dimensions"], reading.more["normalize"])
@@ -50,8 +50,8 @@ class TextEmbeddings(RestProtocol):
 
     async def _embed_sparse(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         async with self.reading(request, "EmbedSparse", "embed", deadline) as reading:
-            name = self.model_that_takes(self.chosen_model(), reading.inputs)
-            with self.handler.manager.using(name) as servable:
+            name = await self.model_that_takes(self.chosen_model(), reading.inputs)
+            async with self.handler.using(name) as servable:
                 ids, weights = sparse_outputs(servable.signature(""), name)
             if reading.more["dimensions"]:
                 raise invalid("'dimensions': expected none, because vectors with an entry for each token are not cut")
@@ -61,7 +61,7 @@ class TextEmbeddings(RestProtocol):
 
     async def _rerank(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         async with self.reading(request, "Rerank", "rerank", deadline) as reading:
-            name = self.model_that_takes(self.chosen_model(), reading.inputs)
+            name = await self.model_that_takes(self.chosen_model(), reading.inputs)
             answer = await self._predict(name, reading, deadline, ("score",), "one with a score for two texts")
             scores = np.asarray(answer.outputs["score"], np.float64)
             if not reading.more["raw_scores"]:
@@ -83,7 +83,7 @@ class TextEmbeddings(RestProtocol):
 
     async def _info(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         name, limits = self.chosen_model(), self.handler.limits
-        with self.handler.manager.using(name) as servable:
+        async with self.handler.using(name) as servable:
             body = {
                 "model_id": name, "model_sha": str(servable.version), "model_dtype": "float32",
                 "model_type": _kind(servable.signature(""),

@@ -43,7 +43,7 @@ class InferenceService:
         """Whether a model, or a version of it, answers."""
         async with answering(self.handler, context, "ModelReady"):
             try:
-                with self.handler.manager.using(*address_of(request.name, request.version)):
+                async with self.handler.using(*address_of(request.name, request.version)):
                     return message_class("ModelReadyResponse")(ready=True)
             except RequestError as error:
                 if error.code != "NOT_FOUND":
@@ -59,14 +59,14 @@ class InferenceService:
         async with answering(self.handler, context, "ModelMetadata") as (admission, _):
             admission.name = request.name
             return message_class("ModelMetadataResponse")(
-                **metadata(self.handler, address_of(request.name, request.version)))
+                **await metadata(self.handler, address_of(request.name, request.version)))
 
     async def ModelInfer(self, data: bytes, context: Any) -> Any:  # noqa: N802
         """Runs a model for a serialized `ModelInferRequest`."""
         async with answering(self.handler, context, "ModelInfer") as (admission, deadline):
             request = await self.handler.reader.read("kserve_grpc", data)
             admission.name = name = request.address.name
-            with self.handler.manager.using(*request.address) as servable:
+            async with self.handler.using(*request.address) as servable:
                 answer = await self.handler.predict(servable, request, deadline)
             return await answer.written(lambda: _response(name, answer, request.more["id"], request.more["raw"]))
 

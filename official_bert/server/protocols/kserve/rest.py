@@ -50,13 +50,13 @@ class KServe(RestProtocol):
 
     async def _model_ready(self, request: web.BaseRequest, address: ModelAddress,
                            deadline: float | None) -> web.StreamResponse:
-        with self.handler.manager.using(*address):
+        async with self.handler.using(*address):
             return json_response({"name": address.name, "ready": True})
 
     async def _metadata(self, request: web.BaseRequest, address: ModelAddress,
                         deadline: float | None) -> web.StreamResponse:
         with self.handler.admitted(address.name, "ModelMetadata", "REST"):
-            return json_response(metadata(self.handler, address))
+            return json_response(await metadata(self.handler, address))
 
     async def _infer(self, request: web.BaseRequest, address: ModelAddress,
                      deadline: float | None) -> web.StreamResponse:
@@ -83,10 +83,10 @@ class KServe(RestProtocol):
             return response
 
 
-def metadata(handler: RequestHandler, address: ModelAddress) -> dict[str, Any]:
+async def metadata(handler: RequestHandler, address: ModelAddress) -> dict[str, Any]:
     """Returns what KServe says of a model: its versions, and the tensors of its default signature. Raises RequestError.
     """
-    with handler.manager.using(*address) as servable:
+    async with handler.using(*address) as servable:
         signature = servable.signature("")
         versions = [
             str(entry.number) for entry in handler.manager.statuses(address.name, address.version)

@@ -1,7 +1,5 @@
-"""TF Serving's gRPC services, with the official protocol: PredictionService and ModelService, and gRPC's own of health.
-"""
+"""TF Serving's gRPC services, with the official protocol: PredictionService and ModelService."""
 
-import asyncio
 import contextlib
 import logging
 import time
@@ -9,7 +7,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import tensorflow as tf
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -19,14 +16,12 @@ from tensorflow_serving.apis import (
 )
 
 from official_bert.server.model_manager import Version
-from official_bert.server.protocols.kserve.messages import SERVICE
 from official_bert.server.reading.requests import ModelAddress
 from official_bert.server.request_handler import Admission, Answer, RequestHandler
 from official_bert.server.statuses import RequestError, invalid
 
 LOG = logging.getLogger("official_bert.server")
 SIGNATURES = "signature_def"  # the only field of metadata that TF Serving knows
-WATCH_SECONDS = 0.5  # between looks at the state for those who watch it
 
 
 class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
@@ -41,14 +36,14 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         async with answering(self.handler, context, "Predict") as (admission, deadline):
             request = await self.handler.reader.read("predict_grpc", data)
             admission.name = name = request.address.name
-            with self.handler.manager.using(*request.address) as servable:
+            async with self.handler.using(*request.address) as servable:
                 answer = await self.handler.predict(servable, request, deadline)
             return await answer.written(lambda: _response(name, answer))
 
     async def GetModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
         """The signatures of a version."""
         async with answering(self.handler, context, "GetModelMetadata", request):
-            return metadata(self.handler, ModelAddress.of(request.model_spec), request.metadata_field)[0]
+            return (await metadata(self.handler, ModelAddress.of(request.model_spec), request.metadata_field))[0]
 
 
 class ModelService(model_service_pb2_grpc.ModelServiceServicer):
@@ -73,7 +68,8 @@ def _response(name: str, answer: Answer) -> Any:
     return response
 
 
-def metadata(handler: RequestHandler, address: ModelAddress, fields: Any = (SIGNATURES,)) -> tuple[Any, list[str]]:
+async def metadata(handler: RequestHandler, address: ModelAddress,
+                   fields: Any = (SIGNATURES,)) -> tuple[Any, list[str]]:
     """Makes a `GetModelMetadataResponse`; beside it the names of the model's classes, for which it has no field.
 
     Raises RequestError.
@@ -82,7 +78,7 @@ def metadata(handler: RequestHandler, address: ModelAddress, fields: Any = (SIGN
         raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
     if unknown := [field for field in fields if field != SIGNATURES]:
         raise invalid(f"Metadata field {unknown[0]} is not supported")
-    with handler.manager.using(*address) as servable:
+    async with handler.using(*address) as servable:
         response = get_model_metadata_pb2.GetModelMetadataResponse()
         response.model_spec.name, response.model_spec.version.value = address.name, servable.version
         response.metadata[SIGNATURES].Pack(get_model_metadata_pb2.SignatureDefMap(signature_def=servable.definitions))
@@ -97,39 +93,6 @@ def status(versions: list[Version]) -> Any:
         entry.status.error_code = 2 if version.error else 0  # UNKNOWN, as TF Serving says of what failed to load
         entry.status.error_message = version.error
     return response
-
-
-class Health(health_pb2_grpc.HealthServicer):
-    """grpc.health.v1 of the whole server (the service "") and of its services: SERVING if every model answers."""
-
-    SERVICES = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService", SERVICE)
-
-    def __init__(self, handler: RequestHandler):
-        self.handler = handler
-
-    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Tells the state of a service; NOT_FOUND if there is no such service."""
-        if request.service not in self.SERVICES:
-            raise RequestError("NOT_FOUND", f"expected one of {list(self.SERVICES)}")
-        return health_pb2.HealthCheckResponse(status=self._status())
-
-    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """Tells the state of a service now and whenever it changes; ends if the server stops."""
-        states = health_pb2.HealthCheckResponse
-        last_status = None
-        while True:
-            is_last = self.handler.is_draining
-            status = self._status() if request.service in self.SERVICES else states.SERVICE_UNKNOWN
-            if status != last_status:
-                yield states(status=status)
-            if is_last:
-                return
-            last_status = status
-            await asyncio.sleep(WATCH_SECONDS)
-
-    def _status(self) -> Any:
-        states = health_pb2.HealthCheckResponse
-        return states.NOT_SERVING if self.handler.why_not_ready() else states.SERVING
 
 
 @contextlib.asynccontextmanager

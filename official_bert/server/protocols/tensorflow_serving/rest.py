@@ -39,7 +39,7 @@ class TensorFlowServing(RestProtocol):
                 raise RequestError(
                     "UNIMPLEMENTED", f"{method}: not served here; send the same Examples to :predict with "
                     '"signature_name": "examples"')
-            with self.handler.manager.using(*address) as servable:
+            async with self.handler.using(*address) as servable:
                 reading = await self.handler.reader.read("predict_rest", body, signatures=servable.input_specs)
                 answer = await self.handler.predict(servable, reading, deadline)
             return await self.respond(request, answer, lambda: rest_json.format_outputs(
@@ -50,7 +50,7 @@ class TensorFlowServing(RestProtocol):
         address = _address(match)
         if match["metadata"]:
             with self.handler.admitted(address.name, "GetModelMetadata", "REST"):
-                return json_response(_metadata(*grpc_service.metadata(self.handler, address)))
+                return json_response(_metadata(*await grpc_service.metadata(self.handler, address)))
         return json_response(_to_dict(grpc_service.status(self.handler.statuses(address))))
 
 
