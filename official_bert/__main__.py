@@ -4,6 +4,8 @@ Each runs the same main as `python -m official_bert.run_pretraining` or `python 
 COMMAND --help` lists its flags.
 """
 
+from official_bert.command_line import quiet_end
+
 import ast
 import difflib
 import importlib.metadata
@@ -11,47 +13,16 @@ import importlib.util
 import pathlib
 import runpy
 import sys
-import types
-from collections.abc import Mapping
 
-# The modules of the commands, in the order in which a person needs them.
-COMMANDS: Mapping[str, str] = types.MappingProxyType({
-    "demo": "official_bert.tools.demo",
-    "prepare-corpus": "official_bert.tools.prepare_corpus",
-    "build-vocab": "official_bert.tools.build_vocab",
-    "resize-checkpoint": "official_bert.tools.resize_checkpoint",
-    "create-pretraining-data": "official_bert.tools.create_pretraining_data",
-    "inspect-data": "official_bert.tools.inspect_data",
-    "inspect-records": "official_bert.tools.inspect_records",
-    "pack-records": "official_bert.tools.pack_records",
-    "pretrain": "official_bert.commands.run_pretraining",
-    "plot-run": "official_bert.tools.plot_run",
-    "finetune": "official_bert.commands.run_finetuning",
-    "run-classifier": "official_bert.commands.run_classifier",
-    "run-squad": "official_bert.commands.run_squad",
-    "compare-runs": "official_bert.tools.compare_runs",
-    "predict": "official_bert.commands.run_predict",
-    "mine-negatives": "official_bert.tools.mine_negatives",
-    "features": "official_bert.commands.extract_features",
-    "look-inside": "official_bert.tools.look_inside",
-    "glue-submission": "official_bert.tools.glue_submission",
-    "convert": "official_bert.tools.convert_checkpoint",
-    "export": "official_bert.commands.run_export",
-    "serve": "official_bert.commands.serve",
-    "run-ablations": "official_bert.tools.run_ablations",
-    "report-ablations": "official_bert.tools.report_ablations",
-    "make-ablation-text": "official_bert.tools.make_ablation_text",
-    "check-accelerator": "official_bert.tools.check_accelerator",
-    "lower-for-tpu": "official_bert.tools.lower_for_tpu",
-})
-DISTRIBUTION = "official-bert"
+from official_bert.command_names import BY_ONE_NAME, COMMANDS, DISTRIBUTION
 
 
 def main() -> None:
     """Runs the command that the first argument names, with the other arguments."""
     command, arguments = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("--help", [])
     if command in ("--help", "-h", "help"):
-        print(overview())
+        with quiet_end():
+            print(overview())
     elif command == "--version":
         print(
             f"{DISTRIBUTION} {importlib.metadata.version(DISTRIBUTION)}, tensorflow "
@@ -59,7 +30,7 @@ def main() -> None:
             f"keras {importlib.metadata.version('keras')}")
     elif command in COMMANDS:
         sys.argv = [f"{DISTRIBUTION} {command}", *arguments]
-        runpy.run_module(COMMANDS[command], run_name="__main__", alter_sys=True)
+        runpy.run_module(COMMANDS[command], {BY_ONE_NAME: command}, run_name="__main__", alter_sys=True)
     else:
         nearest = difflib.get_close_matches(command.replace("_", "-"), COMMANDS, n=3, cutoff=0.5)
         hint = f"perhaps {' or '.join(nearest)}" if nearest else f"expected one of {', '.join(COMMANDS)}"

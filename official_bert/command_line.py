@@ -96,8 +96,10 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import importlib.util
+import io
 import math
 import re
+import select
 import shutil
 import signal
 import tempfile
@@ -108,6 +110,7 @@ from typing import Any, TypeVar
 
 from absl import app, flags, logging
 
+from official_bert.command_names import BY_ONE_NAME, as_installed
 from official_bert.config import STRATEGIES, Config, ConfigSources, merge
 from official_bert.copies import original_paths
 from official_bert.fields import refuse_unused
@@ -417,6 +420,39 @@ def error_line(error: BaseException, values: Any) -> str:
     return ""
 
 
+def _show_installed_names(main: types.ModuleType, values: Any) -> None:
+    """Lets the --help of a main module show what an installation has (`values`: absl's `FLAGS`)."""
+    main.__doc__ = as_installed(main.__doc__ or "")
+    for flag in values.flags_by_module_dict().get(sys.argv[0], []):
+        flag.help = as_installed(flag.help or "")
+
+
+@contextlib.contextmanager
+def quiet_end() -> Iterator[None]:
+    """Ends a command without a message if nobody reads its standard output any more, as behind `| head`."""
+    try:
+        yield
+    except BrokenPipeError:
+        if not output_is_closed():
+            raise
+        raise SystemExit(1) from None
+    finally:
+        output_is_closed()
+
+
+def output_is_closed() -> bool:
+    """Whether nobody reads standard output any more; what is still written there is then dropped."""
+    with contextlib.suppress(BrokenPipeError, io.UnsupportedOperation):
+        sys.stdout.flush()
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        if not poll.poll(0):
+            return False
+    with contextlib.suppress(io.UnsupportedOperation):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
+
+
 def run_main(main: Any) -> None:
     """Runs an absl main; an error that `error_line` knows gives its line and status 1."""
     def checked_main(arguments: list[str]) -> Any:
@@ -428,7 +464,13 @@ def run_main(main: Any) -> None:
             with _announcing_stop():
                 return main(arguments)
         except (Exception, KeyboardInterrupt) as error:
-            if line := error_line(error, flags.FLAGS):
-                raise SystemExit(line) from None
+            is_unread = isinstance(error, BrokenPipeError) and output_is_closed()
+            if not is_unread and (line := error_line(error, flags.FLAGS)):
+                raise SystemExit(as_installed(line) if is_installed else line) from None
             raise
-    app.run(checked_main)
+    main_module = sys.modules["__main__"]
+    is_installed = hasattr(main_module, BY_ONE_NAME)
+    with quiet_end():
+        if is_installed:
+            _show_installed_names(main_module, flags.FLAGS)
+        app.run(checked_main)

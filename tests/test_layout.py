@@ -15,7 +15,7 @@ from official_bert.models import run_folder
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "official_bert"
 ORDER = ["limits", "json_values", "archives", "stores", "files", "copies", "fields", "typed_values", "model_config",
-         "training_config", "config", "command_line",
+         "training_config", "config", "command_names", "command_line",
          "runtimes", "reports", "text", "data", "layers", "models", "training", "serving", "tasks", "interface", "main"]
 # imports nothing else, and only mains import it
 APART = {"server": ("config", "files", "copies", "command_line", "runtimes", "server")}

@@ -1,6 +1,8 @@
 """The wheel: its requirements, its commands, and a journey in an environment that has nothing else."""
 
+import ast
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -10,7 +12,7 @@ import pytest
 from commands import ROOT, run_here
 from needed_tools import UV, need
 
-from official_bert.__main__ import COMMANDS
+from official_bert.command_names import COMMANDS, as_installed
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PEERS = {"tf-models-official"}  # of tests and benchmarks; nothing in the package imports them
@@ -54,6 +56,37 @@ def test_every_command_has_a_name():
 def test_one_name_for_all_commands(arguments, status, told):
     done = run_here("-m", "official_bert", *arguments)
     assert done.returncode == status and told in done.stdout + done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("    python -m official_bert.run_export --output=x", "    official-bert export --output=x"),
+    ("python tools/build_vocab.py, tools/pack_records.py", "official-bert build-vocab, official-bert pack-records"),
+    (".venv/bin/python -m official_bert.serve", "official-bert serve"),
+    ("2018's `run_squad.py`", "2018's `run_squad.py`"),
+    ("with run_predict; --run_cost, run_it", "with official-bert predict; --run_cost, run_it"),
+    ("--config=configs/pretrain/small.yaml", "--config=pretrain/small")])
+def test_an_installation_has_names_of_its_own(text, told):
+    assert as_installed(text) == told
+
+
+def test_help_in_an_installation_names_what_it_has():
+    for name in ("pretrain", "inspect-data"):
+        told = run_here("-m", "official_bert", name, "--help").stdout
+        assert f"    official-bert {name} " in told
+        assert not re.search(r"python |tools/\w+\.py|configs/", told.split("flags:")[0])
+    for module in COMMANDS.values():
+        path = ROOT / (module.replace("official_bert.tools", "tools").replace(".", "/") + ".py")
+        doc = as_installed(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))))
+        assert not re.search(r"python (-m|tools/)|configs/[a-z/_]+\.yaml", doc), module
+
+
+@pytest.mark.parametrize("command", ["-m official_bert --help", "tools/plot_run.py --help"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_help_may_be_read_in_part(command, unbuffered):
+    variables = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", f"{sys.executable} {command} | head -n 1"], cwd=ROOT, check=True, text=True,
+                          capture_output=True, env=variables)
+    assert done.stdout.count("\n") == 1 and not done.stderr
 
 
 def test_a_missing_extra_names_itself():
