@@ -5,6 +5,8 @@ import hashlib
 import importlib.resources
 import re
 
+from aiohttp import web
+
 
 def read() -> str:
     """Returns the page's HTML."""
@@ -22,8 +24,8 @@ def _policy(html: str) -> str:
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 
 
-def headers() -> dict[str, str]:
-    """Returns the HTTP headers of the page."""
-    return {
-        "Content-Security-Policy": _policy(read()), "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"
-    }
+def response() -> web.Response:
+    """Returns the page as an answer over HTTP."""
+    html = read()
+    return web.Response(text=html, content_type="text/html", charset="utf-8", headers={
+        "Content-Security-Policy": _policy(html), "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"})

@@ -15,6 +15,7 @@ import grpc
 from aiohttp import web
 from grpc_health.v1 import health_pb2_grpc
 
+from official_bert.server import page
 from official_bert.server.access import AccessRules
 from official_bert.server.connections import Connections, Handler
 from official_bert.server.gates import AccessLog, GrpcGate, Tls, rest_gate
@@ -45,6 +46,8 @@ class Starting:
         """Answers REST. Raises RequestError UNAVAILABLE."""
         if request.path in ALIVE:
             return web.json_response(ALIVE[request.path])
+        if request.path == "/" and request.method in ("GET", "HEAD"):
+            return page.response()
         raise RequestError("UNAVAILABLE", self.why_not_ready())
 
 

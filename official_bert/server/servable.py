@@ -23,6 +23,7 @@ from official_bert.server.reading.tensors import Arrays, TensorSpec, check_names
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
 
 LABELS_FILE = os.path.join("assets", "labels.txt")
+ABOUT_FILE = os.path.join("assets", "about.json")
 PADDED_FILE = os.path.join("assets", "padded_outputs.json")
 MOST_ASSET_BYTES = 1 << 20
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
@@ -122,7 +123,7 @@ class Servable:
                  batching: BatchingParameters | None = None, is_copy: bool = False):
         self.copies = [folder] if is_copy else []
         self.name, self.version, self.batching = name, version, batching
-        self.labels = read_labels(folder)
+        self.labels, self.about = read_labels(folder), read_about(folder)
         self._warm_up_later: list[tuple[str, Any]] = []
         self._session = tf.compat.v1.Session(graph=tf.Graph(), config=session_config)
         try:
@@ -235,14 +236,28 @@ def read_padded(folder: str) -> dict[str, Padded]:
 
 def read_labels(folder: str) -> list[str]:
     """Reads the names of a model's classes; none if there is no such file, or one that is no short list of text."""
-    path = os.path.join(folder, LABELS_FILE)
+    text = _read_short(os.path.join(folder, LABELS_FILE))
+    return text.removesuffix("\n").split("\n") if text is not None else []
+
+
+def read_about(folder: str) -> dict[str, str | int]:
+    """Reads what `run_export` says of a model; nothing without such a file, or for one that is no short JSON object."""
+    try:
+        about = json.loads(_read_short(os.path.join(folder, ABOUT_FILE)) or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return {key: value for key, value in about.items() if type(value) in (str, int)} if isinstance(about, dict) else {}
+
+
+def _read_short(path: str) -> str | None:
+    """Returns the text of a file; None if there is none, or one that is too long or no text."""
     try:
         if os.path.getsize(path) > MOST_ASSET_BYTES:
-            return []
+            return None
         with open(path, encoding="utf-8") as file:
-            return file.read().removesuffix("\n").split("\n")
+            return file.read()
     except (OSError, UnicodeDecodeError):
-        return []
+        return None
 
 
 def _status_name(error: tf.errors.OpError) -> str:

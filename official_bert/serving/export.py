@@ -21,6 +21,7 @@ from official_bert.models.run_folder import CONFIG_FILE
 from official_bert.runtimes.engines import ENGINES
 from official_bert.serving import warmup
 from official_bert.serving.bounds import in_groups, require, same_rows
+from official_bert.serving.description import describe_model
 from official_bert.serving.example_signature import parse_inputs
 from official_bert.serving.formats.writing import FORMATS, FormatOptions, check_choices, write_format
 from official_bert.serving.precision import Precision, Weights, constant_bytes, weights_in
@@ -31,6 +32,7 @@ from official_bert.text import loading
 FORMS = ("text", "ids")
 BATCHING_FILE = "batching_params.pbtxt"  # TF Serving's name for it
 PRECISION_FILE = "precision.txt"
+ABOUT_FILE = "about.json"
 PADDED_FILE = "padded_outputs.json"
 MOST_REQUEST_ROWS = 1024
 MOST_CONSTANTS = 500_000_000  # bytes; TensorFlow keeps several copies of a graph while it loads
@@ -120,8 +122,8 @@ def next_version(output: str) -> int:
 
 
 def _write_assets(served: ServedModel, config: Config, folder: pathlib.Path, precision: Precision) -> list[str]:
-    """Writes the files that travel with the model (vocabulary, labels, configuration, precision) and returns their
-    paths.
+    """Writes the files that travel with the model (vocabulary, labels, configuration, precision, a description) and
+    returns their paths.
     """
     folder.mkdir()
     vocabulary = loading.stored_name(served.tokenizer.vocab_file)
@@ -129,6 +131,7 @@ def _write_assets(served: ServedModel, config: Config, folder: pathlib.Path, pre
     save_config(dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=vocabulary)),
                 str(folder / CONFIG_FILE))
     (folder / PRECISION_FILE).write_text(f"{precision}\n", encoding="utf-8")
+    (folder / ABOUT_FILE).write_text(json.dumps(describe_model(served, config)), encoding="utf-8")
     if served.labels:
         (folder / "labels.txt").write_text("".join(f"{label}\n" for label in served.labels), encoding="utf-8")
     return sorted(map(str, folder.iterdir()))

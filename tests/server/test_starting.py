@@ -71,9 +71,10 @@ def test_both_ports_answer_before_tensorflow_is_there(tmp_path):
         ports = run(opened()).result(60)
         asked = made_serving.Running(ports.rest_port, ports.grpc_port, True)
         assert asked.ask("/healthz")[0] == 200 and json.loads(asked.ask("/v2/health/live")[1]) == {"live": True}
-        for path, body in (("/readyz", None), ("/v2/health/ready", None), ("/health", None), ("/", None), PREDICT):
-            status, answer = asked.ask(path, body)
+        for path, *body in (("/readyz",), ("/v2/health/ready",), ("/health",), ("/v1/models",), PREDICT):
+            status, answer = asked.ask(path, *body)
             assert status == 503 and "starting" in json.loads(answer)["error"], path
+        assert b"<!doctype html>" in asked.ask("/")[1] and asked.ask("/", b"{}")[0] == 503
         assert health(asked.target)[:2] == (STATES.NOT_SERVING, grpc.StatusCode.UNAVAILABLE)
         run(ports.close()).result(60)
         with pytest.raises(OSError):

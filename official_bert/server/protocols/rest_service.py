@@ -65,7 +65,7 @@ class RestService:
     def _other(self, path: str) -> web.Response | None:
         """Answers what TF Serving lacks (a page, health, the list of models), and metrics."""
         if path == "/":
-            return web.Response(text=page.read(), content_type="text/html", charset="utf-8", headers=page.headers())
+            return page.response()
         if path == "/healthz":  # alive: it answers at all
             return json_response(OK)
         if path == "/readyz":  # 503 until every model answers, and while the server stops

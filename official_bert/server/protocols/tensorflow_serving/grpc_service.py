@@ -69,8 +69,8 @@ def _response(name: str, answer: Answer) -> Any:
 
 
 async def metadata(handler: RequestHandler, address: ModelAddress,
-                   fields: Any = (SIGNATURES,)) -> tuple[Any, list[str]]:
-    """Makes a `GetModelMetadataResponse`; beside it the names of the model's classes, for which it has no field.
+                   fields: Any = (SIGNATURES,)) -> tuple[Any, dict[str, Any]]:
+    """Makes a `GetModelMetadataResponse`; beside it what it has no field for: names of classes, and `about.json`.
 
     Raises RequestError.
     """
@@ -82,7 +82,7 @@ async def metadata(handler: RequestHandler, address: ModelAddress,
         response = get_model_metadata_pb2.GetModelMetadataResponse()
         response.model_spec.name, response.model_spec.version.value = address.name, servable.version
         response.metadata[SIGNATURES].Pack(get_model_metadata_pb2.SignatureDefMap(signature_def=servable.definitions))
-        return response, servable.labels
+        return response, servable.about | ({"labels": servable.labels} if servable.labels else {})
 
 
 def status(versions: list[Version]) -> Any:

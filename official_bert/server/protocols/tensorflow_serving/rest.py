@@ -65,15 +65,15 @@ def _address(match: re.Match) -> ModelAddress:
     return ModelAddress(urllib.parse.unquote(match["name"]), version, label)
 
 
-def _metadata(response: Any, labels: list[str]) -> dict[str, Any]:
+def _metadata(response: Any, more: dict[str, Any]) -> dict[str, Any]:
     """Returns a `GetModelMetadataResponse` as TF Serving writes it: without the `@type` of the packed message.
 
-    A model with names for its classes has one more field, `official_bert`.
+    One more field, `official_bert`, has the names of a model's classes, and what its export says of it.
     """
     signatures = get_model_metadata_pb2.SignatureDefMap()
     response.metadata[grpc_service.SIGNATURES].Unpack(signatures)
     return {"model_spec": _to_dict(response.model_spec), "metadata": {"signature_def": _to_dict(signatures)},
-            **({"official_bert": {"labels": labels}} if labels else {})}
+            **({"official_bert": more} if more else {})}
 
 
 def _to_dict(message: Any) -> dict[str, Any]:
