@@ -153,18 +153,45 @@ def test_the_request_as_curl_gets_the_same_answer_in_a_shell(models, browser):
         answer["probabilities"][0], abs=1e-5)
 
 
-def test_the_page_fits_a_telephone(models, browser):
+CLIPPED = """
+const wide = document.documentElement.clientWidth;
+return [...document.querySelectorAll("body *")].filter(each => each.getBoundingClientRect().right > wide + 1 || (
+  each.scrollWidth > each.clientWidth + 1 && getComputedStyle(each).overflowX === "visible" && each.clientWidth))
+  .map(each => each.outerHTML.slice(0, 80));
+"""
+
+
+@pytest.mark.parametrize("width", [1200, 420])
+@pytest.mark.parametrize("model", ["blank", "classes", "question", "entities"])
+def test_nothing_is_cut_off_on_a_desk_or_a_telephone(models, browser, model, width):
     from selenium.webdriver.common.by import By
-    size = browser.get_window_size()
-    browser.set_window_size(420, 900)
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
-        ask(browser, models.url, "classes", text="it rained", text_pair="Señora")
+        ask(browser, models.url, model)  # its example
+        assert not browser.execute_script(CLIPPED)
         browser.find_element(By.ID, "curl").click()
         wait(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#result pre"))
-        assert browser.execute_script(
-            "return document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        assert not browser.execute_script(CLIPPED)
     finally:
-        browser.set_window_size(size["width"], size["height"])
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_an_example_is_answered_on_control_and_enter(models, browser):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import Select
+    browser.get(models.url)
+    wait(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#model option"))
+    Select(browser.find_element(By.ID, "model")).select_by_value("question")
+    (question,) = wait(browser, lambda: browser.find_elements(By.ID, "input-question"))
+    assert question.get_attribute("value") == "Where was Ada Lovelace born?"
+    assert "task pretraining · English" in browser.find_element(By.ID, "about").text
+    wait(browser, lambda: browser.find_element(By.ID, "ask").is_enabled())
+    for name in ("context", "question"):
+        browser.execute_script("document.getElementById('result').replaceChildren()")
+        browser.find_element(By.ID, f"input-{name}").send_keys(Keys.CONTROL, Keys.ENTER)
+        wait(browser, lambda: browser.find_element(By.ID, "result").text.strip())
 
 
 def test_an_answer_is_marked_in_its_passage(models, browser):
