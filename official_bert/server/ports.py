@@ -146,7 +146,7 @@ class Ports:
 
     def _cannot_listen(self, flag: str, port: int, error: OSError) -> OSError:
         """Returns the error for a port that cannot be had; errors of the resolver have negative numbers."""
-        reason = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         return OSError(f"--{flag}={port}: cannot listen on {self._host}:{port}: {reason}; 0 takes a free port")
 
 

@@ -170,7 +170,7 @@ class Servable:
         path = os.path.join(folder, WARMUP_FILE)
         if not os.path.exists(path):
             return 0
-        requests = []
+        requests: list[tuple[str, Any]] = []
         for record in tf.data.TFRecordDataset(path).take(MOST_WARMUP_REQUESTS).as_numpy_iterator():
             log = prediction_log_pb2.PredictionLog.FromString(record)
             if log.WhichOneof("log_type") == "predict_log":
