@@ -76,7 +76,8 @@ class ModelManager:
                     if version.servable is not None:
                         version.servable.finish_warm_up()
                 except ValueError as error:
-                    LOG.warning("%s", error)
+                    if version.state == "AVAILABLE":  # else its end has stopped it
+                        LOG.warning("%s", error)
 
     def _poll_model(self, model: ServedModelConfig) -> None:
         versions = self._versions[model.name]
