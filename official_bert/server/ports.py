@@ -6,6 +6,7 @@ Nothing here imports TensorFlow.
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -145,9 +146,11 @@ class Ports:
         self._listening.append(lambda: server.stop(self.options.drain_seconds))
 
     def _cannot_listen(self, flag: str, port: int, error: OSError) -> OSError:
-        """Returns the error for a port that cannot be had; errors of the resolver have negative numbers."""
+        """Returns the error for a port, or else a host, that cannot be had; the resolver's have negative numbers."""
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-        return OSError(f"--{flag}={port}: cannot listen on {self._host}:{port}: {reason}; 0 takes a free port")
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            return OSError(f"--{flag}={port}: cannot listen on {self._host}:{port}: {reason}; 0 takes a free port")
+        return OSError(f"--host={self.options.host}: cannot listen there: {reason}")
 
 
 class _ComeAgain(grpc.GenericRpcHandler):

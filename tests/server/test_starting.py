@@ -147,7 +147,7 @@ def test_a_taken_port_is_known_at_once_by_its_flag(port, flag):
 
 
 def test_a_host_that_does_not_exist_is_named():
-    with event_loop() as run, pytest.raises(OSError, match=r"^--rest_api_port=0: cannot listen on no\.invalid:0: "):
+    with event_loop() as run, pytest.raises(OSError, match=r"^--host=no\.invalid: cannot listen there: ."):
         run(Server(options_for("nowhere", host="no.invalid")).start()).result(60)
 
 
