@@ -96,7 +96,7 @@ def test_an_export_that_fails_leaves_nothing(served, config, tmp_path, monkeypat
     monkeypatch.setattr(warmup, "write_requests", fail)
     with pytest.raises(OSError, match="no space"):
         export.export(served, config, export.ExportOptions(output=str(tmp_path / "model")))
-    assert os.listdir(tmp_path / "model") == []
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("label", ["", "two\nlines", "two\rlines"])
