@@ -1,4 +1,4 @@
-"""Checks annotated shapes and dtypes (`jaxtyping`) when tests call the encoder eagerly; conftest.py switches it on.
+"""Checks annotated shapes and dtypes (`jaxtyping`) when tests call functions eagerly; conftest.py switches it on.
 
 A function of `MODULES` whose annotations hold a type such as `Float[Any, "B S D"]` is wrapped when its module is
 imported. All other annotations are mypy's. Inside graphs nothing is checked, because lengths are unknown there, and no
@@ -19,7 +19,9 @@ import typing
 import beartype
 import jaxtyping
 
-MODULES = ("official_bert.layers", "official_bert.models.encoder")  # with all modules below them
+# With all modules below them.
+MODULES = ("official_bert.layers", "official_bert.models.encoder", "official_bert.training.losses",
+           "official_bert.training.step", "official_bert.tasks", "official_bert.serving")
 
 
 def switch_on(modules: tuple[str, ...] = MODULES) -> None:

@@ -117,8 +117,24 @@ def test_functions_without_shapes_are_left_alone(annotated):
     assert not hasattr(annotated.plain, "__wrapped__") and annotated.product.__wrapped__.__name__ == "product"
 
 
-def test_it_is_switched_on_for_the_encoder_and_its_layers():
+def test_it_is_switched_on_for_the_encoder_steps_losses_tasks_and_serving():
     def is_checked(name):
         return isinstance(importlib.import_module(f"official_bert.{name}").__spec__.loader, shape_checks._Loader)
-    assert is_checked("layers.attention") and is_checked("layers.embeddings") and is_checked("models.encoder")
-    assert not is_checked("models.pretrainer")
+    for name in ("layers.attention", "layers.embeddings", "models.encoder", "training.losses", "training.step",
+                 "tasks.squad.task", "tasks.texts.base", "serving.bounds", "serving.formats.dense"):
+        assert is_checked(name), name
+    assert not is_checked("models.pretrainer") and not is_checked("training.trainer")
+
+
+def test_losses_tasks_and_serving_are_checked():
+    from official_bert.serving import served_model
+    from official_bert.tasks.tagging import task
+    from official_bert.training import losses
+    with pytest.raises(jaxtyping.TypeCheckError, match="parameter 'weights'"):
+        losses.cross_entropy(tf.zeros((2, 3, 5)), tf.zeros((2, 3), tf.int32), tf.ones(2))
+    with pytest.raises(jaxtyping.TypeCheckError, match="parameter 'labels'"):
+        losses.accuracy(tf.zeros((2, 5)), tf.zeros(2), tf.ones(2))
+    with pytest.raises(jaxtyping.TypeCheckError, match="parameter 'batch'"):
+        task._words({"tag_mask": tf.ones(()), "example_weights": tf.ones(2)})
+    with pytest.raises(jaxtyping.TypeCheckError, match="parameter 'input_mask'"):
+        served_model.real_lengths(tf.ones((2, 3)))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from jaxtyping import Int
 
 GROUP_COST = 96  # tokens that cost as much as a group does by itself (measured: 83 at MiniLM's size)
 MOST_FEW = 48  # tokens, padding included, of a group by itself for which small pieces are faster (measured)
@@ -53,8 +54,9 @@ def broken_claim(error: tf.errors.InvalidArgumentError) -> str | None:
     return match[1].replace("] [", " ") if match else None
 
 
-def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: tf.Tensor, tokens_at_once: int,
-              results: Mapping[str, tf.TensorSpec], few: Few | None = None) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: Int[Any, " R"], tokens_at_once: int,
+              results: Mapping[str, tf.TensorSpec],
+              few: Few | None = None) -> tuple[dict[str, tf.Tensor], Int[Any, " R"]]:
     """Joins `compute(rows)` over groups of rows [G] of similar `lengths` [R]; also returns the order [R] of all rows in
     the groups.
 
@@ -96,7 +98,7 @@ def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: 
     return dict(zip(results, values)), order
 
 
-def group_sizes(lengths: tf.Tensor, tokens_at_once: int) -> tuple[tf.Tensor, tf.Tensor]:
+def group_sizes(lengths: Int[Any, " R"], tokens_at_once: int) -> tuple[Int[Any, " R"], Int[Any, " G"]]:
     """Returns the groups of `in_groups` for somebody else to compute: the order [R] of all rows in them, and their
     sizes [G].
     """
@@ -120,7 +122,7 @@ def as_function(
                        experimental_attributes={"_noinline": True}).get_concrete_function()
 
 
-def _group_size(lengths: tf.Tensor, tokens_at_once: int) -> tf.Tensor:
+def _group_size(lengths: Int[Any, " rows"], tokens_at_once: int) -> Int[Any, ""]:
     """Returns how many of the rows that are left go together; their lengths [R+2], the longest first, with two 0 behind
     them.
 

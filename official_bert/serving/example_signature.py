@@ -1,13 +1,15 @@
 """Parses serialized `tf.train.Example`s, which the second signature takes, into the inputs of a served model."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
+from jaxtyping import Int, Shaped
 
 from official_bert.serving.bounds import Claim, in_range, require
 
 
-def parse_inputs(serialized: tf.Tensor, inputs: Mapping[str, tf.TensorSpec], longest: Mapping[str, int],
+def parse_inputs(serialized: Shaped[Any, " B"], inputs: Mapping[str, tf.TensorSpec], longest: Mapping[str, int],
                    num_choices: int = 1) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
     """Returns the tensors of the signature `inputs` out of serialized [B] string, each from the feature of its name;
     and the length [B] of each Example's list for those that are lists.
@@ -34,7 +36,7 @@ def parse_inputs(serialized: tf.Tensor, inputs: Mapping[str, tf.TensorSpec], lon
     return {name: _shaped(parsed[name], spec, num_choices) for name, spec in inputs.items()}, lengths
 
 
-def _claims(name: str, lengths: tf.Tensor, most: int, rows: int) -> list[Claim]:
+def _claims(name: str, lengths: Int[Any, " B"], most: int, rows: int) -> list[Claim]:
     """Returns what must hold of the lengths [B] of a feature's lists, each `rows` rows of at most `most` numbers or
     strings.
     """

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 
 from official_bert.layers.activations import get_activation
 from official_bert.layers.speed.extension_points import original
@@ -47,7 +47,7 @@ class FewRows:
         self._call, self._least = original(encoder,
                                            "call"), LEAST_TOKENS if encoder.config.longest_row >= LEAST_TOKENS else 0
 
-    def __call__(self, inputs: Mapping[str, tf.Tensor], training: bool | None = None) -> dict[str, Any]:
+    def __call__(self, inputs: Mapping[str, Shaped[Any, "B ..."]], training: bool | None = None) -> dict[str, Any]:
         """Inputs [B,S] -> outputs of the S tokens, as the encoder has them."""
         batch, length = tf.unstack(tf.shape(inputs["input_ids"]))
         padding = [[0, 0], [0, tf.maximum(-(-self._least // batch) - length, 0)]]
@@ -68,7 +68,7 @@ class SmallProducts:
         biases = np.split(np.zeros(kernel.shape[1], np.float32) if bias is None else bias, pieces)
         self._products = [_product(values, *piece) for piece in zip(np.split(kernel, pieces, axis=1), biases)]
 
-    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
+    def __call__(self, rows: Float[Any, "T K"]) -> Float[Any, "T N"]:
         """rows [T,K] -> [T,N]."""
         results = [product(rows) for product in self._products]
         return results[0] if len(results) == 1 else tf.concat(results, 1)
@@ -84,7 +84,7 @@ class FewAttention(ServedAttention):
         shares = tf.exp(tf.nn.log_softmax(self.masked(scores, attention_mask, bias)))
         return tf.cast(tf.matmul(tf.cast(shares, tf.float64), v), tf.float32)
 
-    def _heads_of(self, product: Product, x: tf.Tensor) -> tf.Tensor:
+    def _heads_of(self, product: Product, x: Float[Any, "_ _ D"]) -> Float[Any, "M H"]:
         return tf.cast(super()._heads_of(product, x), tf.float64)
 
 
@@ -101,7 +101,7 @@ class FewFeedForward:
                        for kernel, bias, other in parts]
         self._activate: Callable = get_activation(layer.settings["hidden_act"])
 
-    def __call__(self, rows: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+    def __call__(self, rows: Float[Any, "T D"], training: bool | None = None) -> Float[Any, "T D"]:
         """rows [T,D] -> [T,D]; `training` is false."""
         return tf.add_n([second(self._activate(first(rows))) for first, second in self._pairs])
 

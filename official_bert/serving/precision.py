@@ -8,11 +8,12 @@ import functools
 import math
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
+from jaxtyping import Float
 
 from official_bert.layers.dense import Dense
 from official_bert.layers.speed.computing import computing
@@ -136,7 +137,7 @@ class Int8Product:
         # The op takes rows without a sign: 0 is 128, and what the weights make of that is taken away again.
         self.zero = -128 * self.kernel.sum(0, dtype=np.float32)
 
-    def __call__(self, rows: tf.Tensor) -> tf.Tensor:
+    def __call__(self, rows: Float[Any, "M K"]) -> Float[Any, "M N"]:
         """rows [M,K] -> [M,N]."""
         step = tf.maximum(tf.reduce_max(tf.abs(rows), axis=1, keepdims=True) / 127, LEAST_SCALE)  # [M,1]
         integers = tf.bitcast(tf.cast(rows / step + 128.5, tf.uint8), tf.quint8)

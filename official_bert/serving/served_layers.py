@@ -117,8 +117,8 @@ class ServedAttention:
         self._make, self._products = make, dict[str, Product]()
         self.merge = make(merge, None if merge_bias is None else merge_bias + value_bias @ merge)
 
-    def __call__(self, x: Float[Any, "B S D"], attention_mask: TokenLayout | Bool[Any, "B 1 #Q S"],
-                 queries: Float[Any, "B Q D"] | None = None, training: bool | None = None) -> Float[Any, "B Q D"]:
+    def __call__(self, x: Float[Any, "_ _ D"], attention_mask: TokenLayout | Bool[Any, "B 1 #Q S"],
+                 queries: Float[Any, "B Q D"] | None = None, training: bool | None = None) -> Float[Any, "_ _ D"]:
         """x [B,S,D], attention_mask a `TokenLayout` (or [B,1,1 or Q,S]), queries [B,Q,D] or None for x -> [B,Q,D].
 
         Without padding, x, and without queries the result, is [1,T,D].
@@ -160,23 +160,23 @@ class ServedAttention:
             self._products[name] = self._make(*self._kernels[name])
         return self._products[name]
 
-    def _heads_of(self, product: Product, x: tf.Tensor) -> tf.Tensor:
+    def _heads_of(self, product: Product, x: Float[Any, "_ _ D"]) -> Float[Any, "M H"]:
         """The heads [B*S*...,H] of a product of rows x [B,S,D]."""
         return tf.reshape(product(tf.reshape(x, [-1, self.width])), [-1, self.width // self.heads])
 
     @staticmethod
-    def _all(batch: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _all(batch: Int[Any, ""], count: Int[Any, ""]) -> tuple[Int[Any, "B Q"], Int[Any, " M"]]:
         """The number of each row [B,Q] and the place of each number [B*Q], if there are all."""
         places = tf.range(batch * count)
         return tf.reshape(places, [batch, count]), places
 
-    def _places(self, numbers: tf.Tensor, part: int, parts: int) -> tf.Tensor:
+    def _places(self, numbers: Int[Any, "B S"], part: int, parts: int) -> Int[Any, "B N S"]:
         """Where the heads [B,N,S] of a part of a product stand among those of all parts [T*parts*N]; `numbers` [B,S] of
         its rows.
         """
         return numbers[:, None] * (parts * self.heads) + (tf.range(self.heads) + part * self.heads)[:, None]
 
-    def _back(self, places: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    def _back(self, places: Int[Any, " T"], count: Int[Any, ""]) -> Int[Any, " M"]:
         """Where the heads [T*N] of the rows at `places` among the B*Q stand among those [B*N*Q] of attention."""
         first = places // count * (self.heads * count) + places % count
         return tf.reshape(first[:, None] + tf.range(self.heads) * count, [-1])
@@ -193,7 +193,7 @@ class ServedTables:
 
     def __call__(self, input_ids: Int[Any, "B S"], segment_ids: Int[Any, "B S"],
                  position_ids: Int[Any, "#B S"] | None = None, task_type_ids: Int[Any, "B S"] | None = None,
-                 training: bool | None = None) -> Float[Any, "B Q D"]:
+                 training: bool | None = None) -> Float[Any, "B S D"]:
         """input_ids, segment_ids, position_ids [B,S] (positions None: 0 to S-1) -> [B,S,D]."""
         del task_type_ids, training  # a model without tasks; false
         places = tf.range(tf.shape(input_ids)[1]) if position_ids is None else position_ids

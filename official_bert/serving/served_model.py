@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import keras
 import numpy as np
 import tensorflow as tf
+from jaxtyping import Float, Int, Shaped
 
 from official_bert.config import check_length
 from official_bert.fields import Constraint, Count, Probability, check_fields
@@ -30,6 +31,7 @@ from official_bert.text.packing import Part
 from official_bert.training.task import TaskBase
 
 Tensors = Mapping[str, tf.Tensor]
+Rows = Mapping[str, Shaped[Any, "B ..."]]
 # the features of a group of rows [G,S], and which of all rows these are [G] -> results
 Compute = Callable[[Tensors, tf.Tensor], Mapping[str, tf.Tensor]]
 # the inputs of a group of rows by name -> the outputs of `call_model`
@@ -225,11 +227,11 @@ class ServedModel(tf.Module, abc.ABC):
 
     def run(
         self,
-        rows: Tensors,
+        rows: Rows,
         results: Mapping[str, tf.TensorSpec],
         compute: Compute | None = None,
-        places: tf.Tensor | None = None,
-    ) -> dict[str, tf.Tensor]:
+        places: Int[Any, "B M"] | None = None,
+    ) -> dict[str, Shaped[Any, "B ..."]]:
         """Returns the results for rows of features [R,S], computed in groups of similar length; see `in_groups`.
 
         `compute` makes them of a group's rows, which are cut to the longest; the default is `run_model`. It has a
@@ -241,11 +243,11 @@ class ServedModel(tf.Module, abc.ABC):
 
     def run_groups(
         self,
-        rows: Tensors,
+        rows: Rows,
         results: Mapping[str, tf.TensorSpec],
         compute: Compute,
-        places: tf.Tensor | None = None,
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        places: Int[Any, "B M"] | None = None,
+    ) -> tuple[dict[str, tf.Tensor], Int[Any, " B"]]:
         """Does the same for results of any number of rows, in the order of the groups, which is returned with them."""
         lengths = real_lengths(rows["input_mask"], places)
 
@@ -254,12 +256,12 @@ class ServedModel(tf.Module, abc.ABC):
             return compute({name: tf.gather(value, group)[:, :longest] for name, value in rows.items()}, group)
         return self.group(run, lengths, self.tokens_at_once, results)
 
-    def run_model(self, rows: Tensors, **more: tf.Tensor) -> Mapping[str, tf.Tensor]:
+    def run_model(self, rows: Rows, **more: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """Returns the model's outputs for rows [G,S], in one go; those of `engine` if there is one."""
         inputs = {**{name: rows[name] for name in ID_INPUTS}, **more}
         return self.engine(inputs) if self.engine else self.call_model(inputs)
 
-    def call_model(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+    def call_model(self, inputs: Rows) -> dict[str, tf.Tensor]:
         """Returns the model's outputs, under the names of the answer, for inputs of `ids_inputs` in one plain pass."""
         return self.model(dict(inputs), training=False)
 
@@ -280,7 +282,7 @@ class ServedModel(tf.Module, abc.ABC):
         return layout.features(), truncated
 
 
-def real_lengths(input_mask: tf.Tensor, places: tf.Tensor | None = None) -> tf.Tensor:
+def real_lengths(input_mask: Int[Any, "B S"], places: Int[Any, "B M"] | None = None) -> Int[Any, " B"]:
     """Returns how many tokens [B] of rows with a mask [B,S] are computed: up to the last real one or the last of
     `places`, at least one.
     """
@@ -288,7 +290,7 @@ def real_lengths(input_mask: tf.Tensor, places: tf.Tensor | None = None) -> tf.T
     return lengths if places is None else tf.maximum(lengths, tf.reduce_max(places, axis=1) + 1)
 
 
-def lengthened(results: Tensors, length: tf.Tensor) -> dict[str, tf.Tensor]:
+def lengthened(results: Rows, length: Int[Any, ""]) -> dict[str, Shaped[Any, "B S ..."]]:
     """Returns results for each token of a group's rows [G,S',...] with so many columns as all rows; padding repeats the
     last column.
     """
@@ -314,7 +316,7 @@ class ServedWindows(ServedModel):
         super().__init__(model, tokenizer, max_seq_length)
         self.doc_stride, self.max_windows, self.tokens_at_once = doc_stride, max_windows, tokens_at_once
 
-    def make_windows(self, name: str, lengths: tf.Tensor, room: tf.Tensor | int) -> graph_packing.Windows:
+    def make_windows(self, name: str, lengths: Int[Any, " B"], room: Int[Any, " B"] | int) -> graph_packing.Windows:
         """Returns the windows over texts of `lengths` [B] tokens, with room for `room` tokens each (one number, or
         [B]).
 
@@ -381,7 +383,7 @@ class ServedEmbeddings(ServedModel):
             np.max([part.max(axis=0) for part in parts], axis=0)
         ])
 
-    def _vectors_of(self, inputs: Tensors, prompt_tokens: int = 0) -> dict[str, tf.Tensor]:
+    def _vectors_of(self, inputs: Rows, prompt_tokens: int = 0) -> dict[str, Float[Any, "B D"]]:
         """Returns `embedding` [B,D], float32, of rows of ids, whose first `prompt_tokens` are not pooled."""
         def compute(part: Tensors, _: tf.Tensor) -> Mapping[str, tf.Tensor]:
             more = {PROMPT_TOKENS: tf.fill([tf.shape(part["input_ids"])[0], 1], prompt_tokens)} if prompt_tokens else {}
@@ -390,7 +392,7 @@ class ServedEmbeddings(ServedModel):
         return self.run({name: inputs[name]
                          for name in ID_INPUTS}, {"embedding": tf.TensorSpec([None, self.dimensions])}, compute)
 
-    def _vectors_of_texts(self, texts: tf.Tensor, prompt: str) -> dict[str, tf.Tensor]:
+    def _vectors_of_texts(self, texts: Shaped[Any, " B"], prompt: str) -> dict[str, Shaped[Any, "B ..."]]:
         """Returns `embedding` [B,D], float32, of texts behind a prompt, `token_count` [B] and `truncated` [B]."""
         features, truncated = self.pack(self.tokenizer.tokenize(tf.strings.join([prompt, texts]) if prompt else texts))
         vectors = self._vectors_of(features, 0 if self.include_prompt else self._tokens_of(prompt))

@@ -6,15 +6,18 @@ tokens of a shard with few masks counted more.)
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import tensorflow as tf
+from jaxtyping import Float, Int, Shaped
 
+Fraction = tuple[Float[Any, ""], Float[Any, ""]]  # (sum, weight), float32; only the loop divides, over the global batch
 MANY, BLOCKS = 4096, range(4, 65)  # logits that are searched by blocks, and into how many
 ABSENT = -1e9  # the logit of a label, or a choice, that a row does not have
 
 
-def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor,
-                  smoothing: float = 0.0) -> tuple[tf.Tensor, tf.Tensor]:
+def cross_entropy(logits: Float[Any, "*rows K"], labels: Int[Any, "*rows"], weights: Shaped[Any, "*rows"],
+                  smoothing: float = 0.0) -> Fraction:
     """Weighted sum of -log softmax(logits)[label] and the sum of weights, in float32: logits [...,K], labels and
     weights [...].
 
@@ -31,13 +34,13 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor,
     return weighted_sum(losses, weights)
 
 
-def weighted_sum(values: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def weighted_sum(values: Float[Any, "*rows"], weights: Shaped[Any, "*rows"]) -> Fraction:
     """Returns the sum of values times weights and the sum of weights, float32: both [...]."""
     weights = tf.cast(weights, tf.float32)
     return tf.reduce_sum(values * weights), tf.reduce_sum(weights)
 
 
-def negative_log_likelihoods(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+def negative_log_likelihoods(logits: Float[Any, "*rows K"], labels: Int[Any, "*rows"]) -> Float[Any, "*rows"]:
     """Returns -log softmax(logits)[label] of each row: logits [...,K] float32, labels [...] -> [...].
 
     Takes fewer passes over the logits than TensorFlow's operation: a softmax, which also is the gradient but for one
@@ -59,13 +62,13 @@ def negative_log_likelihoods(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     return tf.reshape(found(as_rows(logits)), tf.shape(labels))
 
 
-def as_rows(logits: tf.Tensor) -> tf.Tensor:
-    """[...,K] -> [rows,K]."""
+def as_rows(logits: Float[Any, "*rows K"]) -> Float[Any, "M K"]:
+    """[...,K] -> [M,K]."""
     return tf.reshape(logits, (-1, logits.shape[-1] or tf.shape(logits)[-1]))
 
 
-def largest_places(rows: tf.Tensor) -> tf.Tensor:
-    """Returns the place of the largest logit of each row, the first of equal ones: [rows,K] -> [rows].
+def largest_places(rows: Float[Any, "M K"]) -> Int[Any, " M"]:
+    """Returns the place of the largest logit of each row, the first of equal ones: [M,K] -> [M].
 
     Of many logits, first the block that has the largest: TensorFlow finds a maximum in half the time that it takes to
     find its place.
@@ -79,8 +82,8 @@ def largest_places(rows: tf.Tensor) -> tf.Tensor:
     return block * (width // count) + tf.argmax(tf.gather(blocks, block, batch_dims=1), axis=-1, output_type=tf.int32)
 
 
-def binary_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor,
-                         label_weights: tf.Tensor | float = 1.0, smoothing: float = 0.0) -> tuple[tf.Tensor, tf.Tensor]:
+def binary_cross_entropy(logits: Float[Any, "B K"], labels: Shaped[Any, "B K"], weights: Shaped[Any, " B"],
+                         label_weights: Float[Any, "#B K"] | float = 1.0, smoothing: float = 0.0) -> Fraction:
     """Mean over K independent labels, weighted sum over examples: logits and labels [B,K], weights [B].
 
     `label_weights` [B,K] multiply the losses of single labels. With `smoothing` s, the targets 0 and 1 are s / 2 and 1
@@ -91,23 +94,23 @@ def binary_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tenso
     return weighted_sum(tf.reduce_mean(losses, axis=-1), weights)
 
 
-def squared_error(scores: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def squared_error(scores: Float[Any, " B"], targets: Shaped[Any, " B"], weights: Shaped[Any, " B"]) -> Fraction:
     """Weighted sum of squared differences and the sum of weights: all [B]."""
     return weighted_sum(tf.math.squared_difference(tf.cast(scores, tf.float32), tf.cast(targets, tf.float32)), weights)
 
 
-def accuracy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def accuracy(logits: Float[Any, "*rows K"], labels: Int[Any, "*rows"], weights: Shaped[Any, "*rows"]) -> Fraction:
     """Weighted number of rows whose largest logit is the label's, and the sum of weights."""
     # As rows, so that the graph holds one search for the largest logits, that of the loss.
     right = tf.equal(tf.reshape(largest_places(as_rows(logits)), tf.shape(labels)), tf.cast(labels, tf.int32))
     return weighted_sum(tf.cast(right, tf.float32), weights)
 
 
-def prediction_weights(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+def prediction_weights(batch: Mapping[str, Shaped[Any, "B ..."]]) -> Float[Any, "B P"]:
     """The weight of each prediction of masked words, 0 in rows that only fill a batch: [B,P]."""
     return batch["masked_lm_weights"] * batch["example_weights"][:, None]
 
 
-def token_weights(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+def token_weights(batch: Mapping[str, Shaped[Any, "B ..."]]) -> Float[Any, "B S"]:
     """1 for each real token of a real row, else 0: [B,S]."""
     return tf.cast(batch["input_mask"], tf.float32) * batch["example_weights"][:, None]

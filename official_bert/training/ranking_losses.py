@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from official_bert.training.distillation.losses import divergence
 from official_bert.training.losses import ABSENT, cross_entropy, weighted_sum
+from official_bert.training.losses import Fraction as Fraction
 
 MISSING = -1  # the number of a text that a row does not have
-Fraction = tuple[tf.Tensor, tf.Tensor]
 
 
 def group_logits(vectors: tf.Tensor, texts: tf.Tensor, weights: tf.Tensor, group_size: int,

@@ -11,9 +11,11 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
+from jaxtyping import Float, Int, Shaped
 
 from official_bert.config import Config
 from official_bert.layers.speed.computing import computing
@@ -50,7 +52,7 @@ class State:
     finite_steps: tf.Tensor
 
 
-def fold_seeds(sites: Sequence[keras.Variable], seed: int, step: tf.Tensor, part: tf.Tensor) -> Tensors:
+def fold_seeds(sites: Sequence[keras.Variable], seed: int, step: Int[Any, ""], part: Int[Any, ""]) -> Tensors:
     """Makes a dropout seed for each site, a function of (seed, step, part = replica and micro-batch, site) alone.
 
     `sites` are the variables that training does not change: seed states and frozen weights, which stay unchanged. A
@@ -79,7 +81,7 @@ def _compiled_add(shapes: tuple, names: tuple[str, ...]) -> Callable:
                        autograph=False)
 
 
-def _cut(value: tf.Tensor, count: int) -> tf.Tensor:
+def _cut(value: Shaped[Any, "rows *each"], count: int) -> Shaped[Any, "{count} _ *each"]:
     """[rows,...] -> [count,rows / count,...]; on replicas, batches of changing lengths have no static number of rows.
     """
     static = None if value.shape[0] is None else value.shape[0] // count
@@ -183,7 +185,7 @@ class Step:
         }
         return gradients, loss, row
 
-    def metrics(self, row: dict[str, tf.Tensor], parameter_norm: tf.Tensor) -> tf.Tensor:
+    def metrics(self, row: dict[str, Shaped[Any, ""]], parameter_norm: Float[Any, ""]) -> Float[Any, " names"]:
         """Returns the values of `names` from what `measure` and `decide` say and the norm of the new weights."""
         failed = row["failed"] | ~tf.math.is_finite(parameter_norm)
         row = row | {"parameter_norm": parameter_norm, "failed": failed, "skipped": ~failed & ~row["taken"]}

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 import keras
 import numpy as np
 import tensorflow as tf
+from jaxtyping import Float, Shaped
 
 from official_bert.config import Config, build, check_length, to_dict
 from official_bert.data.cache import text_digest
@@ -31,12 +32,13 @@ from official_bert.text.packing import check_segments
 from official_bert.text.tokenizer import Tokenizer
 from official_bert.training.data_files import DataFiles as DataFiles
 from official_bert.training.distribution import check_batch
+from official_bert.training.losses import Fraction as Fraction
 from official_bert.training.reporting.flops import training_flops
 
-Batch = Mapping[str, tf.Tensor]
+Batch = Mapping[str, Shaped[Any, "B ..."]]
 Outputs = Mapping[str, tf.Tensor]
 Predictions = Sequence[Mapping[str, Any]]  # one a row, as NumPy values
-Fraction = tuple[tf.Tensor, tf.Tensor]  # (sum, weight), float32 scalars; only the loop divides, over the global batch
+RowValues = dict[str, Shaped[Any, "B ..."]]  # a value for each row of a batch
 # of `Head`
 KINDS: Mapping[str, Kind] = {"classifier": "classifier", "multi_label": "multi_label", "regression": "regression"}
 Head = Literal["fill_mask", "classifier", "multi_label", "regression", "choice", "span", "tagger", "embeddings"]
@@ -336,7 +338,7 @@ class TaskBase(abc.ABC):
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Fraction]:
         """(sum, weight) by name, pure and in float32; the training loss is the sum over names of sum / weight."""
 
-    def loss_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
+    def loss_weights(self, batch: Batch) -> dict[str, Float[Any, ""]]:
         """The weights of the `losses` of a training batch, from the batch alone; by default the number of real rows."""
         return {name: tf.reduce_sum(batch["example_weights"]) for name in self.loss_names}
 
@@ -344,7 +346,7 @@ class TaskBase(abc.ABC):
         """The micro-batch of a training step; a student adds its teacher's answers."""
         return batch
 
-    def flops(self, batch: Batch) -> tf.Tensor:
+    def flops(self, batch: Batch) -> Float[Any, ""]:
         """The operations of a training step on a batch, as `training_flops` counts them."""
         return training_flops(self.config.model, batch)
 
@@ -373,7 +375,7 @@ class TaskBase(abc.ABC):
         """Cheap metrics computed inside the step (accuracies), as (sum, weight) by name."""
         return {}
 
-    def predictions(self, outputs: Outputs, batch: Batch) -> dict[str, tf.Tensor]:
+    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
         """The outputs, row by row, that `evaluate` and `write` need; none by default."""
         return {}
 

@@ -27,8 +27,8 @@ def test_smoothed_labels_are_those_of_keras(smoothing):
 
 def test_smoothing_leaves_out_the_choices_that_a_row_lacks():
     few = np.array([[1.0, -2.0, losses.ABSENT, losses.ABSENT]], np.float32)
-    found, _ = losses.cross_entropy(tf.constant(few), [0], tf.ones(1), 0.2)
-    wanted, _ = losses.cross_entropy(tf.constant(few[:, :2]), [0], tf.ones(1), 0.2)
+    found, _ = losses.cross_entropy(tf.constant(few), tf.constant([0]), tf.ones(1), 0.2)
+    wanted, _ = losses.cross_entropy(tf.constant(few[:, :2]), tf.constant([0]), tf.ones(1), 0.2)
     assert float(found) == pytest.approx(float(wanted), rel=1e-6)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from absl import logging
+from jaxtyping import Float, Int
 
 from official_bert.config import build, merge
 from official_bert.data import provenance, records
@@ -40,9 +41,10 @@ from official_bert.tasks.pretraining.record_kinds import (
 from official_bert.tasks.pretraining.served import ServedFillMask, ServedNextToken
 from official_bert.training import losses
 from official_bert.training.reporting.flops import training_flops
-from official_bert.training.task import Batch, DataFiles, Fraction, Outputs, Resolved, Steps, TaskBase
+from official_bert.training.task import Batch, DataFiles, Fraction, Outputs, Resolved, RowValues, Steps, TaskBase
 
 LOOKED_AT = 200  # first records that tell whether words have several tokens
+Predicted = tuple[Float[Any, "*rows K"], Int[Any, "*rows"], Float[Any, "*rows"]]  # logits, labels, weights
 # Records without masks, their numbers -> the features of masked records.
 Masking = Callable[[dynamic_masking.Batch, tf.Tensor], dynamic_masking.Batch]
 
@@ -189,7 +191,7 @@ class Task(TaskBase):
         """What a loss is multiplied by."""
         return {"replaced": self.options.replaced_weight, "boundary": self.options.boundary_weight}.get(name, 1.0)
 
-    def loss_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
+    def loss_weights(self, batch: Batch) -> dict[str, Float[Any, ""]]:
         """The number of predictions, of those near enough to the beginning of their span, and of examples or real
         tokens.
         """
@@ -213,14 +215,14 @@ class Task(TaskBase):
             }
         return measured
 
-    def flops(self, batch: Batch) -> tf.Tensor:
+    def flops(self, batch: Batch) -> Float[Any, ""]:
         """Those of the encoder and its heads, and of the generator."""
         if not self._tells_replaced:  # the head of spans is not counted
             return super().flops(batch)
         rows = {"input_ids": batch["input_ids"]}
         return training_flops(self.config.model, rows) + training_flops(self._generator_config(), batch)
 
-    def predictions(self, outputs: Outputs, batch: Batch) -> dict[str, tf.Tensor]:
+    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
         """`sums`, for intervals: of each row and loss, the loss, the right answers and their weight, float32
         [B,losses,3].
         """
@@ -232,7 +234,7 @@ class Task(TaskBase):
             rows.append(tf.reduce_sum(tf.reshape(parts, (tf.shape(parts)[0], -1, 3)), axis=1))
         return {"sums": tf.stack(rows, axis=1)}
 
-    def _predicted(self, outputs: Outputs, batch: Batch) -> dict[str, tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+    def _predicted(self, outputs: Outputs, batch: Batch) -> dict[str, Predicted]:
         """Logits, labels and weights of each loss."""
         predicted = [(outputs["mlm_logits"], batch["masked_lm_ids"], losses.prediction_weights(batch))]
         if "boundary" in self.loss_names:
@@ -437,13 +439,13 @@ class Task(TaskBase):
         return refuse_rows(next_token_batch(batch) if self._is_next_token and not masking else batch, checks)
 
 
-def _boundary_weights(batch: Batch) -> tf.Tensor:
+def _boundary_weights(batch: Batch) -> Float[Any, "B P"]:
     """1 for each prediction of a real row that is among the first tokens of its span, else 0: [B,P]."""
     _, _, places = places_in_spans(batch["masked_lm_positions"], batch["masked_lm_weights"])
     return losses.prediction_weights(batch) * tf.cast(places < LONGEST_SPAN, tf.float32)
 
 
-def _sentence_weights(batch: Batch) -> tf.Tensor:
+def _sentence_weights(batch: Batch) -> Float[Any, "B ..."]:
     """1 for each sentence pair of a real row, else 0: [B], or [B,K] of packed rows."""
     weights = batch["example_weights"]
     return batch["instance_weights"] * weights[:, None] if "instance_weights" in batch else weights

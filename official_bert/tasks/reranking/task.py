@@ -30,7 +30,7 @@ from official_bert.training import ranking_losses
 from official_bert.training.data_files import write_answers
 from official_bert.training.file_task import Use
 from official_bert.training.ranking_task import Rankings, RankingTask, require_negatives
-from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, Steps
+from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, RowValues, Steps
 
 FOUND_NEGATIVES = 5  # of a query of a collection, unless options.most_negatives says how many
 LOSSES = {
@@ -121,7 +121,7 @@ class Task(RankingTask):
         best = tf.gather(batch["labels"], tf.argmax(outputs["logits"], axis=-1), batch_dims=1)
         return {"accuracy": (tf.reduce_sum(best * batch["example_weights"]), tf.reduce_sum(batch["example_weights"]))}
 
-    def predictions(self, outputs: Outputs, batch: Batch) -> dict[str, tf.Tensor]:
+    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
         return {"score": outputs["logits"][:, 0]}
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:

@@ -7,11 +7,13 @@ Paria et al. 2020).
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 import scipy.sparse
 import tensorflow as tf
+from jaxtyping import Float, Shaped
 
 from official_bert.data.labelled_texts import LabelledTexts
 from official_bert.data.search.collections import Collection
@@ -23,7 +25,7 @@ from official_bert.tasks.retrieval import options as retrieval_options
 from official_bert.tasks.retrieval import task as retrieval
 from official_bert.tasks.retrieval.held_out import HeldOutCollection
 from official_bert.tasks.retrieval.served import ServedSparse
-from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, Steps
+from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, RowValues, Steps
 
 QUERIES_AT_ONCE = 256
 MOST_WORDS = 256  # of a vector that is evaluated
@@ -59,7 +61,7 @@ class Options(retrieval_options.Options):
         return True
 
 
-def flops_penalty(weights: tf.Tensor, present: tf.Tensor, group_size: int) -> tf.Tensor:
+def flops_penalty(weights: Float[Any, "B V"], present: Shaped[Any, " B"], group_size: int) -> Float[Any, ""]:
     """Sum over groups of rows of (sum over words of the squared mean weight) * the group's rows: weights [B,V], present
     [B] -> [].
 
@@ -119,7 +121,7 @@ class Task(retrieval.Task):
         words = tf.reduce_sum(tf.cast(weights[:, min(1, weights.shape[1] - 1)] > 0.0, tf.float32), axis=-1)
         return {"words": (tf.reduce_sum(words * batch["example_weights"]), tf.reduce_sum(batch["example_weights"]))}
 
-    def predictions(self, outputs: Outputs, batch: Batch) -> dict[str, tf.Tensor]:
+    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
         weights, ids = tf.math.top_k(outputs["weights"], min(MOST_WORDS, outputs["weights"].shape[-1]))
         return {"ids": ids, "weights": weights}
 

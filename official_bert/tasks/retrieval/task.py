@@ -7,12 +7,13 @@ scores, both texts are compared as in STS.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
+from jaxtyping import Float
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -31,7 +32,7 @@ from official_bert.training import losses, ranking_losses
 from official_bert.training.distribution import check_batch
 from official_bert.training.file_task import Use
 from official_bert.training.ranking_task import RankingTask, require_negatives
-from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Steps
+from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, RowValues, Steps
 
 TEXTS = 2  # of a row without negatives
 
@@ -59,7 +60,7 @@ class Task(RankingTask):
         ]
         return {"loss": (tf.add_n([total for total, _ in fractions]), fractions[0][1])}
 
-    def _loss(self, vectors: tf.Tensor, batch: Batch) -> ranking_losses.Fraction:
+    def _loss(self, vectors: Float[Any, "B T D"], batch: Batch) -> Fraction:
         """The loss of vectors [B,T,D] of length 1."""
         options, weights = self.options, batch["example_weights"]
         cosines = tf.einsum("btd,bd->bt", vectors[:, 1:], vectors[:, 0])                   # [B,T-1]
@@ -95,7 +96,7 @@ class Task(RankingTask):
                                                         self.options.temperature)
         return {"accuracy": losses.accuracy(*logits_and_labels, batch["example_weights"])}
 
-    def predictions(self, outputs: Outputs, batch: Batch) -> dict[str, tf.Tensor]:
+    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
         return {"embedding": outputs["embedding"]}
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:

@@ -36,7 +36,17 @@ from official_bert.tasks.squad.served import ServedSpans
 from official_bert.text import loading
 from official_bert.training import losses
 from official_bert.training.file_task import FileTask, TaskRows, Use
-from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, Steps, TaskBase
+from official_bert.training.task import (
+    Batch,
+    DataFiles,
+    Fraction,
+    HeldOut,
+    Outputs,
+    Predictions,
+    RowValues,
+    Steps,
+    TaskBase,
+)
 
 LAYOUT = 3  # of the arrays that are cached
 FILES = {"1.1": ("train-v1.1.json", "dev-v1.1.json"), "2.0": ("train-v2.0.json", "dev-v2.0.json")}
@@ -195,7 +205,7 @@ class Task(FileTask):
         self._warn_of_cut(held_out, maker.cut_questions)
         return Questions(self, held_out, features, self.make_batches(TextFeatures(as_arrays(features))))
 
-    def predictions(self, outputs: Outputs, batch: Batch) -> dict[str, tf.Tensor]:
+    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
         """The logits; `evaluate` drops those of padding."""
         return {name: outputs[name] for name in ("start_logits", "end_logits")}
 

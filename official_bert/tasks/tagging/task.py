@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
+from jaxtyping import Float
 
 from official_bert.data import splits
 from official_bert.data.label_weights import class_weights, describe
@@ -35,7 +36,7 @@ from official_bert.tasks.tagging.served import ServedFeatureTagger, ServedTagger
 from official_bert.tasks.tagging.word_tagger import CHAIN, CRFTagger, FeatureTagger, chain_scores
 from official_bert.training import losses
 from official_bert.training.file_task import FileTask, TaskRows, Use
-from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, Steps
+from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, RowValues, Steps
 
 FILES = {"train": ("train.txt", "train.conll", "eng.train", "wnut17train.conll"),
          "dev": ("dev.txt", "valid.txt", "dev.conll", "eng.testa", "emerging.dev.conll"),
@@ -93,7 +94,7 @@ class Task(FileTask):
                                         batch.get("sentence_starts"))
         return {"loss": (-tf.reduce_sum(likelihood * batch["example_weights"]), tf.reduce_sum(_words(batch)))}
 
-    def loss_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
+    def loss_weights(self, batch: Batch) -> dict[str, Float[Any, ""]]:
         """The number of words, or the sum of their weights."""
         return {"loss": tf.reduce_sum(_weights(batch))}
 
@@ -101,7 +102,7 @@ class Task(FileTask):
         """Accuracy of each word's likeliest tag."""
         return {"tag_accuracy": losses.accuracy(outputs["logits"], batch["tags"], _words(batch))}
 
-    def predictions(self, outputs: Outputs, batch: Batch) -> dict[str, tf.Tensor]:
+    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
         """The logits, and the CRF's scores (equal for all rows)."""
         rows = tf.shape(outputs["logits"])[0]
         chain = {name: tf.repeat(outputs[name][None], rows, axis=0) for name in CHAIN if name in outputs}
@@ -362,11 +363,11 @@ class TaggedFile:
         return [None if text in missing else tags for text, tags in zip(owners, tag_names)]
 
 
-def _words(batch: Batch) -> tf.Tensor:
+def _words(batch: Batch) -> Float[Any, "B S"]:
     """1 at the first piece of each word of a real row, else 0: [B,S]."""
     return tf.cast(batch["tag_mask"], tf.float32) * batch["example_weights"][:, None]
 
 
-def _weights(batch: Batch) -> tf.Tensor:
+def _weights(batch: Batch) -> Float[Any, "B S"]:
     """The weight of each word in the loss: [B,S]."""
     return _words(batch) * batch["loss_weights"] if "loss_weights" in batch else _words(batch)

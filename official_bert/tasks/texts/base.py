@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import scipy.special
 import tensorflow as tf
+from jaxtyping import Float
 
 from official_bert.data import label_weights, labelled_texts, splits
 from official_bert.data.labelled_texts import LabelledTexts, TextSet
@@ -30,7 +31,7 @@ from official_bert.tasks.texts.examination import comparable, examine
 from official_bert.tasks.texts.served import ServedClassifier, ServedMultiLabel, ServedRegression
 from official_bert.training import losses
 from official_bert.training.file_task import FileTask, TaskRows
-from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, Steps
+from official_bert.training.task import Batch, DataFiles, Fraction, HeldOut, Outputs, Predictions, RowValues, Steps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,7 @@ class TextClassification(FileTask):
             return {"loss": losses.binary_cross_entropy(logits, batch["label_ids"], weights, each, smoothing)}
         return {"loss": losses.cross_entropy(logits, batch["label_ids"], _row_weights(batch), smoothing)}
 
-    def loss_weights(self, batch: Batch) -> dict[str, tf.Tensor]:
+    def loss_weights(self, batch: Batch) -> dict[str, Float[Any, ""]]:
         """The number of real rows, or the sum of their weights; the weights of several labels do not count."""
         return {"loss": tf.reduce_sum(batch["example_weights"] if self.head == "multi_label" else _row_weights(batch))}
 
@@ -123,7 +124,7 @@ class TextClassification(FileTask):
             return {}
         return {"accuracy": losses.accuracy(outputs["logits"], batch["label_ids"], batch["example_weights"])}
 
-    def predictions(self, outputs: Outputs, batch: Batch) -> dict[str, tf.Tensor]:
+    def predictions(self, outputs: Outputs, batch: Batch) -> RowValues:
         return {"logits": tf.cast(outputs["logits"], tf.float32)}
 
     def batch_spec(self, batch_size: int) -> dict[str, tf.TensorSpec]:
