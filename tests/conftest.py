@@ -120,3 +120,11 @@ def eager_predictors(monkeypatch):
 
     from official_bert.interface import predictor
     monkeypatch.setattr(predictor, "function_of", eager_function_of)
+
+
+@pytest.fixture
+def eager_steps():
+    """Has trainings and evaluations take their steps eagerly."""
+    from eager_models import eager_functions
+    with eager_functions():
+        yield

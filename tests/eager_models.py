@@ -1,10 +1,13 @@
-"""Predictors that compute eagerly, for tests of other things than graphs: a model is traced longer than it answers.
+"""Predictors and steps that compute eagerly, for tests of other things than graphs: a model is traced longer than it
+answers, or takes a few steps.
 
-    pytestmark = pytest.mark.usefixtures("eager_predictors")
+    pytestmark = pytest.mark.usefixtures("eager_predictors", "eager_steps")
 
-The graphs are the subject of tests/tasks/test_served_models.py, tests/serving and the journeys.
+The graphs are the subject of tests/tasks/test_served_models.py, tests/serving, tests/training/test_step.py and the
+journeys.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 
@@ -36,3 +39,13 @@ def eager_function_of(served: ServedModel) -> ModelFunction:
         return lambda: EagerSignature(lambda tensors: served.answer_prompted(tensors, prompt), served.text_inputs)
     return ModelFunction(EagerSignature(served.answer_text, served.text_inputs), served, "this model",
                          {name: prompted(prompt) for name, prompt in served.prompts.items()})
+
+
+@contextlib.contextmanager
+def eager_functions():
+    """Runs every `tf.function` as plain Python, but for those of `tf.data`."""
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)

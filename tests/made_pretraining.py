@@ -70,5 +70,8 @@ def weights_after_two_steps(run):
     """
     for number, weight in enumerate(weights_by_name(run.model).values()):
         weight.assign(np.random.default_rng(number).normal(0, 0.1, weight.shape))
-    Trainer(run.task, run.model, tf.distribute.get_strategy(), 20).run_steps(iter(run.train.dataset()), tf.constant(2))
+    from eager_models import eager_functions  # here, because processes of tests import this file
+    trainer = Trainer(run.task, run.model, tf.distribute.get_strategy(), 20)
+    with eager_functions():
+        trainer.run_steps(iter(run.train.dataset()), tf.constant(2))
     return {name: weight.numpy() for name, weight in weights_by_name(run.model).items()}

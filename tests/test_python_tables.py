@@ -16,7 +16,7 @@ from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training.task import DataFiles
 
-pytestmark = pytest.mark.usefixtures("eager_predictors")
+pytestmark = pytest.mark.usefixtures("eager_predictors", "eager_steps")
 
 LABELS = ["bad", "fair", "good"]
 TEXTS = ["a b", "c", "b b a", "d"]

@@ -199,7 +199,8 @@ def test_numbers_that_were_not_finite_are_read_back_as_such(tmp_path):
         {"step": 9, "mlm_loss": np.nan, "mlm_accuracy": 0.5}, nan_ok=True)
 
 
-def test_an_evaluation_that_does_not_say_what_was_frozen_reads_the_checkpoint(records, held_out, tmp_path):
+def test_an_evaluation_that_does_not_say_what_was_frozen_reads_the_checkpoint(records, held_out, tmp_path,
+                                                                              eager_steps):
     training = {"steps": 1, "eval_batch_size": 8}
     trained = loop.train(*given(make_config(training=training | {"freeze": "embeddings"}), records, held_out),
                          str(tmp_path), Placement(), report=lambda _: None)
@@ -217,7 +218,7 @@ def test_profiled_steps_leave_a_profile(records, tmp_path):
         loop.train(*given(config, records), str(tmp_path / "other"), Placement(), profile_steps="4:2")
 
 
-def test_numbers_that_explode_stop_the_run_and_leave_its_checkpoints(records, tmp_path):
+def test_numbers_that_explode_stop_the_run_and_leave_its_checkpoints(records, tmp_path, eager_steps):
     config = make_config(optimizer={"learning_rate": 1e17, "schedule": "constant"},
                          training={"save_every": 1, "keep_checkpoints": 50})
     with pytest.raises(ValueError, match=r"step \d+: .+ is not finite; the checkpoints before it are intact") as error:

@@ -23,7 +23,7 @@ from official_bert.training.runs import FineTuning
 from official_bert.training.task import Steps
 from official_bert.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("eager_predictors")
+pytestmark = pytest.mark.usefixtures("eager_predictors", "eager_steps")
 
 LABELS = ["atlas", "copper"]
 FREEZE = "embeddings, layer 0"

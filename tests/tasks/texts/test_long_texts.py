@@ -23,6 +23,8 @@ from official_bert.training.running.cluster import Placement
 from official_bert.training.runs import FineTuning
 from official_bert.training.task import DataFiles, Steps
 
+pytestmark = pytest.mark.usefixtures("eager_predictors")
+
 LONG = ("the old bridge in the north of the town was under water and the way to the atlas was not on any of the old "
         "maps we had")
 
