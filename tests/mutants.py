@@ -127,7 +127,7 @@ def chosen(seed: int, count: int) -> list[Mutant]:
     for subject, source, functions, tests in SUBJECTS:
         found = mutants(subject, ROOT / "official_bert" / source, functions, tests)
         of_subject.setdefault(subject, {}).update({(mutant.source, mutant.start): mutant for mutant in found})
-    orders = [rng.sample(list(found.values()), min(len(found), count)) for found in of_subject.values()]
+    orders = [rng.sample(list(found.values()), len(found)) for found in of_subject.values()]
     return [order[turn] for turn in range(count) for order in orders if turn < len(order)][:count]
 
 
