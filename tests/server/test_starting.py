@@ -97,6 +97,7 @@ def test_a_server_tells_what_it_loads_and_answers_when_it_is_loaded(demo_root, m
     caplog.set_level(logging.INFO, "official_bert.server")
     options = options_for("", models=[
         ServedModelConfig(name=name, base_path=str(demo_root / "demo")) for name in ("demo", "next")])
+    time.sleep(2 * options.poll_seconds)  # the folders may have been written a moment ago
     with event_loop() as run:
         server = Server(options)
         starting = run(server.start())
