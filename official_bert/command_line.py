@@ -100,6 +100,7 @@ import io
 import math
 import re
 import select
+import shlex
 import shutil
 import signal
 import tempfile
@@ -113,9 +114,9 @@ from absl import app, flags, logging
 from official_bert.command_names import BY_ONE_NAME, as_installed
 from official_bert.config import STRATEGIES, Config, ConfigSources, merge
 from official_bert.copies import original_paths
-from official_bert.fields import refuse_unused
+from official_bert.fields import OptionsNeededError, as_flags, refuse_unused
 from official_bert.files import disk_full_reason, is_remote
-from official_bert.typed_values import check_keys
+from official_bert.typed_values import check_keys, did_you_mean, dotted_keys
 
 T = TypeVar("T")
 # The flags of the 2018 scripts that say what to run, and the key that each sets. Scripts differ in a few.
@@ -143,6 +144,8 @@ FLAG_KEYS: Mapping[str, str] = types.MappingProxyType({
 })
 # Those of flags that 2018's scripts lack.
 OWN_FLAG_KEYS: Mapping[str, str] = types.MappingProxyType({"hours": "training.hours", "encoding": "options.encoding"})
+# Options of tasks that read tables, which people type as flags.
+TABLE_KEYS = ("options.delimiter", "options.header", "options.text_column", "options.label_column")
 BOOLS = ("do_lower_case", "version_2_with_negative")
 FLOATS = ("learning_rate", "num_train_epochs", "warmup_proportion", "null_score_diff_threshold")
 TEXTS = ("vocab_file",)
@@ -403,6 +406,10 @@ def error_line(error: BaseException, values: Any) -> str:
     text, reason = error_in_one_line(error), disk_full_reason(error)
     if isinstance(error, KeyboardInterrupt):
         return STOPPED
+    if isinstance(error, OptionsNeededError):
+        commands = [f"  {shlex.join(sys.orig_argv)} {as_flags(options)}" for options in error.readings]
+        these = "this command reads it" if len(commands) == 1 else "one of these commands reads it"
+        return "\n".join([f"error: {original_paths(error_in_one_line(error.problem))}; {these}:", *commands])
     if isinstance(error, (ValueError, OSError)):
         is_nameless = isinstance(error, OSError) and error.filename is None and reason
         return f"error: {original_paths(text)}{note_of_full_disks(values) if is_nameless else ''}"
@@ -473,4 +480,20 @@ def run_main(main: Any) -> None:
     with quiet_end():
         if is_installed:
             _show_installed_names(main_module, flags.FLAGS)
-        app.run(checked_main)
+        app.run(checked_main, flags_parser=parse_flags)
+
+
+def parse_flags(arguments: list[str]) -> list[str]:
+    """Parses the command line as absl does, but answers an unknown flag, which may be a key or a name of another
+    library, with ours.
+    """
+    try:
+        return flags.FLAGS(arguments)
+    except flags.UnrecognizedFlagError as error:
+        keys = [*dotted_keys(Config), *TABLE_KEYS] if "set" in flags.FLAGS else []
+        near = did_you_mean(error.flagname, [*(f"--{name}" for name in flags.FLAGS), *(f"--set {key}" for key in keys)])
+        if near:
+            raise SystemExit(f"error: --{error.flagname}: no such flag; {near}") from None
+    except flags.Error:
+        pass
+    return app.parse_flags_with_usage(arguments)

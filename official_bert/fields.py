@@ -6,10 +6,16 @@ below it is its meaning. `docs/write_options.py` writes docs/reference/options.m
 
 import dataclasses
 import functools
+import json
 import math
+import re
+import shlex
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
+
+PLAIN_VALUE = re.compile(r"[^\W\d]([\w .-]*\w)?|[;,|^~]|\\t")
+YAML_WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
 
 
 class Constraint(NamedTuple):
@@ -31,6 +37,37 @@ ShareBelow1 = Annotated[float, Constraint("a share from 0 to below 1", lambda va
 Rate = Annotated[float, Constraint("a rate from 0 to below 1", lambda value: 0 <= value < 1)]
 ScoreRange = Annotated[tuple[float, ...], Constraint(
     "lowest and highest score", lambda value: not value or (len(value) == 2 and value[0] < value[1]))]
+
+
+class OptionsNeededError(ValueError):
+    """Refuses data for a `problem` that options solve: `readings` are those of each way to read them."""
+
+    def __init__(self, problem: str, readings: Sequence[Mapping[str, Any]]):
+        super().__init__(f"{problem}; expected {' or '.join(map(as_flags, readings))}")
+        self.problem, self.readings = problem, readings
+
+
+def as_flags(options: Mapping[str, Any]) -> str:
+    """Options of a task as flags of the command line."""
+    return " ".join(f"--set {shlex.quote(f'options.{name}={_as_yaml(value)}')}" for name, value in options.items())
+
+
+def as_keywords(options: Mapping[str, Any]) -> str:
+    """Options of a task as keywords of Python."""
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())
+
+
+def _as_yaml(value: Any) -> str:
+    """A value as `--set` reads it: in quotes if YAML would take a text for something else."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    is_plain = PLAIN_VALUE.fullmatch(value) and value.lower() not in YAML_WORDS
+    return value if is_plain else json.dumps(value, ensure_ascii=False)
+
+
+def changed_fields(before: Any, after: Any) -> dict[str, Any]:
+    """The fields of a dataclass that have other values in `after`, with these."""
+    return {name: value for name, value in vars(after).items() if value != getattr(before, name)}
 
 
 def only_with(default: Any, key: str, *values: Any) -> Any:

@@ -25,6 +25,22 @@ HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 # what PyYAML raises for `!!int x` and the like
 WRONG_SCALAR = (ValueError, LookupError, AttributeError, ArithmeticError)
 
+# Our keys, some with a value, by the names that other libraries have for them.
+OTHER_NAMES = types.MappingProxyType({
+    "sep": "delimiter", "delim": "delimiter", "lr": "learning_rate", "batch": "batch_size", "bs": "batch_size",
+    "train_batch_size": "batch_size", "per_device_train_batch_size": "batch_size",
+    "per_device_eval_batch_size": "eval_batch_size", "num_epochs": "epochs", "n_epochs": "epochs", "epoch": "epochs",
+    "num_train_epochs": "epochs", "max_steps": "steps", "max_length": "max_seq_length", "max_len": "max_seq_length",
+    "seq_length": "max_seq_length", "gradient_accumulation_steps": "accumulation_steps",
+    "warmup_ratio": "warmup_proportion", "early_stopping_patience": "patience",
+    "load_best_model_at_end": 'answer_with="best"', "restore_best_weights": 'answer_with="best"',
+    "metric_for_best_model": "metrics", "class_weight": "class_weights", "random_state": "seed",
+    "training_data": "train", "train_data": "train", "train_dataset": "train", "validation_data": "eval",
+    "eval_data": "eval", "eval_dataset": "eval", "validation": "eval", "test": "predict", "test_data": "predict",
+    "model": "init_checkpoint", "checkpoint": "init_checkpoint", "pretrained": "init_checkpoint",
+    "text": "text_column", "text_col": "text_column", "label": "label_column", "label_col": "label_column",
+    "target": "label_column"})
+
 
 @functools.cache
 def kinds_of(cls: type) -> Mapping[str, Any]:
@@ -52,13 +68,17 @@ def defaults_of(cls: type) -> dict[str, Any]:
 
 def did_you_mean(name: str, keys: Iterable[str]) -> str:
     """Returns a question with the known keys that a wrong one is likely to mean, of any section; "" if none is like it.
+
+    Names of other libraries (`OTHER_NAMES`) mean ours.
     """
     by_last: dict[str, list[str]] = {}
     for key in keys:
-        by_last.setdefault(key.rpartition(".")[2], []).append(key)
+        by_last.setdefault(key.rpartition(".")[2].removeprefix("--"), []).append(key)
     last = name.rpartition(".")[2]
-    near = [last] if last in by_last else difflib.get_close_matches(last, by_last, n=1, cutoff=0.6)
-    return f"did you mean {' or '.join(key for one in near for key in by_last[one])}?" if near else ""
+    own, equals, value = OTHER_NAMES.get(last.replace("-", "_").lower(), last).partition("=")
+    near = [own] if own in by_last else difflib.get_close_matches(last, by_last, n=1, cutoff=0.6)
+    meant = [f"{key}{equals}{value}" for one in near for key in by_last[one]]
+    return f"did you mean {' or '.join(meant)}?" if meant else ""
 
 
 def and_others(count: int) -> str:

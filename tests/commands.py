@@ -275,7 +275,8 @@ class _Main(types.ModuleType):
 def _execute(arguments: list[str]) -> int:
     """Runs a main; returns its exit status."""
     app.define_help_flags()
-    path, argv, main = sys.path[:], sys.argv, sys.modules.get("__mp_main__")
+    path, argv, typed, main = sys.path[:], sys.argv, sys.orig_argv, sys.modules.get("__mp_main__")
+    sys.orig_argv = ["python", *arguments]
     sys.modules["__mp_main__"] = _Main("__mp_main__")
     others = forget_own_flags()
     try:
@@ -298,7 +299,7 @@ def _execute(arguments: list[str]) -> int:
         forget_own_flags()
         for name, flag in others.items():
             flags.FLAGS[name] = flag
-        sys.path[:], sys.argv = path, argv
+        sys.path[:], sys.argv, sys.orig_argv = path, argv, typed
         del sys.modules["__mp_main__"]
         if main is not None:
             sys.modules["__mp_main__"] = main

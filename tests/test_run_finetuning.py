@@ -100,3 +100,13 @@ def test_answers_without_a_run_name_the_folder_without_one(files, tmp_path):
     assert done.returncode == 1 and "--vocab_file" not in done.stderr and not (tmp_path / "none").exists()
     assert (f"error: --output_dir={tmp_path}/none: expected the output folder of a training run, got one without "
             "weights: no checkpoint found there, and no --init_checkpoint given") in done.stderr
+
+
+@pytest.mark.parametrize(("flag", "told"), [
+    ("--epochs=3", "error: --epochs: no such flag; did you mean --set training.epochs?"),
+    ("--lr=1e-5", "error: --lr: no such flag; did you mean --learning_rate or --set optimizer.learning_rate?"),
+    ("--sep=;", "error: --sep: no such flag; did you mean --set options.delimiter?"),
+    ("--max_length=8", "error: --max_length: no such flag; did you mean --max_seq_length?")])
+def test_flags_of_other_libraries_are_answered_with_ours(flag, told):
+    done = run_here("-m", "official_bert.run_finetuning", "--task=classification", flag, "--output_dir=x")
+    assert done.returncode == 1 and done.stderr.strip() == told

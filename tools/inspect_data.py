@@ -12,7 +12,6 @@ from official_bert.command_line import run_main
 
 import collections
 import dataclasses
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,18 +29,12 @@ flags.DEFINE_string("task", None,
                     required=True)
 flags.DEFINE_string("vocab_file", "", "The vocabulary, for lengths in tokens.")
 flags.DEFINE_string("eval_file", "", "Evaluation data, to count the rows that are in both files.")
-flags.DEFINE_string("encoding", "", "The encoding of text, such as cp1252; by default UTF-8.")
+flags.DEFINE_string("encoding", "", "The encoding of text, such as cp1252; by default what its bytes show.")
 flags.DEFINE_multi_string("set", [], "Options of the task: --set options.text_column=review.")
 flags.DEFINE_integer("num_examples", 5, "Rows to print.", lower_bound=0)
 
 BINS, BAR = 10, 40  # of the histogram, and characters of its longest bar
 SHOWN = 200  # characters of a text
-MOST_LABELS = 100  # different values of a column that may be labels
-# Options that are tried, one by one, if a file cannot be read as it is.
-REMEDIES = ("options.header=false", "options.encoding=cp1252", "options.encoding=utf-16", "options.empty_text=keep",
-            "options.missing_label=skip", "options.overlaps=longest", "options.scheme=plain", "options.first_choice=1",
-            "options.kind=multi_label", "options.delimiter=;", "options.version_2_with_negative=true",
-            "options.several_answers=first", "options.unknown_ids=skip")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,12 +96,12 @@ def read_texts(task: Any, path: str, held_out: bool) -> Reading:
         rows = joined(task.read_tests(DataFiles(predict_file=path)))
         return Reading([], list(rows.pairs()), {})
     labelled, rows = task.read_train(DataFiles(train_file=path))
+    counts, notes = _counts(labelled, rows), [*filter(None, [rows.note, rows.left_out])]
     if rows.choices:
         both = [(text, choice) for text, choices in zip(rows.text, rows.choices) for choice in choices]
-        return Reading([(text, *choices) for text, choices in rows.pairs()], list(rows.pairs()),
-                       _counts(labelled, rows), [*filter(None, [rows.left_out])], both)
+        return Reading([(text, *choices) for text, choices in rows.pairs()], list(rows.pairs()), counts, notes, both)
     texts = [(text, second) if rows.text_pair else (text,) for text, second in rows.pairs()]
-    return Reading(texts, list(rows.pairs()), _counts(labelled, rows), [*filter(None, [rows.left_out])])
+    return Reading(texts, list(rows.pairs()), counts, notes)
 
 
 def _counts(task: Any, rows: Any) -> dict[str, int]:
@@ -162,49 +155,6 @@ def read_pairs(task: Any, path: str, held_out: bool) -> Reading:
     return Reading(all_texts, [texts[:2] for texts in all_texts], labels, [described_pairs(rows)], sequences)
 
 
-def remedy(task: str, path: str, overrides: Sequence[str]) -> str:
-    """Returns the first options with which a file is read; "" if there are none."""
-    guesses = guess_columns(task, path, overrides) if task == "classification" else []
-    for options in (*([option] for option in REMEDIES), guesses):
-        try:
-            read(make_task(task, [*overrides, *options]), path)
-        except (ValueError, UnicodeError):
-            continue
-        return " ".join(f"--set {shlex.quote(option)}" for option in options)
-    return ""
-
-
-def guess_columns(task: str, path: str, overrides: Sequence[str]) -> list[str]:
-    """Returns options for the columns of a table: its labels repeat themselves, and its texts are longest; [] if
-    nothing looks so.
-    """
-    for header in (True, False):
-        try:
-            options = make_task(task, [*overrides, *([] if header else ["options.header=false"])]).options
-            names = options.open_rows(path).names
-            columns = options.read_table(path, names).columns
-        except (ValueError, UnicodeError):
-            continue
-        values = {name: [*map(str, column)] for name, column in columns.items()}
-        rows = len(next(iter(values.values())))
-        kinds = {name: len({*column}) for name, column in values.items()}
-        if header and any(name in values[name] for name in names):
-            continue  # the first line is a row
-        labels = [
-            name for name in names if 2 <= kinds[name] < rows and kinds[name] <= max(2, min(MOST_LABELS, rows / 2))
-        ]
-        if not labels:
-            continue
-        label = min(labels, key=kinds.__getitem__)
-        text = max((name for name in names if name != label), key=lambda name: sum(map(len, values[name])), default="")
-        if text:
-            return [
-                *([] if header else ["options.header=false"]), f"options.text_column={text}",
-                f"options.label_column={label}"
-            ]
-    return []
-
-
 def lengths_of(reading: Reading, vocab_file: str) -> tuple[np.ndarray, str]:
     """Returns the length of each sequence, with the special tokens, and its unit."""
     tokenizer = loading.load(vocab_file, _lower_cases(vocab_file)) if vocab_file else BasicTokenizer()
@@ -247,14 +197,16 @@ def main(arguments: list[str]) -> None:
     """Reads the file and prints what is in it; a file that cannot be read is an error, with the option that helps."""
     if len(arguments) != 2:
         raise ValueError(f"expected one file, got {len(arguments) - 1}")
+    from official_bert.training.file_task import FileTask
     path = arguments[1]
     overrides = [*FLAGS.set, *([f"options.encoding={FLAGS.encoding}"] if FLAGS.encoding else [])]
     task = make_task(FLAGS.task, overrides)
     try:
         reading = read(task, path)
     except ValueError as error:
-        helps = remedy(FLAGS.task, path, overrides)
-        raise ValueError(f"{error}{f'; it can be read with {helps}' if helps else ''}") from None
+        if isinstance(task, FileTask):
+            task.raise_readable(error, lambda other: read(other, path))
+        raise
     describe(reading, path, FLAGS.vocab_file, task.options.max_seq_length)
     if FLAGS.eval_file:
         held_out = read(task, FLAGS.eval_file, held_out=True)

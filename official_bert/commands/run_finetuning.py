@@ -33,7 +33,8 @@ flags.DEFINE_string("data_dir", "", "A folder in the task's published layout.")
 flags.DEFINE_string("train_file", "", "Training data, instead of the file in --data_dir.")
 flags.DEFINE_string("eval_file", "", "Evaluation data, instead of the file in --data_dir.")
 flags.DEFINE_string("predict_file", "", "Data to predict, instead of the file in --data_dir.")
-flags.DEFINE_string("encoding", "", "The encoding of tables of text, such as cp1252 or utf-16; by default UTF-8.")
+flags.DEFINE_string("encoding", "", "The encoding of tables of text, such as cp1252 or utf-16; by default what their "
+                    "bytes show.")
 flags.DEFINE_string("output_dir", None, "The folder for checkpoints, configuration, logs, results and predictions.",
                     required=True)
 flags.DEFINE_string("init_checkpoint", "",

@@ -39,6 +39,7 @@ class LabelledTexts:
     targets: np.ndarray | None = None
     choices: list[tuple[str, ...]] | None = None  # C second texts for each row, one of which is right
     unaccepted: int = 0  # rows of the file that people rejected or skipped
+    note: str = ""  # a line about how they were read
 
     def __len__(self) -> int:
         return len(self.text)
@@ -84,8 +85,12 @@ def joined(sets: Sequence[TextSet]) -> LabelledTexts:
 
 def described_counts(counts: Mapping[str, object]) -> str:
     """Names with their numbers, the first of many: `no 2, yes 1`."""
-    named = [f"{name} {count}" for name, count in counts.items()]
-    return ", ".join(named[:MOST_NAMED]) + (f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else "")
+    return described_names([f"{name} {count}" for name, count in counts.items()])
+
+
+def described_names(names: Sequence[str]) -> str:
+    """Names, the first of many."""
+    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
 
 
 def described_rows(rows: LabelledTexts, labels: Sequence[str]) -> str:

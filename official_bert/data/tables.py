@@ -10,17 +10,21 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
+
+from absl import logging
 
 from official_bert.data.cache import file_digest, text_digest
 from official_bert.data.tabular.companions import files_read, labels_beside, labels_in_lines
-from official_bert.data.tabular.encodings import text_lines
+from official_bert.data.tabular.dialects import USUAL, likely_dialect
+from official_bert.data.tabular.encodings import encoding_of, text_lines
 from official_bert.data.tabular.formats import (
     FASTTEXT,
     cells_of,
     check_names_once,
     check_width,
     column_numbers,
+    first_lines,
     kind_by_content,
     lines_together,
     neighbours,
@@ -30,7 +34,7 @@ from official_bert.data.tabular.formats import (
 )
 from official_bert.data.tabular.formats import shown as shown
 from official_bert.data.tabular.formats import spelled as spelled
-from official_bert.fields import Constraint
+from official_bert.fields import Constraint, as_flags, changed_fields
 from official_bert.files import is_file, is_folder
 from official_bert.json_values import parse as parse_json
 from official_bert.limits import MOST_COLUMNS
@@ -41,8 +45,7 @@ SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".js
 OBJECTS = ("jsonl", "parquet")  # formats whose rows have keys
 ANSWER, ANSWERS = "answer", ("accept", "reject", "ignore")  # Prodigy's, to a row that it shows
 JSON_ROWS = "an object a line, or a list of objects, which may stand under 'data'"
-HEADLESS = (" (a file without names of columns: options.header=false, its columns are c1, c2, ...; "
-            "tools/inspect_data.py shows it)")
+HEADLESS = " (a file without names of columns: options.header=false, its columns are c1, c2, ...)"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,11 +120,11 @@ class TableOptions:
     """Format of files whose names do not say it; auto: content and suffix decide."""
     delimiter: Annotated[str, Constraint(
         "text other than a line end", lambda delimiter: not {*spelled(delimiter)} & {*"\r\n"})] = ""
-    """Text between columns; empty: a tab in TSV, a comma in CSV."""
+    """Text between columns; empty: a tab in TSV, a comma in CSV, or what else the first lines show."""
     header: bool = True
     """The first line names the columns; without it they are c1, c2, ..."""
     encoding: str = ""
-    """Encoding of text; empty: UTF-8."""
+    """Encoding of text; empty: UTF-8, or what else the bytes show."""
 
     def read_table(self, source: Source, columns: Sequence[str], names: Sequence[str] = (),
                    skip_broken: bool = False, label: str | None = None) -> Table:
@@ -164,27 +167,53 @@ class TableOptions:
         with an empty text if there is a single column, except at the end of the file; else it is no row. A row with
         another number of columns is an error; with `skip_broken` it is left out.
 
+        Encoding, format and delimiter are those of `dialect_of`, with a line about those that are not the usual ones.
+
         Raises ValueError, naming file and line, for a file that is missing or in another encoding, and for a delimiter
         that cannot be one; the reader raises it for a broken row and broken JSON.
         """
         broken: list[str] = []
         form: Format | None = None
         rows: NumberedRows
+        how = self.dialect_of(source, columns, names)
+        if found := changed_fields(self, how):
+            logging.warning("%s: read with %s", source, as_flags(found))
         if isinstance(source, Rows):
             rows = enumerate(source.values)
-        elif (form := self.format_of(source, columns, bool(names))) not in OBJECTS:
-            header, cells = self._cells(source, form, columns, names)
+        elif (form := how.format_of(source, columns, bool(names))) not in OBJECTS:
+            header, cells = how._cells(source, form, columns, names)
             check_width(len(header), source)
             rows = _keyed(source, header, cells, broken if skip_broken else None)
-            return RowReader(source, form, header, rows, self, broken)
+            return RowReader(source, form, header, rows, how, broken)
         elif form == "parquet":
             rows = parquet_objects(source)
         else:
-            source, values = json_values(source, self.encoding)
+            source, values = json_values(source, how.encoding)
             rows = ((line, _checked_object(value, place(source, line))) for line, value in values)
         first = list(itertools.islice(rows, 1))
         names = [name for _, row in first for name in row]
-        return RowReader(source, form, names, itertools.chain(first, rows), self, broken)
+        return RowReader(source, form, names, itertools.chain(first, rows), how, broken)
+
+    def dialect_of(self, source: Source, columns: Sequence[str] = (), names: Sequence[str] = ()) -> Self:
+        """Returns the options with the encoding of a file and the delimiter of a table, as far as they are not given.
+
+        The usual delimiter counts if the first line then names `columns`; without any, the shape of the rows decides.
+        Raises ValueError as `format_of` and `encoding_of` do.
+        """
+        if isinstance(source, Rows):
+            return self
+        how = self if self.encoding or not is_file(source) else dataclasses.replace(self, encoding=encoding_of(source))
+        form = how.format_of(source, columns, bool(names))
+        if form not in USUAL or self.delimiter or names:
+            return how
+        lines = first_lines(source, how.encoding)
+        if columns and not self.header and any(USUAL[form] in line for line in lines):
+            return how
+        dialect = likely_dialect(lines, form, columns if self.header else ())
+        if dialect == (form, USUAL[form]):
+            return how
+        others: dict[str, Any] = {"file_format": dialect[0]} if dialect[0] != form else {}
+        return dataclasses.replace(how, delimiter=dialect[1].replace("\t", "\\t"), **others)
 
     def format_of(self, path: str, columns: Sequence[str] = (), headless: bool = False) -> Format:
         """Returns the format of a file that should have these `columns`: by its content or, of TSV and CSV, its name.
@@ -277,13 +306,13 @@ class RowReader:
 
 
 def _keyed(path: str, names: Sequence[str], rows: NumberedCells, broken: list[str] | None) -> NumberedRows:
-    """Yields rows of cells as dictionaries, and a line of blanks as a row if there is a single column.
+    """Yields rows of cells as dictionaries, and a line without text as a row if there is a single column.
 
     Rows with another number of cells go to `broken`. Raises ValueError for one without it.
     """
     blank: list[int] = []
     for line, cells in rows:
-        if not cells:
+        if not any(cells) and (len(names) > 1 or not cells):
             blank.append(line)
             continue
         if len(names) == 1:  # the index of an answer is that of its row
@@ -299,12 +328,9 @@ def _keyed(path: str, names: Sequence[str], rows: NumberedCells, broken: list[st
 
 
 def _similar_name(name: str, header: Sequence[str]) -> str:
-    """A hint at a name that differs by case or spaces, or at the separator of an undivided line; "" for none."""
+    """A hint at a name that differs by case or spaces; "" for none."""
     if near := next((other for other in header if str(other).strip().casefold() == name.strip().casefold()), ""):
         return f" ({near!r} differs by case or spaces only)"
-    for written, mark in (("','", ","), ("';'", ";"), (r"'\t'", "\t"), ("'|'", "|")):
-        if len(header) == 1 and name in map(str.strip, header[0].split(mark)):
-            return f" (options.delimiter={written} divides it)"
     return ""
 
 

@@ -4,6 +4,8 @@ import contextlib
 import re
 from collections.abc import Iterator
 
+from official_bert.fields import OptionsNeededError, as_keywords
+
 OPTION = re.compile(r"--set options\.|(?<![\w.])options\.(?=[a-z])|(?<![\w-])--([a-z]\w+)")
 WORD = re.compile(r"(?:--set )?(?<![\w.])options\.([a-z]\w*)=([A-Za-z]\w*)")  # an option with a word as its value
 # Flags and their keywords; other flags are those of commands that a message names. `eval` is `data` of functions that
@@ -29,9 +31,13 @@ def keyword_errors(**keywords: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if type(error) is ValueError:
-            text = WORD.sub(lambda option: f"{option[1]}={_as_python(option[2])}", str(error))
-            error.args = (OPTION.sub(lambda option: names.get(option[1], option[0]) if option[1] else "", text),)
+        if type(error) in (ValueError, OptionsNeededError):
+            problem = error.problem if isinstance(error, OptionsNeededError) else str(error)
+            text = WORD.sub(lambda option: f"{option[1]}={_as_python(option[2])}", problem)
+            text = OPTION.sub(lambda option: names.get(option[1], option[0]) if option[1] else "", text)
+            if isinstance(error, OptionsNeededError):
+                text = f"{text}; expected {' or '.join(map(as_keywords, error.readings))}"
+            error.args = (text,)
         raise
 
 

@@ -4,18 +4,25 @@ batches).
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, Self
 
 import keras
 import numpy as np
+from absl import logging
 
 from official_bert.data import splits
 from official_bert.data.sources import ExampleSource
 from official_bert.data.tables import Source
+from official_bert.fields import OptionsNeededError
 from official_bert.training.task import DataFiles, HeldOut, Resolved, Steps, TaskBase
 
 Use = Literal["train", "dev", "test"]
+# Options with which rows can be read that the defaults refuse, in the order in which they are tried.
+REMEDIES: Sequence[Mapping[str, Any]] = (
+    {"empty_text": "skip"}, {"missing_label": "skip"}, {"empty_text": "skip", "missing_label": "skip"},
+    {"overlaps": "longest"}, {"scheme": "plain"}, {"first_choice": 1}, {"kind": "regression"}, {"kind": "multi_label"},
+    {"version_2_with_negative": True}, {"several_answers": "first"}, {"unknown_ids": "skip"})
 
 
 class TrainingRows(Protocol):
@@ -46,6 +53,25 @@ class FileTask(TaskBase):
     # by `Use`, of the files in a --data_dir; the first that is there counts
     file_names: Mapping[str, Sequence[str]] = {}
     may_hold_out: bool = True  # whether a part of the training rows can be evaluated on
+
+    def raise_readable(self, error: ValueError, read: Callable[[Self], Any]) -> None:
+        """Raises OptionsNeededError with the first of the `REMEDIES` with which the refused rows are read, if any."""
+        if isinstance(error, OptionsNeededError):
+            return
+        names = {field.name for field in dataclasses.fields(self.options)}
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity(logging.ERROR)  # what is left out is told when it is read in earnest
+        try:
+            for remedy in REMEDIES:
+                if not remedy.keys() <= names:
+                    continue
+                try:
+                    read(self.with_options(**remedy))
+                except ValueError:
+                    continue
+                raise OptionsNeededError(str(error), [remedy]) from None
+        finally:
+            logging.set_verbosity(verbosity)
 
     def path(self, files: DataFiles, use: Use) -> Source:
         """Returns the file that is given for a use, or that of the data folder; "" if there is neither."""
@@ -123,7 +149,11 @@ class FileTask(TaskBase):
 
         Raises ValueError, naming the place, for wrong rows, and if nearly all rows held out are training rows.
         """
-        task, rows = self.read_rows(files, steps)
+        try:
+            task, rows = self.read_rows(files, steps)
+        except ValueError as error:
+            self.raise_readable(error, lambda task: task.read_rows(files, steps))
+            raise
         model = model or task.build_model()
         train, notes = task.make_train(rows.train, files, model) if rows.train else (None, ())
         held_out = task.make_held_out(rows.held_out, files, model) if rows.held_out else None

@@ -34,9 +34,7 @@ def test_files_in_other_encodings_and_without_names_are_read(tmp_path, task, opt
                                              training={"batch_size": 2})
         return load_task(config).resolve(made_finetuning.data_files(train_file=tmp_path / name), Steps(evaluate=False))
     assert len(resolve(encoding="cp1252").train.examples) == rows
-    with pytest.raises(ValueError,
-                       match=rf"{name}:\d+: not valid UTF-8.*it may be cp1252 .*--encoding=cp1252 reads it"):
-        resolve()
+    assert len(resolve().train.examples) == rows
 
 
 @pytest.mark.parametrize(
@@ -62,8 +60,7 @@ def test_a_collection_has_a_header_and_may_have_another_encoding(tmp_path):
         task = load_task(made_finetuning.make_config("retrieval", options={"group_size": 2, "dev_share": 0.0, **more}))
         return task.resolve(made_finetuning.data_files(train_file=tmp_path / "qrels" / "train.tsv"),
                             Steps(evaluate=False))
-    with pytest.raises(ValueError, match=r"queries\.jsonl.*it is UTF-16: --encoding=utf-16 reads it"):
-        resolve()
+    assert len(resolve().train.examples) == 2
     with pytest.raises(ValueError, match=r"config\.options\.header: false: expected none beside a collection"):
         resolve(header=False)
 
@@ -102,7 +99,7 @@ def test_errors_of_a_file_point_to_the_tool_that_shows_it(tmp_path, task, name):
     more = {"reranking": {"negative_columns": ["n"]}, "retrieval": {"group_size": 2}, "splade": {"group_size": 2}}
     with pytest.raises(
             ValueError, match=rf"{name}.*; (python tools/inspect_data\.py {path} --task={named} shows what is read"
-            r"|.*tools/inspect_data\.py shows it\))"):
+            r"|expected --set options.scheme=plain)"):
         task = load_task(made_finetuning.make_config(task, options=more.get(task, {})))
         task.resolve(made_finetuning.data_files(train_file=path), Steps(evaluate=False))
     with pytest.raises(ValueError) as told:

@@ -77,24 +77,31 @@ def test_questions_and_pairs_of_search_are_shown_too(inspect, golden, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "content", "arguments", "message"), [
-    ("a.csv", "pos,good\nneg,bad\n", [
-        "--task=classification", "--set=options.text_column=c2", "--set=options.label_column=c1"
-    ], "expected a column 'c2', .* it can be read with --set options.header=false"),
-    ("a.csv", "text,label\nsch\xf6n,1\nx,0\n", ["--task=classification"
-                                                ], "it can be read with --set options.encoding=cp1252"),
-    ("pos.txt", "The DT\ncat NN\n", ["--task=ner"], "it can be read with --set options.scheme=plain"),
-    ("a.csv", "3,T,good fish in here\n1,U,bad fish\n3,V,good dog\n", ["--task=classification"],
-     "expected a column 'text', .*can be read with --set options.header=false --set options.text_column=c3 --set "
-     "options.label_column=c1$"
-     ),
-    ("a.csv", "id,review,stars\n7,good fish in here,5\n8,bad fish,1\n9,so so,5\n", ["--task=classification"],
-     "it can be read with --set options.text_column=review --set options.label_column=stars$"),
+    ("pos.txt", "The DT\ncat NN\n", ["--task=ner"], "; expected --set options.scheme=plain$"),
+    ("a.csv", "text,label\nx,1\n,0\ny,\nz,0\n", ["--task=classification"],
+     r"a\.csv:4: .* expected a label, .*expected --set options.empty_text=skip --set options.missing_label=skip$"),
+    ("a.csv", "body,country,grade\nhello you,de,a\nno never,fr,b\nfine by me,de,b\nno no no,fr,a\n",
+     ["--task=classification"], "its text and label may stand in several columns; expected --set "
+     "options.text_column=body --set options.label_column=country or --set options.text_column=body"),
     ("a.json", '[{"question": "q", "context": "c d", "answers": []}]', ["--task=squad"],
-     "read with --set options.version_2_with_negative=true"),
-    ("a.csv", "q\n", ["--task=pretraining"
-                      ], "--task=pretraining: expected classification, swag, ner, squad, .*tools/inspect_records.py")
-])
-def test_the_option_that_helps_is_named(inspect, tmp_path, name, content, arguments, message):
+     "; expected --set options.version_2_with_negative=true"),
+    ("a.csv", "q\n", ["--task=pretraining"],
+     "--task=pretraining: expected classification, swag, ner, squad, .*tools/inspect_records.py")])
+def test_the_options_that_help_are_named_not_the_tool_itself(inspect, tmp_path, name, content, arguments, message):
     (tmp_path / name).write_bytes(content.encode("latin-1"))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as told:
         inspect(tmp_path / name, *arguments)
+    assert "inspect_data" not in str(told.value)
+
+
+@pytest.mark.parametrize(("content", "arguments", "told"), [
+    ("pos,good\nneg,bad\n", ["--set=options.text_column=c2", "--set=options.label_column=c1"],
+     "--set options.header=false"),
+    ("text,label\nsehr sch\xf6n f\xfcr uns,1\nx,0\n", [], "--set options.encoding=cp1252"),
+    ("3,T,good fish in here\n1,U,bad fish\n3,V,good dog\n1,W,a dog it is\n", [],
+     "--set options.header=false --set options.text_column=c3 --set options.label_column=c1"),
+    ("id,review,stars\n7,good fish in here,5\n8,bad fish,1\n9,so so,5\n", [],
+     "--set options.text_column=review --set options.label_column=stars")])
+def test_what_a_table_shows_by_itself_is_told_with_the_options_that_fix_it(inspect, tmp_path, content, arguments, told):
+    (tmp_path / "a.csv").write_bytes(content.encode("latin-1"))
+    assert f"{tmp_path}/a.csv: read with {told}\n" in inspect(tmp_path / "a.csv", "--task=classification", *arguments)

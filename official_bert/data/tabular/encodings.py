@@ -1,12 +1,23 @@
 """The lines of text files, whatever their encoding and packing: the first bytes of a file tell both."""
 
 import codecs
+import functools
 import io
+import re
 from collections.abc import Iterator
 
-from official_bert.files import is_file, open_bytes, read_lines
+from official_bert.fields import OptionsNeededError
+from official_bert.files import is_file, modified, open_bytes, read_lines, size_of
 
-BYTE_ORDER_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+BYTE_ORDER_MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16",
+                    codecs.BOM_UTF16_BE: "utf-16"}
+BINARY = (b"PAR1", b"PK\x03\x04")  # Parquet, workbooks
+# The encodings of texts that people have, beside UTF-8; of Latin alphabets, the likeliest first; of others.
+LATIN = ("cp1252", "cp1250", "iso8859-2", "cp1254", "cp1257", "mac-roman", "cp850")
+OTHERS = ("cp1251", "koi8-r", "cp866", "cp1253", "cp1255", "cp1256", "gb18030", "big5", "cp932", "euc-jp", "cp949")
+WORD = re.compile(rb"[A-Za-z\x80-\xff]{2,}")
+SAME_CHAOS = 0.1  # of `charset-normalizer`: the measures of texts that are about equally likely
+MOST_LINES = 2000  # of another encoding, which tell it
 START = 1 << 16  # bytes, read to tell an encoding
 LEAST_ZEROS = 0.02  # of the code units of UTF-16, those of ASCII: also Chinese has line ends, digits and commas
 
@@ -14,19 +25,14 @@ LEAST_ZEROS = 0.02  # of the code units of UTF-16, those of ASCII: also Chinese 
 def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[str]:
     """Yields the lines of a file with their ends, decompressed if it is packed; only a line feed ends a line.
 
-    Raises ValueError, naming the file (`what` it should be), for a file that is missing, damaged or not in the encoding
-    (by default UTF-8); the error names the encoding that it seems to have, with the flag. A packed file has the bounds
-    of a packed corpus (`containers.check_bounds`).
+    Raises ValueError, naming the file (`what` it should be), for a file that is missing, damaged or not in the
+    encoding, by default that of `encoding_of`. A packed file has the bounds of a packed corpus
+    (`containers.check_bounds`).
     """
+    encoding = encoding or (encoding_of(path) if is_file(path) else "")
     packed = is_file(path) and is_packed_inside(path)
-    if not encoding and is_file(path) and (name := _without_mark(head_of(path))):
-        raise ValueError(f"{path}: not UTF-8, but UTF-16 without a byte-order mark: --encoding={name} reads it")
     if not (encoding or packed):
-        try:
-            yield from read_lines(path, what, keep_ends=True)
-        except ValueError as error:
-            raise ValueError(f"{error}{other_encoding(path)}" if "not valid UTF-8" in
-                             str(error) else str(error)) from None
+        yield from read_lines(path, what, keep_ends=True)
         return
     try:
         codecs.lookup(encoding or "utf-8")
@@ -49,8 +55,7 @@ def text_lines(path: str, encoding: str = "", what: str = "file") -> Iterator[st
     except FileNotFoundError:
         raise ValueError(f"{path}: no such {what}") from None
     except UnicodeError as error:
-        hint = "" if encoding else other_encoding(path)
-        raise ValueError(f"{path}:{number + 1}: not valid {encoding or 'UTF-8'}: {error}{hint}") from None
+        raise ValueError(f"{path}:{number + 1}: not valid {encoding or 'UTF-8'}: {error}") from None
     except containers.DAMAGE as error:
         raise ValueError(f"{path}:{number + 1}: the compressed file is damaged or cut off here ({error})") from None
 
@@ -72,17 +77,69 @@ def head_of(path: str) -> bytes:
 
 def other_encoding(path: str) -> str:
     """A hint at the encoding of a file that is not UTF-8, and the flag for it."""
+    try:
+        name = encoding_of(path)
+    except OptionsNeededError as error:
+        name = error.readings[0]["encoding"]
+    return f"; it may be {name}: --encoding={name} reads it, or another encoding" if name else (
+        "; --encoding=NAME reads another encoding")
+
+
+def encoding_of(path: str) -> str:
+    """Returns the encoding of a text file by its bytes; "" for UTF-8, also if some lines of it are damaged.
+
+    A byte-order mark tells it, or zero bytes; else two detectors have to agree, or OptionsNeededError is raised.
+    """
+    stamp = modified(path)  # 0: its store does not say it
+    return (_encoding_of if stamp else _encoding_of.__wrapped__)(path, size_of(path), stamp)
+
+
+@functools.lru_cache(maxsize=64)  # a table is opened several times, and each time all of it would be read
+def _encoding_of(path: str, size: int, stamp: int) -> str:
     start = head_of(path)
-    if name := _without_mark(start):
-        return f"; it is UTF-16 without a byte-order mark: --encoding={name} reads it"
+    if start.startswith(BINARY):
+        return ""
     for mark, name in BYTE_ORDER_MARKS.items():
         if start.startswith(mark):
-            return f"; it is UTF-16: --encoding={name} reads it"
-    try:
-        start.decode("cp1252")
-    except UnicodeDecodeError:
-        return "; --encoding=NAME reads another encoding"
-    return "; it may be cp1252 (Windows, Latin alphabets): --encoding=cp1252 reads it, or another encoding"
+            return name
+    if name := _without_mark(start):
+        return name
+    other_lines, in_utf8 = [], 0
+    for line in text_lines(path, "latin-1"):  # each byte as a character
+        if not line.isascii():
+            try:
+                in_utf8 += bool(line.encode("latin-1").decode("utf-8"))
+            except UnicodeDecodeError:
+                other_lines.append(line)
+                if len(other_lines) > in_utf8 + MOST_LINES:
+                    break
+    if len(other_lines) <= in_utf8:
+        return ""
+    return _likely_encoding(path, "".join(other_lines[:MOST_LINES]).encode("latin-1"))
+
+
+def _likely_encoding(path: str, sample: bytes) -> str:
+    """Returns the encoding of lines that are no UTF-8, "" if no usual one reads them.
+
+    `chardet` knows which letters follow each other in a language, `charset-normalizer` what nobody writes. In a Latin
+    alphabet letters with accents stand between plain ones.
+    """
+    import chardet
+    from charset_normalizer import from_bytes
+    words = b"".join(word for word in WORD.findall(sample) if not word.isascii())
+    plain = sum(byte < 0x80 for byte in words)
+    usual = LATIN if 2 * plain >= len(words) else (*LATIN, *OTHERS)
+    guesses = chardet.detect_all(sample, ignore_threshold=True, include_encodings=usual, compat_names=False)
+    guesses.sort(key=lambda guess: (-round(guess["confidence"], 2), guess["encoding"] != LATIN[0]))
+    matches = list(from_bytes(sample, cp_isolation=[name.replace("-", "_") for name in usual]))
+    if not matches or not (guess := guesses[0]["encoding"]):
+        return ""
+    likely = [match for match in matches if match.chaos <= matches[0].chaos + SAME_CHAOS]
+    if any(str(match) == sample.decode(guess, "replace") for match in likely):
+        return guess
+    candidates = dict.fromkeys([guess, likely[0].encoding, LATIN[0]])
+    raise OptionsNeededError(f"{path}: not UTF-8, and its encoding is not clear",
+                             [{"encoding": name} for name in candidates])
 
 
 def _without_mark(start: bytes) -> str:

@@ -8,19 +8,21 @@ import csv
 import io
 import itertools
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from official_bert.archives import opened_zip
 from official_bert.data.tabular.companions import labels_beside
-from official_bert.data.tabular.encodings import head_of, text_lines
+from official_bert.data.tabular.encodings import START, head_of, text_lines
 from official_bert.files import folder_of, is_folder, list_names, open_bytes
 from official_bert.limits import MOST_COLUMNS, MOST_PACKED, MOST_SHEET_CELLS, MOST_SHEET_ROWS
 
 PACKED = (".gz", ".bz2", ".xz", ".zst")
 MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "xlsx"}
 FASTTEXT = "__label__"
+FOR_EXCEL = re.compile('"?sep=."?')
 LARGEST_CELL = 2**31 - 1  # characters; the csv module stops at 131,072 by itself
 JSON_STARTS = (b'{"', b"[{", b"[[", b"[\n", b"[\r", b"{\n", b"{ ", b"[ ", b"{\r")
 
@@ -63,13 +65,31 @@ def cells_of(path: str, form: str, delimiter: str, encoding: str) -> Iterator[tu
         return sheet_cells(path)
     if form == "two_files":
         return texts_and_labels(path, labels_beside(path), encoding)
-    lines = text_lines(path, encoding)
+    lines = table_lines(path, encoding)
     if form == "fasttext":
         return fasttext_rows(enumerate(lines, 1), path)
     if form == "csv":
         return csv_rows(lines, delimiter or ",", path)
     texts = (line.rstrip("\r\n") for line in lines)
     return ((number, text.split(delimiter or "\t") if text else []) for number, text in enumerate(texts, 1))
+
+
+def table_lines(path: str, encoding: str) -> Iterator[str]:
+    """Yields the lines of a text table; one in which Excel is told the delimiter, `sep=;`, is blank."""
+    lines = text_lines(path, encoding)
+    for first in lines:
+        yield "\n" if FOR_EXCEL.fullmatch(first.strip()) else first
+        yield from lines
+
+
+def first_lines(path: str, encoding: str) -> list[str]:
+    """The first lines of a text table, about as much as `head_of` gives."""
+    lines, characters = [], 0
+    for line in table_lines(path, encoding):
+        lines.append(line)
+        if (characters := characters + len(line)) > START:
+            break
+    return lines
 
 
 def csv_rows(lines: Iterator[str], delimiter: str, where: str) -> Iterator[tuple[int, list[str]]]:

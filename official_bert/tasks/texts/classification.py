@@ -15,8 +15,9 @@ from absl import logging
 from official_bert.data import labelled_texts
 from official_bert.data.label_weights import Weights
 from official_bert.data.labelled_texts import LabelledTexts
+from official_bert.data.likely_tables import likely_options
 from official_bert.data.tables import Source, Table, TableOptions, spelled
-from official_bert.fields import Constraint, ScoreRange, check_used, only_with
+from official_bert.fields import Constraint, ScoreRange, as_flags, changed_fields, check_used, only_with
 from official_bert.models.interchange import classes
 from official_bert.tasks.texts import metrics
 from official_bert.tasks.texts.base import LabelOptions, TextClassification
@@ -32,6 +33,7 @@ Threshold = Annotated[float | Literal["tuned", "tuned_per_label"] | tuple[float,
     "probabilities from 0 to 1",
     lambda threshold: isinstance(threshold, str) or all(0.0 <= value <= 1.0 for value in np.atleast_1d(threshold)))]
 SEVERAL = ("kind", "multi_label")
+OF_COLUMNS = ("header", "text_column", "label_column")  # what the training file shows of the others too
 SUFFIXES = ("tsv", "csv", "jsonl", "parquet")
 FILES = {name: tuple(f"{name}.{suffix}" for suffix in SUFFIXES) for name in ("train", "dev", "test")}  # of a --data_dir
 
@@ -43,11 +45,12 @@ class Options(LabelOptions, TableOptions):
     kind: Literal["classifier", "multi_label", "regression"] = "classifier"
     """One label, several labels or a score."""
     text_column: str = "text"
-    """Column of the text."""
+    """Column of the text; if the file has none of the default name, the one that looks so."""
     text_pair_column: str = ""
     """Column of the second text; empty: one text only."""
     label_column: str = "label"
-    """Column of the label, the score, or several labels with `label_separator` between them."""
+    """Column of the label, the score, or several labels with `label_separator` between them; if the file has none of
+    the default name, the one that looks so."""
     label_columns: tuple[str, ...] = only_with((), *SEVERAL)
     """Columns of 0 and 1, one for each label, whose name is the label."""
     label_separator: str = only_with(",", *SEVERAL)
@@ -133,13 +136,25 @@ class Task(TextClassification):
         return {"text": (self.options.text_column,), **pair}
 
     def read_file(self, path: Source, use: Use) -> LabelledTexts:
-        return self._labelled(self._table(path, use), labelled=use != "test")
+        task = self if use == "test" else self._as_meant(path)
+        return task._labelled(task._table(path, use), labelled=use != "test")
 
     def read_train(self, files: DataFiles) -> tuple[Self, LabelledTexts]:
-        """Also puts the labels of the training rows into the options."""
-        table = self._table(self.training_path(files), "train")
-        task = self._with_labels_of(table)
-        return task, task._labelled(table, labelled=True)
+        """Also puts the columns and the labels of the training rows into the options."""
+        path = self.training_path(files)
+        reading = self._as_meant(path)
+        table = reading._table(path, "train")
+        reading, found = reading._with_labels_of(table), changed_fields(self.options, reading.options)
+        rows = dataclasses.replace(reading._labelled(table, labelled=True),
+                                   note=f"{path}: read with {as_flags(found)}" if found else "")
+        # Other files may have another delimiter and encoding.
+        of_this_file = {name: getattr(self.options, name) for name in found if name not in OF_COLUMNS}
+        return reading.with_options(**of_this_file), rows
+
+    def _as_meant(self, path: Source) -> Self:
+        """Returns the task that reads a table of labelled texts as it is likely meant."""
+        found = changed_fields(self.options, likely_options(self.options, path, self.options.kind == "regression"))
+        return self.with_options(**found) if found else self
 
     def read_rows(self, files: DataFiles, steps: Steps) -> tuple[Self, TaskRows]:
         """Also raises ValueError for a threshold to tune without evaluation data."""
@@ -147,6 +162,8 @@ class Task(TextClassification):
         if steps.train and isinstance(self.options.threshold, str) and not rows.held_out:
             raise ValueError(
                 f"config.options.threshold: {self.options.threshold}: expected evaluation data to tune it on")
+        if rows.train and rows.train.note:
+            rows = dataclasses.replace(rows, notes=(rows.train.note, *rows.notes))
         return task, rows
 
     def _table(self, path: Source, use: Use) -> Table:

@@ -1,0 +1,50 @@
+"""What divides the columns of a text table, and whether quotation marks hold cells together: its first lines tell."""
+
+import csv
+from collections.abc import Collection, Sequence
+
+from official_bert.data.tabular.formats import LARGEST_CELL
+
+COMMON = (",", ";", "\t", "|", "^", "~")
+USUAL = {"csv": ",", "tsv": "\t"}  # by format
+
+
+def likely_dialect(lines: Sequence[str], form: str, columns: Collection[str]) -> tuple[str, str]:
+    """Returns the format, `csv` or `tsv`, and the delimiter that read the first lines of a table best.
+
+    The first line should name the `columns`; if none are given, or none are named in CSV, `clevercsv` tells the
+    delimiter by the shape of the rows. The usual dialect of a `form` wins a tie, and TSV is read as CSV if only
+    quotation marks make its rows equally long, CSV as TSV if only that makes sense of them.
+    """
+    others = [mark for mark in COMMON if mark != USUAL[form]]
+    delimiters = [USUAL[form], *others] if columns else [_measured(lines, form)]
+    dialects = [(form, USUAL[form])] if USUAL[form] in delimiters else []
+    dialects += [("csv", delimiter) for delimiter in delimiters] + [("tsv", delimiter) for delimiter in delimiters]
+
+    def fit(dialect: tuple[str, str]) -> tuple[int, bool]:
+        rows, whole = _first_rows(lines, *dialect)
+        named = len({*columns} & {*rows[0]}) if rows else 0
+        regular = whole and len({*map(len, rows[:-1] or rows)}) == 1  # the last one may be cut
+        return named, regular and (named > 0 or not columns) and (dialect[0] != "tsv" != form or len(rows[0]) > 1)
+    best = max(dialects, key=fit)
+    return best if not columns or form == "tsv" or fit(best)[0] else likely_dialect(lines, form, ())
+
+
+def _first_rows(lines: Sequence[str], form: str, delimiter: str) -> tuple[Sequence[Sequence[str]], bool]:
+    """Returns the rows of the first lines of a table that have anything in them, and whether none of them is broken."""
+    if form == "tsv":
+        return [row for line in lines if any(row := line.rstrip("\r\n").split(delimiter))], True
+    csv.field_size_limit(LARGEST_CELL)
+    rows: list[list[str]] = []
+    try:
+        rows.extend(row for row in csv.reader(lines, delimiter=delimiter, strict=True) if any(row))
+    except csv.Error as error:
+        return rows, "unexpected end" in str(error)  # of the first lines
+    return rows, True
+
+
+def _measured(lines: Sequence[str], form: str) -> str:
+    """The delimiter of a table by the shape of its rows, or that of its format if no shape is regular."""
+    from clevercsv.detect import Detector
+    dialect = Detector().detect("".join(lines), delimiters=[*COMMON])
+    return dialect.delimiter if dialect and dialect.delimiter else USUAL[form]
