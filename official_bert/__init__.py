@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from official_bert.interface.exporting import export
     from official_bert.interface.finetuning import fine_tune, load_run
     from official_bert.interface.predictor import Predictor
     from official_bert.interface.pretrained import load_encoder, load_model, load_tokenizer
 
 _HOMES = {
     "Predictor": "predictor", "load_encoder": "pretrained", "load_model": "pretrained", "load_tokenizer": "pretrained",
-    "fine_tune": "finetuning", "load_run": "finetuning"
+    "export": "exporting", "fine_tune": "finetuning", "load_run": "finetuning"
 }
-__all__ = ["Predictor", "fine_tune", "load_encoder", "load_model", "load_run", "load_tokenizer"]
+__all__ = ["Predictor", "export", "fine_tune", "load_encoder", "load_model", "load_run", "load_tokenizer"]
 
 
 def __getattr__(name: str) -> Any:

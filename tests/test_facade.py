@@ -13,7 +13,6 @@ from made_checkpoints import WORDS, stored_small
 
 import official_bert
 from official_bert.models.interchange import formats
-from official_bert.serving import export
 from official_bert.serving.loading import exported_folder
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import restore_for_inference
@@ -47,10 +46,53 @@ def written(tmp_path_factory):
 def exported(written, tmp_path_factory):
     """A fill-mask model, exported."""
     folder = str(tmp_path_factory.mktemp("models") / "blanks")
-    task, model = restore_for_inference(written("ours", "pretraining"))
-    export.export(make_served_model(task, model, ServingOptions()), task.config,
-                  export.ExportOptions(output=folder, batch_sizes=()))
+    told: list[str] = []
+    made = official_bert.export(written("ours", "pretraining"), folder, batch_sizes=(), report=told.append)
+    assert made == [f"{folder}/text/1", f"{folder}/ids/1"] and told[0].startswith(f"{folder}/text/1: ")
     return folder
+
+
+def test_a_predictor_says_what_it_is_and_completes_to_what_people_use(written, exported):
+    published = official_bert.Predictor(written("ours", "pretraining"))
+    assert repr(official_bert.Predictor(exported)) == (
+        f"<Predictor of {exported}: pretraining; text -> {', '.join(published.outputs)}>")
+    assert repr(published) == repr(official_bert.Predictor(exported)).replace(exported, published.path)
+    classifier = official_bert.Predictor(written("hugging_face", "classifier"))
+    assert f"labels {', '.join(classifier.labels)}; text -> label" in repr(classifier) and classifier.labels
+    assert {"config", "embed", "evaluate", "labels", "rank"} <= {*dir(published)}
+    assert all(hasattr(published, name) and not name.startswith("_") for name in dir(published))
+
+
+def test_a_published_folder_and_exports_of_known_and_unknown_tasks_answer_alike(written, exported, tmp_path):
+    stranger = tmp_path / "stranger"
+    shutil.copytree(exported, stranger)
+    for config in stranger.glob("*/1/assets/config.yaml"):
+        config.write_text(config.read_text().replace("task: pretraining", "task: my_project.blanks"))
+    texts = ["a [MASK] c", "[MASK] b [MASK]", "c"]
+    answers = [official_bert.Predictor(path)(texts) for path in (written("ours", "pretraining"), exported, stranger)]
+    for answer, *others in zip(*answers):
+        for other in others:
+            assert other.keys() == answer.keys() and other["tokens"] == answer["tokens"]
+            assert [len(row) for row in other["probabilities"]] == [len(row) for row in answer["probabilities"]]
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"formats": "onnx"}, "^formats: no such keyword; did you mean format[?]$"),
+    ({"format": "onyx"}, "^format: expected one or more of saved_model, "),
+    ({"vectors": "int8", "head": "embeddings"}, "^vectors=int8, calibration_file: expected both or neither"),
+    ({"version": 1}, "version 1 exists; give version a higher one"),
+    ({"quantize": True}, "^quantize: expected one of "),
+    ({"top_k": "x"}, "^top_k: expected int")])
+def test_errors_of_an_export_name_keywords(exported, written, options, message):
+    with pytest.raises(ValueError, match=message):
+        official_bert.export(written("ours", "pretraining"), exported, **options)
+
+
+def test_errors_of_a_predictor_name_keywords(exported):
+    with pytest.raises(ValueError, match="^vocab_file, do_lower_case: .* is an exported model"):
+        official_bert.Predictor(exported, do_lower_case=True)
+    with pytest.raises(ValueError, match="^head=embeddings: expected a model exported with it"):
+        official_bert.Predictor(exported, head="embeddings")
 
 
 def test_importing_it_imports_nothing_heavy():
@@ -201,10 +243,10 @@ def test_vectors_are_pooled_as_the_folder_of_sentence_transformers_says(tmp_path
 
 @pytest.mark.parametrize(
     ("choices", "message"),
-    [({"head": "embedding"}, r"options.head: expected one of \['', 'embeddings'\], got 'embedding'"),
-     ({"head": "embeddings", "pooling": "median"}, "options.pooling: expected 'cls' or 'mean' .*, got 'median'"),
-     ({"threshold": 7}, "--threshold: expected a probability from 0 to 1, got 7"),
-     ({"top_k": 0}, "--top_k: expected at least 1, got 0")])
+    [({"head": "embedding"}, r"^head: expected one of \['', 'embeddings'\], got 'embedding'"),
+     ({"head": "embeddings", "pooling": "median"}, "^pooling: expected 'cls' or 'mean' .*, got 'median'"),
+     ({"threshold": 7}, "threshold: expected a probability from 0 to 1, got 7"),
+     ({"top_k": 0}, "^top_k: expected at least 1, got 0")])
 def test_options_with_wrong_values_are_refused(choices, message):
     with pytest.raises(ValueError, match=message):
         official_bert.Predictor("nowhere", **choices)
@@ -295,7 +337,7 @@ def test_what_is_no_text_is_named(exported):
 @pytest.mark.parametrize("choices", [{"head": "embeddings"}, {"max_seq_length": 16}, {"top_k": 1}])
 def test_options_that_an_exported_model_does_not_follow_are_refused(exported, choices):
     with pytest.raises(ValueError,
-                       match=f"--{next(iter(choices))}.* an exported model, which answers as it was exported"):
+                       match=f"^{next(iter(choices))}.* an exported model, which answers as it was exported"):
         official_bert.Predictor(exported, **choices)
 
 

@@ -105,13 +105,15 @@ def test_a_file_is_measured_with_the_reading_options_of_training(run, predictor,
     assert tuned.evaluate(path, **options) == predictor.evaluate(path, **options) == tuned.evaluate(
         table.assign(review="schön"))
     assert len(tuned.mistakes(path, **options)) == len(tuned.mistakes(table.assign(review="schön")))
+    assert tuned.evaluate(path, text_column="body") == tuned.evaluate(path, **options)
     for measure in (tuned.evaluate, tuned.mistakes, predictor.evaluate):
-        with pytest.raises(ValueError,
-                           match=r"mails\.csv:2: not valid UTF-8.*: encoding=cp1252 reads it, or another") as told:
-            measure(path, delimiter=";", text_column="body")
+        with pytest.raises(ValueError, match=r"mails\.csv:1: not valid utf-8") as told:
+            measure(path, encoding="utf-8", text_column="body")
         assert "--encoding" not in str(told.value) and "--set" not in str(told.value)
+        with pytest.raises(ValueError, match=r"^sep: expected an option for reading .*; did you mean delimiter[?]$"):
+            measure(path, sep=";")
         with pytest.raises(ValueError,
-                           match=r"expected a column 'review', found 'body;stars' .* text_column= names another"):
+                           match=r"expected a column 'review', found 'body', 'stars' .* text_column= names another"):
             measure(path, encoding="cp1252")
         with pytest.raises(
                 ValueError,
@@ -120,11 +122,11 @@ def test_a_file_is_measured_with_the_reading_options_of_training(run, predictor,
 
 
 def test_errors_name_keywords_to_python_and_flags_to_commands(run, tmp_path):
-    (tmp_path / "a.csv").write_text("text;label\na;1\nb;0\n")
+    (tmp_path / "a.csv").write_text("text;label\na;1\nb;0\n;1\n")
     train = {"output_dir": tmp_path / "run", "init_checkpoint": run, "max_seq_length": 8}
     for more, told in (({}, "expected training data: train, or one of train.tsv.* in data_dir"),
                        ({"train": tmp_path / "a.csv"},
-                        r"'text;label' \(delimiter=';' divides it\); .*\.csv --task=class"),
+                        r"^\S+a\.csv:4: column 'text': .* it is empty .*; expected empty_text='skip'$"),
                        ({"train": tmp_path / "a.csv",
                          "encoding": "latin-99"}, "^encoding=latin-99: expected an encoding that Python")):
         with pytest.raises(ValueError, match=told):

@@ -10,18 +10,11 @@ LiteRT.
 
 from official_bert.command_line import run_main
 
-import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from absl import flags
 
 from official_bert import command_line
-from official_bert.config import Config
-from official_bert.files import exists, read_text
-
-if TYPE_CHECKING:
-    from official_bert.serving.formats.checking import CheckTexts
-    from official_bert.serving.served_model import ServedModel
 
 FLAGS = flags.FLAGS
 command_line.define_base("checkpoint")
@@ -113,70 +106,32 @@ flags.DEFINE_list(
 
 def main(_: list[str]) -> None:
     """Loads the run, exports its model and prints the folders written."""
-    from official_bert.interface.model_inputs import ModelInputs
-    from official_bert.serving.export import ExportOptions, export
+    from official_bert.interface.exporting import Texts, export_model
+    from official_bert.serving.export import ExportOptions
     from official_bert.serving.formats.writing import FormatOptions
-    from official_bert.serving.precision import policy_of
-    from official_bert.serving.served_model import ServingOptions, make_served_model
-    from official_bert.tasks.loading import restore_for_inference, task_class
-    from official_bert.training.distribution import check_backend
-    check_backend()
+    from official_bert.serving.served_model import ServingOptions
+    from official_bert.tasks.loading import task_class
     check_flags(FLAGS)
     if FLAGS.task:
         task_class(FLAGS.task, "--task")
-    options = command_line.from_flags(ServingOptions, FLAGS)
-    with policy_of(FLAGS.precision):
-        task, model = restore_for_inference(FLAGS.checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.base)
-    served = make_served_model(task, model, options)
-    if FLAGS.calibration_file:
-        served.calibrate(
-            [row["text"] for row in ModelInputs.of_model(["text"], task.config).read_file(FLAGS.calibration_file)])
-    texts = _check_texts(served, task.config, FLAGS.check_file, FLAGS.check_label, FLAGS.check_loss)
-    print("\n".join(export(served, task.config, command_line.from_flags(
+    writing = command_line.from_flags(
         ExportOptions, FLAGS, batch_sizes=[*map(int, FLAGS.warmup_batch_sizes)], formats=FLAGS.format,
-        other_formats=FormatOptions(opset=FLAGS.opset, texts=texts)))))
-    copy_card(FLAGS.checkpoint, FLAGS.output)
+        other_formats=FormatOptions(opset=FLAGS.opset))
+    print("\n".join(export_model(FLAGS.checkpoint, command_line.from_flags(ServingOptions, FLAGS), writing,
+                                 command_line.from_flags(Texts, FLAGS), FLAGS.vocab_file, FLAGS.do_lower_case,
+                                 FLAGS.base)))
 
 
 def check_flags(values: Any) -> None:
     """Raises ValueError for flags that would do nothing, contradict each other or are no numbers (`values`: absl's
     `FLAGS`).
     """
-    from official_bert.serving.formats.writing import check_formats
     command_line.refuse_unread(values,
                                [(["check_label", "check_loss"], bool(values.check_file), "--check_file"),
                                 (["warmup_batch_sizes"], "saved_model" in values.format, "saved_model in --format")])
     if not all(size.isdecimal() and int(size) for size in values.warmup_batch_sizes):
         raise ValueError(
             f"--warmup_batch_sizes: expected numbers above 0 with commas, got {','.join(values.warmup_batch_sizes)!r}")
-    check_formats(values.format)
-    if (values.vectors == "int8") != bool(values.calibration_file):
-        raise ValueError(
-            "--vectors=int8, --calibration_file: expected both or neither: the texts give the range of each number")
-
-
-def copy_card(checkpoint: str, output: str) -> None:
-    """Copies the model card of a run, if there is one, to its exported model."""
-    from official_bert.models.run_folder import CARD_FILE, RunFolder
-    from official_bert.reports.model_card import write_card
-    if (run := RunFolder.holding(checkpoint)) and exists(run.file(CARD_FILE)):
-        write_card(os.path.join(output, CARD_FILE), read_text(run.file(CARD_FILE)))
-
-
-def _check_texts(served: "ServedModel", config: Config, check_file: str, check_label: str,
-                 check_loss: float) -> "CheckTexts | None":
-    """Reads --check_file; None without it."""
-    from official_bert.interface.model_inputs import ModelInputs
-    from official_bert.serving.formats.checking import CheckTexts
-    if not check_file:
-        return None
-    if not exists(check_file):
-        raise ValueError(f"--check_file={check_file}: no such file")
-    rows = ModelInputs.of_model(list(served.text_inputs), config,
-                                keep=[check_label] if check_label else []).read_file(check_file)
-    if not rows:
-        raise ValueError(f"--check_file={check_file}: expected texts, got none")
-    return CheckTexts(rows, [str(row[check_label]) for row in rows] if check_label else None, check_loss)
 
 
 if __name__ == "__main__":

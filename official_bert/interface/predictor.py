@@ -19,8 +19,9 @@ from absl import logging
 
 from official_bert.config import Config, build
 from official_bert.copies import local_copy
+from official_bert.data.labelled_texts import described_names
 from official_bert.data.tabular.frames import as_source, is_frame
-from official_bert.files import exists, folder_of, list_versions
+from official_bert.files import exists, folder_of, list_versions, read_json, read_text
 from official_bert.interface.keyword_errors import keyword_errors
 from official_bert.interface.model_inputs import ModelInputs
 from official_bert.models.checkpoints import merged_copy, trained_weights
@@ -29,6 +30,7 @@ from official_bert.models.run_folder import RunFolder
 from official_bert.runtimes.engines import FILE, load_engine
 from official_bert.runtimes.finite import not_finite
 from official_bert.serving.bounds import broken_claim
+from official_bert.serving.export import LABELS_FILE, PADDED_FILE
 from official_bert.serving.formats.description import as_model
 from official_bert.serving.formats.writing import FORMATS
 from official_bert.serving.loading import ModelFunction, exported_folder, function_of, load_exported
@@ -45,7 +47,10 @@ INPUT_ORDER = ("text", "text_pair", "question", "context", "choices")  # of colu
 READING_OPTIONS = ("file_format", "delimiter", "header", "encoding", "text_column", "text_pair_column", "begin_column",
                    "choice_columns", "choices_column", "label_column", "label_columns", "label_separator",
                    "keys_column", "answer_as", "first_choice", "negative_columns", "score_column", "word_column",
-                   "tag_column", "separator", "places", "overlaps", "empty_text", "missing_label", "unknown_ids")
+                   "tag_column", "separator", "places", "overlaps", "empty_text", "missing_label", "unknown_ids",
+                   "score_range", "several_answers", "candidates")
+PUBLIC = ("config", "describe", "embed", "evaluate", "inputs", "labels", "outputs", "path", "prompts", "rank")
+KEYWORDS = {name: name for name in (*ServingOptions.__dataclass_fields__, "do_lower_case")}  # by the flags of commands
 
 
 class Predictor:
@@ -66,8 +71,21 @@ class Predictor:
 
         Raises ValueError if there is no model, or for an option that the model does not use.
         """
-        path = merged_copy(os.fspath(path), os.fspath(base))
-        options = _chosen(options or ServingOptions(), choices)
+        # The commands, which name flags, give all options at once.
+        with keyword_errors(**KEYWORDS) if options is None else contextlib.nullcontext():
+            merged = merged_copy(os.fspath(path), os.fspath(base))
+            self._load(merged, _chosen(options or ServingOptions(), choices), vocab_file, do_lower_case)
+
+    def __repr__(self) -> str:
+        task = self.config.task if self.config else "a model of another program"
+        labels = f", labels {described_names(self.labels)}" if self.labels else ""
+        return f"<Predictor of {self.path}: {task}{labels}; {', '.join(self.inputs)} -> {', '.join(self.outputs)}>"
+
+    def __dir__(self) -> list[str]:
+        return [*PUBLIC]
+
+    def _load(self, path: str, options: ServingOptions, vocab_file: str, do_lower_case: bool | None) -> None:
+        """Loads the model."""
         portable = None if exported_folder(path) else portable_folder(path)
         if portable or exported_folder(path):
             as_exported = f"{path}, an exported model, which answers as it was exported"
@@ -78,11 +96,12 @@ class Predictor:
                 raise ValueError(f"--vocab_file, --do_lower_case: {path} is an exported model, which has its own")
             self._model = _load_portable(portable) if portable else load_exported(path, "text")
             self.config, task, kind = _exported(self._model.place, self._model.outputs)
+            self.labels = tuple(task.classes.labels) if task else kind.labels
             if options.head == "embeddings" and ServedEmbeddings.outputs[0] not in self._model.outputs:
                 raise ValueError(f"--head=embeddings: expected a model exported with it, got {as_exported}")
         else:
             task, model = restore_for_inference(path, vocab_file, do_lower_case)
-            self.config = task.config
+            self.config, self.labels = task.config, tuple(task.classes.labels)
             if isinstance(model, BertEncoder):
                 options = dataclasses.replace(options, head="embeddings")
             served = make_served_model(task, model, dataclasses.replace(options, bounded=False))
@@ -93,7 +112,7 @@ class Predictor:
                 f"{unknown}"
             )
         self.describe, self.unpadded, self.lacks_question = kind.describe, kind.unpadded, kind.lacks_question
-        self.path, self.labels = path, tuple(task.classes.labels) if task else ()
+        self.path = path
         self.inputs = tuple(sorted(self._model.inputs, key=INPUT_ORDER.index))
         self._rows = ModelInputs(self.inputs, task.input_columns() if task else {})
         others = sorted(set(self._model.outputs) - set(kind.outputs))  # a SavedModel's outputs have no order either
@@ -268,7 +287,8 @@ def _with_reading_options(task: TaskBase, options: Mapping[str, Any]) -> TaskBas
     """Returns a task that reads files with other options. Raises ValueError for options that are not for reading."""
     known = [name for name in READING_OPTIONS if hasattr(task.options, name)]
     if unknown := sorted({*options} - {*known}):
-        raise ValueError(f"{unknown[0]}: expected an option for reading data ({', '.join(known)})")
+        near = did_you_mean(unknown[0], known)
+        raise ValueError(f"{unknown[0]}: expected an option for reading data ({', '.join(known)}); {near}".rstrip("; "))
     return task.with_config(dataclasses.replace(task.config, options={**task.config.options, **options}))
 
 
@@ -349,16 +369,26 @@ def class_that_gives(outputs: Iterable[str], classes: Iterable[type[ServedModel]
 def _exported(folder: str, outputs: Iterable[str]) -> tuple[Config | None, TaskBase | None, type[ServedModel]]:
     """Returns the configuration and the task of an exported model, as far as they are known here, and its class.
 
-    A model that was exported by other code, or by a user's task that is not on the path, can answer nevertheless.
+    A model that was exported by other code, or by a user's task that is not on the path, can answer nevertheless: files
+    beside it name its labels and its padded outputs.
     """
     assets = RunFolder(os.path.join(folder, "assets"))
-    config, task, kind = None, None, ServedModel
+    config, task, kind = None, None, _unknown_class(assets)
     with contextlib.suppress(ValueError):
         config = assets.recorded_config()
         check_named(config.task, assets.path)
-        kind = class_that_gives(outputs, (*served_classes(config.task), ServedEmbeddings)) or ServedModel
+        kind = class_that_gives(outputs, (*served_classes(config.task), ServedEmbeddings)) or kind
         task = load_task(config, assets.path)
     return config, task, kind
+
+
+def _unknown_class(assets: RunFolder) -> type[ServedModel]:
+    """Returns a class of served models that knows what the files of an exported model say of its answers."""
+    padded = read_json(assets.file(PADDED_FILE), missing={}).get("serving_default", {})
+    labels = read_text(assets.file(LABELS_FILE)).splitlines() if exists(assets.file(LABELS_FILE)) else ()
+    return type("ExportedModel", (ServedModel,), {
+        "labels": tuple(labels),
+        "padded_text": {name: how["counted_by"] for name, how in padded.items() if "counted_by" in how}})
 
 
 def plain(value: Any) -> Any:

@@ -34,6 +34,7 @@ BATCHING_FILE = "batching_params.pbtxt"  # TF Serving's name for it
 PRECISION_FILE = "precision.txt"
 ABOUT_FILE = "about.json"
 PADDED_FILE = "padded_outputs.json"
+LABELS_FILE = "labels.txt"
 MOST_REQUEST_ROWS = 1024
 MOST_CONSTANTS = 500_000_000  # bytes; TensorFlow keeps several copies of a graph while it loads
 DEFAULT_CONSTANTS = 1_000_000, 100_000_000  # bytes: less gains nothing, more takes much memory unless a user wants it
@@ -133,7 +134,7 @@ def _write_assets(served: ServedModel, config: Config, folder: pathlib.Path, pre
     (folder / PRECISION_FILE).write_text(f"{precision}\n", encoding="utf-8")
     (folder / ABOUT_FILE).write_text(json.dumps(describe_model(served, config)), encoding="utf-8")
     if served.labels:
-        (folder / "labels.txt").write_text("".join(f"{label}\n" for label in served.labels), encoding="utf-8")
+        (folder / LABELS_FILE).write_text("".join(f"{label}\n" for label in served.labels), encoding="utf-8")
     return sorted(map(str, folder.iterdir()))
 
 

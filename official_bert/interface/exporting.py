@@ -1,0 +1,103 @@
+"""Writes a trained or published model for servers and other runtimes: `export` from Python, `run_export` from the
+command line.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from official_bert.config import Config, build
+from official_bert.files import exists, read_text
+from official_bert.interface.keyword_errors import keyword_errors
+from official_bert.interface.model_inputs import ModelInputs
+from official_bert.models.run_folder import CARD_FILE, RunFolder
+from official_bert.reports.model_card import write_card
+from official_bert.serving.export import ExportOptions
+from official_bert.serving.export import export as write_models
+from official_bert.serving.formats.checking import CheckTexts
+from official_bert.serving.formats.writing import FormatOptions, check_formats
+from official_bert.serving.precision import policy_of
+from official_bert.serving.served_model import ServedModel, ServingOptions, make_served_model
+from official_bert.tasks.loading import restore_for_inference
+from official_bert.training.distribution import check_backend
+from official_bert.typed_values import did_you_mean
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Texts:
+    """The texts that an export reads, in files of any form that training reads; "" for none."""
+
+    calibration_file: str = ""  # which give the range of each number of vectors in int8
+    check_file: str = ""  # on which the loss of accuracy of litert_int8 is measured
+    check_label: str = ""  # the column of the right label, choice or answer in `check_file`
+    check_loss: float = 0.01  # the greatest one
+
+
+KINDS = (ServingOptions, ExportOptions, Texts)
+OTHERWISE = ("output", "formats", "other_formats", "bounded")  # their fields that are arguments of other names, or none
+OWN = ("format", "opset", "do_lower_case")  # arguments that are flags of the command too
+
+
+def export(run: Any, output: str | os.PathLike, format: str | Sequence[str] = "saved_model", *, vocab_file: str = "",
+           do_lower_case: bool | None = None, base: str | os.PathLike = "", opset: int = 17, report: Callable[[str], None] = print,
+           **options: Any) -> list[str]:
+    """Writes a model as `run_export` does; returns the folders written: `models/mine/text/1`, `models/mine/onnx/1`.
+
+    `run` is a run (its folder, or what `fine_tune` returned) or a checkpoint of any format, `output` the folder of the
+    exported model, such as models/NAME; `base` is the checkpoint of an adapter. `options` are named as the command's flags: those of the answers
+    (`head="embeddings"`, `top_k=3`), `precision="bfloat16"`, `version=2`, `check_file="dev.csv"`.
+
+    Raises ValueError as the command does, before anything is written.
+    """
+    known = [*OWN, *(field.name for kind in KINDS for field in dataclasses.fields(kind) if field.name not in OTHERWISE)]
+    if unknown := [name for name in options if name not in known]:
+        near = did_you_mean(unknown[0], known)
+        raise ValueError(f"{unknown[0]}: {f'no such keyword; {near}' if near else f'expected one of {sorted(known)}'}")
+    serving, writing, texts = ({name: value for name, value in options.items() if name in kind.__dataclass_fields__}
+                               for kind in KINDS)
+    with keyword_errors(checkpoint="run", **{name: name for name in known}):
+        lines = export_model(
+            os.fspath(getattr(run, "output_dir", run)), build(ServingOptions, serving, "options"), ExportOptions(
+                output=os.fspath(output), formats=[format] if isinstance(format, str) else [*format],
+                other_formats=FormatOptions(opset=opset), **writing),
+            build(Texts, texts, "options"), vocab_file, do_lower_case, os.fspath(base))
+    report("\n".join(lines))
+    return [line.partition(": ")[0] for line in lines]
+
+
+def export_model(checkpoint: str, serving: ServingOptions, writing: ExportOptions, texts: Texts, vocab_file: str = "",
+                 do_lower_case: bool | None = None, base: str = "") -> list[str]:
+    """Writes a model in all formats, and the card of its run; returns a line about each. Raises ValueError, naming the
+    flags of `run_export`, for what cannot be written.
+    """
+    check_backend()
+    check_formats(writing.formats)
+    if (serving.vectors == "int8") != bool(texts.calibration_file):
+        raise ValueError(
+            "--vectors=int8, --calibration_file: expected both or neither: the texts give the range of each number")
+    with policy_of(writing.precision):
+        task, model = restore_for_inference(checkpoint, vocab_file, do_lower_case, base)
+    served = make_served_model(task, model, serving)
+    if texts.calibration_file:
+        served.calibrate(
+            [row["text"] for row in ModelInputs.of_model(["text"], task.config).read_file(texts.calibration_file)])
+    other_formats = dataclasses.replace(writing.other_formats, texts=_check_texts(served, task.config, texts))
+    lines = write_models(served, task.config, dataclasses.replace(writing, other_formats=other_formats))
+    if (run := RunFolder.holding(checkpoint)) and exists(run.file(CARD_FILE)):
+        write_card(os.path.join(writing.output, CARD_FILE), read_text(run.file(CARD_FILE)))
+    return lines
+
+
+def _check_texts(served: ServedModel, config: Config, texts: Texts) -> CheckTexts | None:
+    """Reads `check_file`; None without it."""
+    if not texts.check_file:
+        return None
+    if not exists(texts.check_file):
+        raise ValueError(f"--check_file={texts.check_file}: no such file")
+    keep = [texts.check_label] if texts.check_label else []
+    rows = ModelInputs.of_model(
+        list(served.text_inputs), config, keep=keep).read_file(texts.check_file)
+    if not rows:
+        raise ValueError(f"--check_file={texts.check_file}: expected texts, got none")
+    return CheckTexts(rows, [str(row[texts.check_label]) for row in rows] if keep else None, texts.check_loss)
