@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Self
 import keras
 from jaxtyping import Float
 
+from official_bert.layers.attention import SelfAttention
 from official_bert.layers.embeddings import Embeddings
 from official_bert.layers.speed.extension_points import extension_point
 from official_bert.model_config import ModelConfig
@@ -39,6 +40,8 @@ class BertEncoder(keras.Model):
     Raises ValueError for a sequence longer than the position table or `row_limit`, and for packed rows under a BiLSTM.
     """
 
+    attention: ClassVar[type[SelfAttention] | None] = None  # of a subclass: the attention of every layer
+
     def __init__(self, return_layers: bool = False, recompute: bool | str = False,
                  embeddings: keras.layers.Layer | None = None, **settings: Any) -> None:
         fields = ModelConfig.__dataclass_fields__
@@ -48,7 +51,7 @@ class BertEncoder(keras.Model):
         policy = self.dtype_policy
         self.embeddings = Embeddings(config, name="embeddings", dtype=policy) if embeddings is None else embeddings
         self.relative_positions = encoder_parts.make_relative_positions(config, policy)
-        self.transformer_layers = encoder_parts.make_layers(config, recompute, policy)
+        self.transformer_layers = encoder_parts.make_layers(config, recompute, policy, self.attention)
         self.final_layer_norm = encoder_parts.make_final_norm(config, policy)
         self.convolution = encoder_parts.make_convolution(config, policy)
         self.bilstms = encoder_parts.make_bilstms(config, policy)

@@ -42,9 +42,12 @@ def make_relative_positions(config: ModelConfig, dtype: Any) -> RelativePosition
     return None
 
 
-def make_layers(config: ModelConfig, recompute: bool | str, dtype: Any) -> list[TransformerLayer]:
-    """Makes the layers with weights of their own; `recompute="attention"` lets each recompute its attention."""
-    attention = DisentangledAttention if config.positions.position_buckets else SelfAttention
+def make_layers(config: ModelConfig, recompute: bool | str, dtype: Any,
+                attention: type[SelfAttention] | None = None) -> list[TransformerLayer]:
+    """Makes the layers with weights of their own; `recompute="attention"` lets each recompute its attention, whose
+    class may be given.
+    """
+    attention = attention or (DisentangledAttention if config.positions.position_buckets else SelfAttention)
     layers = []
     for index in range(config.sharing.own_layers):
         options: dict[str, Any] = {

@@ -90,22 +90,28 @@ class Decision(NamedTuple):
     taken: tf.Tensor  # False leaves everything as it is
 
 
-def pure_update(rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """`update`, compiled: a function of tensors (weight, first, second, gradient, decision) -> (weight, first, second).
+Update = Callable[..., tuple[tf.Tensor, Moments]]  # with the arguments of `update`
+
+
+def pure_update(rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool, change: Update = update
+                ) -> Callable[..., tuple[tf.Tensor, ...]]:
+    """`change`, compiled: a function of tensors (weight, first, second, gradient, decision) -> (weight, first, second).
     """
-    return _compiled(_updated, _read_fields(rule), shape, decayed)
+    return _compiled(_updated, change, _read_fields(rule), shape, decayed)
 
 
-def update_in_place(rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool) -> Callable[..., None]:
-    """`update`, compiled: a function of variables (weight, first, second, gradient, decision), the first three of which
+def update_in_place(rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool, change: Update = update
+                    ) -> Callable[..., None]:
+    """`change`, compiled: a function of variables (weight, first, second, gradient, decision), the first three of which
     it overwrites.
 
     The variables are plain ones. A compiled function takes a `DistributedVariable` of the same shape for the one that
     it was traced with (TensorFlow's `DistributedVariableTraceType`): pass the copy of one device.
     """
-    needs_norms = rule.name == "stable_adamw" or (rule.name == "lamb" and decayed)  # of whole weights
+    # of whole weights; another update may need them too
+    needs_norms = change is not update or rule.name == "stable_adamw" or (rule.name == "lamb" and decayed)
     whole = needs_norms or block_size(math.prod(shape)) < BLOCK / 16 or tf.config.list_logical_devices("GPU")
-    return _compiled(_overwrite if whole else _overwrite_in_blocks, _read_fields(rule), shape, decayed)
+    return _compiled(_overwrite if whole else _overwrite_in_blocks, change, _read_fields(rule), shape, decayed)
 
 
 @functools.cache
@@ -124,39 +130,41 @@ def _read_fields(rule: OptimizerConfig) -> OptimizerConfig:
 
 
 @functools.cache
-def _compiled(function: Callable, rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool) -> Callable:
+def _compiled(function: Callable, change: Update, rule: OptimizerConfig, shape: tuple[int, ...], decayed: bool
+              ) -> Callable:
     # A function for each shape: TensorFlow warns of one that is traced for many. Small weights lie in the cache of a
     # CPU, where the third of a second that compiling a shape takes would not be won back.
     large = math.prod(shape) > BLOCK or bool(tf.config.list_logical_devices("GPU"))
-    return tf.function(functools.partial(function, rule, decayed), jit_compile=large or None, autograph=False)
+    change = functools.partial(change, rule)
+    return tf.function(functools.partial(function, change, decayed), jit_compile=large or None, autograph=False)
 
 
-def _updated(rule: OptimizerConfig, decayed: bool, weight: tf.Tensor, first: tf.Tensor, second: tf.Tensor,
+def _updated(change: Update, decayed: bool, weight: tf.Tensor, first: tf.Tensor, second: tf.Tensor,
              gradient: tf.Tensor, decision: Decision) -> tuple[tf.Tensor, ...]:
     """Returns a weight and its moments after the step, unchanged if it is not taken."""
-    new = _taken(rule, decayed, weight, first, second, gradient, decision)
+    new = _taken(change, decayed, weight, first, second, gradient, decision)
     return tuple(tf.where(decision.taken, after, before) for after, before in zip(new, (weight, first, second)))
 
 
-def _taken(rule: OptimizerConfig, decayed: bool, weight: tf.Tensor, first: tf.Tensor, second: tf.Tensor,
+def _taken(change: Update, decayed: bool, weight: tf.Tensor, first: tf.Tensor, second: tf.Tensor,
            gradient: tf.Tensor, decision: Decision) -> tuple[tf.Tensor, ...]:
     """Returns a weight and its moments after a step that is taken."""
-    new, moments = update(rule, weight, gradient * decision.gradient_scale, Moments(first, second), decision.rate,
+    new, moments = change(weight, gradient * decision.gradient_scale, Moments(first, second), decision.rate,
                           decision.step, decayed)
     return new, *moments
 
 
-def _overwrite(rule: OptimizerConfig, decayed: bool, weight: tf.Variable, first: tf.Variable, second: tf.Variable,
+def _overwrite(change: Update, decayed: bool, weight: tf.Variable, first: tf.Variable, second: tf.Variable,
                gradient: tf.Tensor, decision: Decision) -> None:
     """Writes what `_updated` returns over a weight and its moments: compiled, its results lie in the memory of its
     inputs.
     """
-    new = _updated(rule, decayed, weight.read_value(), first.read_value(), second.read_value(), gradient, decision)
+    new = _updated(change, decayed, weight.read_value(), first.read_value(), second.read_value(), gradient, decision)
     for variable, value in zip((weight, first, second), new):
         variable.assign(value, read_value=False)
 
 
-def _overwrite_in_blocks(rule: OptimizerConfig, decayed: bool, weight: tf.Variable, first: tf.Variable,
+def _overwrite_in_blocks(change: Update, decayed: bool, weight: tf.Variable, first: tf.Variable,
                          second: tf.Variable, gradient: tf.Tensor, decision: Decision) -> None:
     """`_overwrite` for a CPU, block by block.
 
@@ -176,7 +184,7 @@ def _overwrite_in_blocks(rule: OptimizerConfig, decayed: bool, weight: tf.Variab
     def overwrite(index: tf.Tensor, *arrays: tf.TensorArray) -> tuple[tf.Tensor | tf.TensorArray, ...]:
         before = tuple(array.read(index) for array in arrays)
         part = tf.slice(gradients, [index, 0], [1, block])[0]
-        after = tf.cond(decision.taken, lambda: _taken(rule, decayed, *before, part, decision),  # type: ignore[call-arg]
+        after = tf.cond(decision.taken, lambda: _taken(change, decayed, *before, part, decision),  # type: ignore[call-arg]
                         lambda: before)
         return index + 1, *(array.write(index, value) for array, value in zip(arrays, after))
     _, *arrays = tf.while_loop(lambda index, *_: index < count, overwrite, (tf.constant(0), *arrays))

@@ -136,12 +136,13 @@ class Step:
         ]
         each = () if tuple(names := self.objective.loss_names) == ("loss",) else tuple(f"{name}_loss" for name in names)
         self.names = ("loss", *each, *task.counter_names, *FACTS, *TOTALS)
-        keys = [(tuple(variable.shape), decayed) for variable, decayed in zip(model.trainable_variables, self.decayed)]
+        keys = [(tuple(variable.shape), decayed, task.update)
+                for variable, decayed in zip(model.trainable_variables, self.decayed)]
         # of each weight
         self.rate_factors = parts.rate_factors(model, config.optimizer.layer_decay, config.optimizer.head_rate)
         self.pure_updates = [optimization.pure_update(config.optimizer, *key) for key in keys]
         self.updates_in_place = [optimization.update_in_place(config.optimizer, *key) for key in keys]
-        self.compiled_add = _compiled_add(tuple(shape for shape, _ in keys), self.names)
+        self.compiled_add = _compiled_add(tuple(shape for shape, *_ in keys), self.names)
         # Functions of tensors alone, whose graphs have no variables: TensorFlow keeps each graph with a
         # `tf.custom_gradient` for good.
         self.graph_of_gradients = tf.function(self.gradients, jit_compile=config.training.xla or None, autograph=False)

@@ -18,6 +18,7 @@ from official_bert.config import Config, build, check_length, to_dict
 from official_bert.data.cache import text_digest
 from official_bert.data.sources import BatchSource, ExampleSource
 from official_bert.data.tables import Rows, Source, digest
+from official_bert.fields import OptionsNeededError
 from official_bert.files import exists, is_file
 from official_bert.models import parts
 from official_bert.models.encoder import INPUTS
@@ -33,6 +34,7 @@ from official_bert.text.tokenizer import Tokenizer
 from official_bert.training.data_files import DataFiles as DataFiles
 from official_bert.training.distribution import check_batch
 from official_bert.training.losses import Fraction as Fraction
+from official_bert.training.optimization import Update, update
 from official_bert.training.reporting.flops import training_flops
 
 Batch = Mapping[str, Shaped[Any, "B ..."]]
@@ -155,6 +157,7 @@ class TaskBase(abc.ABC):
     # whether an evaluation without training takes stored `tuned_options`, or tunes anew
     measures_with_tuned: ClassVar[bool] = False
     refused: ClassVar[Mapping[str, str]] = {}  # options of other tasks, and why this one lacks them
+    update: ClassVar[Update] = staticmethod(update)  # of a weight: the optimizer
     inspector: ClassVar[str] = ""  # the tool that shows what is read of this task's files
 
     def __post_init__(self) -> None:
@@ -281,6 +284,8 @@ class TaskBase(abc.ABC):
             resolved = self.read(files, steps, model)
             if self.student and steps.train:
                 resolved = resolved.task.objective.distilled(resolved, files, steps)
+        except OptionsNeededError:
+            raise
         except ValueError as error:
             if pointer := self._pointer(str(error), files):
                 raise ValueError(f"{error}{pointer}") from None

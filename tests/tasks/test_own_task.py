@@ -1,5 +1,6 @@
 """A task in a user's own folder is trained, evaluated, asked and exported by the unchanged commands."""
 
+import ast
 import json
 import os
 import pathlib
@@ -18,9 +19,9 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory, golden):
-    """Writes the task of docs/add_a_task.md as my_project/questions.py, and its data."""
+    """Writes the task of docs/make_it_your_own.md as my_project/questions.py, and its data."""
     folder = tmp_path_factory.mktemp("own")
-    page = (ROOT / "docs/add_a_task.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/make_it_your_own.md").read_text(encoding="utf-8")
     (folder / "my_project").mkdir()
     (folder / "my_project" / "questions.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL).group(1))
     words = ["the", "copper", "atlas", "rained", "her", "neighbour"]
@@ -69,6 +70,12 @@ def test_a_task_of_ones_own_goes_through_every_command(project):
     from_export = command(project, "run_predict", "--task=my_project.questions", "--model=exported",
                           "was her neighbour", "that her neighbour")
     assert from_export == asked
+    ask = "import official_bert; print(official_bert.Predictor({!r})(['was her neighbour']))"
+    done = [subprocess.run([sys.executable, "-c", code], cwd=project, check=True, capture_output=True, text=True,
+                           env=os.environ | {"PYTHONPATH": str(ROOT)}).stdout
+            for code in (f"import my_project.questions; {ask.format('run')}", ask.format("exported"))]
+    of_run, of_export = map(ast.literal_eval, done)
+    assert of_run[0].keys() == of_export[0].keys() and {*of_export[0]["probabilities"]} == {"question", "statement"}
 
 
 @pytest.mark.parametrize(

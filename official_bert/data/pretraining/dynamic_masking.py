@@ -66,7 +66,7 @@ class DynamicMasking:
         if self.config.strategy == "token_draws":
             return copied | self._draw_tokens(rows, ids, candidates & (ids != self.facts.mask_id), budgets)
         if self.config.strategy == "token":
-            selection, draws = self._choose_tokens(rows, candidates, budgets)
+            selection, draws = self.choose_tokens(rows, candidates, budgets)
         else:
             selection, draws = self._choose_words(rows, batch, candidates, budgets)
         corrupted = self._replacements_of(rows, draws, tf.range(self.max_seq_length), self.facts.mask_id, ids)
@@ -75,10 +75,10 @@ class DynamicMasking:
         places = tf.sort(tf.where(selection, tf.range(S)[None], S), axis=1)[:, :self.max_predictions_per_seq]  # [B,P]
         return copied | {"input_ids": tf.where(selection, corrupted, ids)} | _predictions(ids, places, places < S)
 
-    def _choose_tokens(self, rows: tf.Tensor, candidates: tf.Tensor, budgets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def choose_tokens(self, rows: tf.Tensor, candidates: tf.Tensor, budgets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns (chosen [B,S], the number of the draw that decides each token's replacement [S] or [B,S])."""
         places = tf.range(self.max_seq_length)
-        scores = tf.where(candidates, _uniform(rows, ORDER, places), 2.0)
+        scores = tf.where(candidates, uniform(rows, ORDER, places), 2.0)
         ranks = tf.argsort(tf.argsort(scores, axis=1), axis=1)
         return candidates & (ranks < budgets[:, None]), places
 
@@ -93,7 +93,7 @@ class DynamicMasking:
         used = (draws < budgets[:, None]) & (number > 0)[:, None]                          # [B,P]
         # the places of candidates, in order
         first = tf.argsort(tf.where(candidates, 0, 1), axis=1, stable=True)
-        ranks = tf.cast(_uniform(rows, PLACE, draws) * tf.cast(number, tf.float64)[:, None], tf.int32)
+        ranks = tf.cast(uniform(rows, PLACE, draws) * tf.cast(number, tf.float64)[:, None], tf.int32)
         places = tf.where(used, tf.gather(first, ranks, batch_dims=1), 0)
         # The larger of two replacements wins: [MASK] is above all words here, and "stays" below them.
         words = self._replacements_of(rows, draws, draws, self.facts.size, -1)
@@ -109,13 +109,13 @@ class DynamicMasking:
         `draws`, and the `numbers` of the random words, are [N] or [B,N]; the result is [B,N].
         """
         random_ids = tf.gather(self._replacements,
-                               tf.cast(_uniform(rows, REPLACEMENT, numbers) * len(self._replacements), tf.int32))
-        return tf.where(_uniform(rows, MASK, draws) < self.config.mask_rate, masked,
-                        tf.where(_uniform(rows, KEEP, draws) < self.config.keep_share, kept, random_ids))
+                               tf.cast(uniform(rows, REPLACEMENT, numbers) * len(self._replacements), tf.int32))
+        return tf.where(uniform(rows, MASK, draws) < self.config.mask_rate, masked,
+                        tf.where(uniform(rows, KEEP, draws) < self.config.keep_share, kept, random_ids))
 
     def _choose_words(self, rows: tf.Tensor, batch: Batch, candidates: tf.Tensor,
                       budgets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Does the same as `_choose_tokens` for whole words, and for spans and n-grams of words."""
+        """Does the same as `choose_tokens` for whole words, and for spans and n-grams of words."""
         # As in 2018, a piece with ## joins the word before it, even across [SEP].
         words = tf.cumsum(tf.where(candidates, batch["word_starts"], 0), axis=1)           # [B,S], 0 to S
         sizes = tf.math.bincount(words, weights=tf.cast(candidates, tf.int32), axis=-1,
@@ -135,7 +135,7 @@ class DynamicMasking:
 
     def _choose_whole_words(self, rows: tf.Tensor, sizes: tf.Tensor, budgets: tf.Tensor) -> tf.Tensor:
         """Chooses words in random order, each if it fits the rest of the budget: [B,W] bool."""
-        scores = tf.where(sizes > 0, _uniform(rows, ORDER, tf.range(self.max_seq_length + 1)), 2.0)
+        scores = tf.where(sizes > 0, uniform(rows, ORDER, tf.range(self.max_seq_length + 1)), 2.0)
         order = tf.argsort(scores, axis=1)                                                 # [B,W]
         ordered = tf.transpose(tf.gather(sizes, order, batch_dims=1))                      # [W,B]
 
@@ -165,8 +165,8 @@ class DynamicMasking:
 
         def choose(selection: tf.Tensor, numbers: tf.Tensor, budget: tf.Tensor, vain: tf.Tensor,
                    step: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            length = 1 + tf.searchsorted(self._span_lengths[:-1], _uniform(rows, LENGTH, step[None])[:, 0], "right")
-            first = _uniform(rows, FIRST, step[None])[:, 0] * tf.cast(count, tf.float64)
+            length = 1 + tf.searchsorted(self._span_lengths[:-1], uniform(rows, LENGTH, step[None])[:, 0], "right")
+            first = uniform(rows, FIRST, step[None])[:, 0] * tf.cast(count, tf.float64)
             first = (lowest + tf.minimum(tf.cast(first, tf.int32), count - 1))[:, None]
             within = (places >= first) & (places < first + length[:, None]) & (sizes > 0)
             stops = within & (selection | (begins_segment & (places > first)))
@@ -204,7 +204,7 @@ def _mix(bits: tf.Tensor) -> tf.Tensor:
     return bits ^ tf.bitwise.right_shift(bits, tf.constant(31, tf.uint64))
 
 
-def _uniform(rows: tf.Tensor, what: int, numbers: tf.Tensor) -> tf.Tensor:
+def uniform(rows: tf.Tensor, what: int, numbers: tf.Tensor) -> tf.Tensor:
     """Draws float64 numbers in [0, 1) for each row [B] and each draw's number ([N] or [B,N]): [B,N]."""
     salt = tf.cast(numbers, tf.uint64) * tf.constant(8, tf.uint64) + tf.constant(what, tf.uint64)
     bits = _mix(rows[:, None] ^ _mix(salt if salt.shape.rank == 2 else salt[None]))

@@ -184,7 +184,7 @@ class Task(TaskBase):
         """Loss of words over the weighted predictions, the sentences' loss over the examples, that of replaced tokens
         over all real ones, times its weight.
         """
-        fractions = {name: losses.cross_entropy(*part) for name, part in self._predicted(outputs, batch).items()}
+        fractions = {name: losses.cross_entropy(*part) for name, part in self.predicted(outputs, batch).items()}
         return {name: (loss * self._factor(name), weight) for name, (loss, weight) in fractions.items()}
 
     def _factor(self, name: str) -> float:
@@ -204,7 +204,7 @@ class Task(TaskBase):
         """Accuracies of words, sentences and replaced tokens, and precision and recall of these."""
         measured = {
             f"{name}_accuracy": losses.accuracy(*part)
-            for name, part in self._predicted(outputs, batch).items()
+            for name, part in self.predicted(outputs, batch).items()
         }
         if self._tells_replaced:
             called = tf.cast(outputs["replaced_logits"] > 0, tf.float32) * losses.token_weights(batch)
@@ -227,14 +227,14 @@ class Task(TaskBase):
         [B,losses,3].
         """
         rows = []
-        for name, (logits, labels, weights) in self._predicted(outputs, batch).items():
+        for name, (logits, labels, weights) in self.predicted(outputs, batch).items():
             each = losses.negative_log_likelihoods(tf.cast(logits, tf.float32), labels) * self._factor(name)
             right = tf.reshape(losses.largest_places(losses.as_rows(logits)), tf.shape(labels)) == labels
             parts = tf.stack([each * weights, tf.where(right, weights, 0.0), weights], axis=-1)
             rows.append(tf.reduce_sum(tf.reshape(parts, (tf.shape(parts)[0], -1, 3)), axis=1))
         return {"sums": tf.stack(rows, axis=1)}
 
-    def _predicted(self, outputs: Outputs, batch: Batch) -> dict[str, Predicted]:
+    def predicted(self, outputs: Outputs, batch: Batch) -> dict[str, Predicted]:
         """Logits, labels and weights of each loss."""
         predicted = [(outputs["mlm_logits"], batch["masked_lm_ids"], losses.prediction_weights(batch))]
         if "boundary" in self.loss_names:
@@ -306,7 +306,7 @@ class Task(TaskBase):
         if shuffle and kind == WITHOUT_MASKS and not self._is_next_token and (doubts := self._doubts_of_words(
                 paths[0])):
             logging.warning("%s: %s", paths[0], doubts[0])
-        masking = self._make_masking() if kind == WITHOUT_MASKS else None
+        masking = self.make_masking() if kind == WITHOUT_MASKS else None
         packer = None
         if self.options.pack and kind != PACKED:
             packer = Packing(table, self.options.max_seq_length, self.options.max_predictions_per_seq,
@@ -406,7 +406,7 @@ class Task(TaskBase):
                     "--masking=dynamic are masked by it", path, ", ".join(unread))
                 return
 
-    def _make_masking(self) -> Masking:
+    def make_masking(self) -> Masking:
         if self._is_next_token:
             return lambda batch, _: next_token_batch(of_this_schema(batch))
         if not self.config.tokenizer.vocab_file:

@@ -1,0 +1,55 @@
+"""An attention variant of your own: queries and keys have length 1, and each head learns how sharp it is
+(Henry et al., 2020).
+"""
+
+import keras
+from keras import ops
+
+from official_bert.layers.attention import SelfAttention, attend
+from official_bert.layers.token_layout import TokenLayout
+from official_bert.models.classifier import Classifier
+from official_bert.models.encoder import BertEncoder, encoder_settings
+from official_bert.tasks.texts import classification
+
+FIRST_SHARPNESS = 10.0
+
+
+@keras.saving.register_keras_serializable("my_project")
+class CosineAttention(SelfAttention):
+    """Scores are cosines times a weight of each head. Products and their names are those of `SelfAttention`."""
+
+    def build(self, input_shape, *_):
+        """Makes the weights."""
+        super().build(input_shape)
+        shape, first = (self.settings["num_heads"], 1), keras.initializers.Constant(FIRST_SHARPNESS)
+        self.sharpness = self.add_weight(shape=shape, initializer=first, name="sharpness")
+
+    def call(self, x, attention_mask, queries=None, training=None):
+        """x [B,S,D], attention_mask a `TokenLayout`, queries [B,Q,D] (some rows of x) or None -> [B,Q,D]."""
+        layout = TokenLayout.of(attention_mask, queries)
+        sharp = ops.cast(self.sharpness, x.dtype)
+        q = ops.normalize(self.query(layout.query_rows(x, queries)), axis=-1) * sharp  # [B,Q,N,H]
+        k = ops.normalize(self.key(x), axis=-1)
+        q, k, v = layout.split_heads(q, k, self.value(x))
+        kernel = self.kernel if queries is None else attend
+        context = layout.attend(kernel, q, k, v, layout.positions.bias(self, q, k), self.dropout, training)
+        return self.merge_heads(layout.merge_rows(context))
+
+
+@keras.saving.register_keras_serializable("my_project")
+class CosineEncoder(BertEncoder):
+    """An encoder with this attention in every layer."""
+
+    attention = CosineAttention
+
+
+class Task(classification.Task):
+    """Classification with this encoder."""
+
+    def build_model(self):
+        """Builds the encoder and the head."""
+        encoder = CosineEncoder(**encoder_settings(self.config.model), name="bert")
+        encoder.build()
+        model = Classifier(encoder, num_classes=self.num_outputs, dropout=self.options.dropout)
+        model.build()
+        return model

@@ -1,0 +1,140 @@
+"""The files of docs/own, which replace a part from outside the package: numbers worked out by hand, and whole commands.
+"""
+
+import importlib.util
+import json
+import pathlib
+import random
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from commands import InThisProcess, printed_metrics
+from made_finetuning import make_config
+
+from official_bert.config import OptimizerConfig
+from official_bert.training import optimization
+
+OWN = pathlib.Path(__file__).parent.parent / "docs" / "own"
+FILES = sorted(OWN.glob("*.py"))
+FINE_TUNED = ("loss", "pooling", "head", "attention", "optimizer", "both")
+BOTH = '''"""A pooling and a loss of one's own."""
+
+from my_project import loss, pooling
+
+
+class Task(pooling.Task, loss.Task):
+    """Classification with both."""
+'''
+
+
+@pytest.fixture(scope="module")
+def own():
+    """Returns a file of docs/own as a module, imported once."""
+    modules = {}
+
+    def module(name):
+        if name not in modules:
+            spec = importlib.util.spec_from_file_location(f"own_{name}", OWN / f"{name}.py")
+            modules[name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(modules[name])
+        return modules[name]
+    return module
+
+
+def test_each_part_is_a_file_of_at_most_60_lines_that_the_page_names():
+    page = (OWN.parent / "make_it_your_own.md").read_text(encoding="utf-8")
+    assert len(FILES) == 7
+    for path in FILES:
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 60 and f"(own/{path.name})" in page
+
+
+def test_focal_loss_counts_sure_texts_less(own):
+    task = own("loss").Task(make_config("classification", options={"labels": ["a", "b"]}))
+    logits = tf.constant([[np.log(3.0), 0.0], [0.0, np.log(3.0)], [5.0, 1.0]])
+    batch = {"label_ids": tf.constant([0, 0, 1]), "example_weights": tf.constant([1.0, 1.0, 0.0])}
+    loss, weight = task.losses({"logits": logits}, batch)["loss"]
+    assert float(weight) == 2.0  # 3/4 and 1/4 are the shares of the right labels
+    np.testing.assert_allclose(loss, -(0.25 ** 2) * np.log(0.75) - 0.75 ** 2 * np.log(0.25), rtol=1e-6)
+
+
+def test_the_maximum_is_that_of_real_tokens(own):
+    task = own("pooling").Task(make_config("classification", options={"labels": ["a", "b"]}))
+    model = task.build_model()
+    task.draw_first_weights(model)
+    inputs = {"input_ids": tf.constant([[5, 9, 7, 8]]), "input_mask": tf.constant([[1, 1, 1, 0]]),
+              "segment_ids": tf.zeros((1, 4), tf.int32)}
+    rows = model.encoder(inputs)["sequence_output"].numpy()[0, :3]
+    weights, bias = (variable.numpy() for variable in model.classifier.weights)  # [K,D], [K]
+    np.testing.assert_allclose(model(inputs)["logits"][0], weights @ rows.max(axis=0) + bias, rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_of_lion_is_the_rate_in_the_direction_of_the_sign(own):
+    config = OptimizerConfig(beta_1=0.9, beta_2=0.99, weight_decay_rate=0.5)
+    task = own("optimizer").Task(make_config("classification"))
+    assert task.update is not optimization.update
+    decision = optimization.Decision(tf.constant(0.5), tf.constant(0.1), tf.constant(0), tf.constant(True))
+    step = optimization.pure_update(config, (3,), True, task.update)
+    before, mean, gradient = (tf.constant(row) for row in ([1.0, 2.0, 0.0], [0.0, -1.0, 0.0], [4.0, 2.0, 0.0]))
+    weight, first, second = step(before, mean, tf.zeros(3), gradient, decision)
+    # gradients are halved: 0.1 * 2 > 0; 0.9 * -1 + 0.1 * 1 < 0; 0
+    np.testing.assert_allclose(weight, [1 - 0.1 * (1 + 0.5), 2 - 0.1 * (-1 + 1.0), 0.0], rtol=1e-6)
+    np.testing.assert_allclose(first, [0.02, -0.98, 0.0], rtol=1e-6)
+    np.testing.assert_array_equal(second, np.zeros(3))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory, golden):
+    """Returns a person with the files in `my_project`, a checkpoint, a table and a text."""
+    folder = tmp_path_factory.mktemp("own")
+    shutil.copytree(OWN, folder / "my_project")
+    (folder / "my_project/both.py").write_text(BOTH)
+    shutil.copytree(golden / "tf1_bert", folder / "bert")
+    shutil.copy(golden / "vocab_uncased.txt", folder / "bert/vocab.txt")
+    draw = random.Random(0)
+    words = ["the", "while", "it", "in", "three", "ferry"]
+    rows = [(" ".join([*draw.sample(words, 3), kind]), kind) for kind in ("violin", "copper") * 40]
+    (folder / "train.csv").write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    sentences = [" ".join(draw.sample(words, 5)) + "." for _ in range(300)]
+    (folder / "text.txt").write_text("".join(f"{line}\n" + "\n" * (not n % 5) for n, line in enumerate(sentences, 1)))
+    return InThisProcess(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", FINE_TUNED)
+def test_a_fine_tuning_with_a_part_of_ones_own_learns_answers_and_exports(project, part):
+    rate = "1e-3" if part == "optimizer" else "3e-3"
+    done = project.types(
+        f"python -m official_bert.run_finetuning --task=my_project.{part} --train_file=train.csv "
+        f"--init_checkpoint=bert --output_dir=runs/{part} --max_seq_length=16 --train_batch_size=8 --cache_dir= "
+        f"--num_train_epochs=12 --learning_rate={rate}")
+    assert printed_metrics(done.out)["accuracy"] == 1.0
+    ask = f"python -m official_bert.run_predict --task=my_project.{part} 'three violin the' --model="
+    answer = project.types(f"{ask}runs/{part}").out
+    assert "violin" in answer.splitlines()[1]
+    project.types(f"python -m official_bert.run_export --task=my_project.{part} --checkpoint=runs/{part} "
+                  f"--output=models/{part} --warmup_batch_sizes=")
+    assert project.types(f"{ask}models/{part}").out == answer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "dynamic"), [("masking", True), ("objective", False)])
+def test_a_pre_training_with_a_part_of_ones_own_learns(project, part, dynamic):
+    project.types("python tools/create_pretraining_data.py --input_file=text.txt --vocab_file=bert/vocab.txt "
+                  f"--output_file={part}.tfrecord --max_seq_length=32 --sentence_task=none --num_workers=1 "
+                  f"{'--masking=dynamic' if dynamic else '--max_predictions_per_seq=5 --dupe_factor=5'}")
+    model = {"vocab_size": 3000, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "intermediate_size": 64, "max_position_embeddings": 32}
+    config = {"task": f"my_project.{part}", "model": model, "optimizer": {"learning_rate": 0.01, "warmup_steps": 10},
+              "options": {"max_seq_length": 32, "max_predictions_per_seq": 5, "sentence_task": "none"},
+              "training": {"batch_size": 16, "steps": 150, "log_every": 50}}
+    (project.folder / f"{part}.yaml").write_text(json.dumps(config))
+    project.types(f"python -m official_bert.run_pretraining --config={part}.yaml --input_file={part}.tfrecord "
+                  f"--eval_input_file={part}.tfrecord --vocab_file=bert/vocab.txt --output_dir=runs/{part}",
+                  messages=(r".*",))
+    log = [json.loads(line) for line in (project.folder / f"runs/{part}/log.jsonl").read_text().splitlines()]
+    losses = [line["train/loss"] for line in log if "train/loss" in line]
+    assert losses[-1] < losses[0] - 0.2
+    if part == "objective":
+        assert log[-1]["eval/length_loss"] < 0.7 * np.log(13)  # of 0 to 12 letters, all alike
