@@ -23,9 +23,11 @@ def likely_dialect(lines: Sequence[str], form: str, columns: Collection[str]) ->
 
     def fit(dialect: tuple[str, str]) -> tuple[int, bool]:
         rows, whole = _first_rows(lines, *dialect)
+        if dialect[0] == "tsv" != form and not (len(rows) > 1 and len(rows[0]) > 1):
+            return 0, False
         named = len({*columns} & {*rows[0]}) if rows else 0
         regular = whole and len({*map(len, rows[:-1] or rows)}) == 1  # the last one may be cut
-        return named, regular and (named > 0 or not columns) and (dialect[0] != "tsv" != form or len(rows[0]) > 1)
+        return named, regular and (named > 0 or not columns)
     best = max(dialects, key=fit)
     return best if not columns or form == "tsv" or fit(best)[0] else likely_dialect(lines, form, ())
 
