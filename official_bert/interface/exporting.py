@@ -40,13 +40,14 @@ OWN = ("format", "opset", "do_lower_case")  # arguments that are flags of the co
 
 
 def export(run: Any, output: str | os.PathLike, format: str | Sequence[str] = "saved_model", *, vocab_file: str = "",
-           do_lower_case: bool | None = None, base: str | os.PathLike = "", opset: int = 17, report: Callable[[str], None] = print,
-           **options: Any) -> list[str]:
+           do_lower_case: bool | None = None, base: str | os.PathLike = "", opset: int = 17,
+           report: Callable[[str], None] = print, **options: Any) -> list[str]:
     """Writes a model as `run_export` does; returns the folders written: `models/mine/text/1`, `models/mine/onnx/1`.
 
     `run` is a run (its folder, or what `fine_tune` returned) or a checkpoint of any format, `output` the folder of the
-    exported model, such as models/NAME; `base` is the checkpoint of an adapter. `options` are named as the command's flags: those of the answers
-    (`head="embeddings"`, `top_k=3`), `precision="bfloat16"`, `version=2`, `check_file="dev.csv"`.
+    exported model, such as models/NAME, `base` the checkpoint that an adapter is for. `options` are named as the
+    command's flags: those of the answers (`head="embeddings"`, `top_k=3`), `precision="bfloat16"`, `version=2`,
+    `check_file="dev.csv"`.
 
     Raises ValueError as the command does, before anything is written.
     """
