@@ -1,5 +1,6 @@
-"""An attention variant of your own: queries and keys have length 1, and each head learns how sharp it is
-(Henry et al., 2020).
+"""An attention variant of your own: queries and keys have length 1 (Henry et al., 2020).
+
+It has the weights of `SelfAttention`: those of a checkpoint have to fit.
 """
 
 import keras
@@ -11,24 +12,17 @@ from official_bert.models.classifier import Classifier
 from official_bert.models.encoder import BertEncoder, encoder_settings
 from official_bert.tasks.texts import classification
 
-FIRST_SHARPNESS = 10.0
+SHARPNESS = 10.0
 
 
 @keras.saving.register_keras_serializable("my_project")
 class CosineAttention(SelfAttention):
-    """Scores are cosines times a weight of each head. Products and their names are those of `SelfAttention`."""
-
-    def build(self, input_shape, *_):
-        """Makes the weights."""
-        super().build(input_shape)
-        shape, first = (self.settings["num_heads"], 1), keras.initializers.Constant(FIRST_SHARPNESS)
-        self.sharpness = self.add_weight(shape=shape, initializer=first, name="sharpness")
+    """Scores are cosines, times a number."""
 
     def call(self, x, attention_mask, queries=None, training=None):
         """x [B,S,D], attention_mask a `TokenLayout`, queries [B,Q,D] (some rows of x) or None -> [B,Q,D]."""
         layout = TokenLayout.of(attention_mask, queries)
-        sharp = ops.cast(self.sharpness, x.dtype)
-        q = ops.normalize(self.query(layout.query_rows(x, queries)), axis=-1) * sharp  # [B,Q,N,H]
+        q = ops.normalize(self.query(layout.query_rows(x, queries)), axis=-1) * SHARPNESS  # [B,Q,N,H]
         k = ops.normalize(self.key(x), axis=-1)
         q, k, v = layout.split_heads(q, k, self.value(x))
         kernel = self.kernel if queries is None else attend
