@@ -113,7 +113,7 @@ def few_layers(encoder: BertEncoder, values: Values) -> Overrides:
     def make(kernel: np.ndarray, bias: np.ndarray | None) -> Product:
         return SmallProducts(values, kernel, bias)
     for layer in encoder.transformer_layers:
-        if has_plain_attention(config):
+        if encoder.attention is None and has_plain_attention(config):
             overrides[layer.attention, "call"] = FewAttention(layer.attention, make)
         if config.feed_forward == "dense":
             overrides[layer, "feed_forward"] = FewFeedForward(layer, values)

@@ -219,7 +219,7 @@ def served_layers(encoder: BertEncoder, make: MakeProduct, values: Values, dtype
     """
     config, computed = encoder.config, set[int]()
     overrides: Overrides = {(encoder.reader, "gather_rows"): lambda x, positions: tf.gather(x, positions, batch_dims=1)}
-    if has_plain_attention(config):
+    if encoder.attention is None and has_plain_attention(config):  # a subclass may have its own
         for layer in encoder.transformer_layers:
             overrides[layer.attention, "call"] = attention(layer.attention, make)
             computed |= {id(weight) for weight in layer.attention.weights}
