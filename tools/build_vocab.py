@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from official_bert.data.long_work import interruption, preflight
 from official_bert.data.long_work.worker_processes import in_order, worker_pool
-from official_bert.data.pretraining.yield_report import EXAMPLES, YieldReport, present
+from official_bert.data.pretraining.yield_report import EXAMPLES, YieldReport, define_report, present
 from official_bert.data.raw_text import containers, documents, mixing
 from official_bert.files import written_whole
 from official_bert.model_config import BERT_BASE
@@ -46,7 +46,7 @@ flags.DEFINE_bool(
     "allow_large_lines", False,
     "Read packed files with lines of more than 64 MB, or that unpack to more than 200 times "
     "their size, which are refused as made to fill the memory.")
-flags.DEFINE_string("report_file", "", "Where to write the report as JSON, besides printing it.")
+define_report()
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that count words.", lower_bound=1)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,7 @@ def main(_: list[str]) -> None:
     with written_whole(FLAGS.output_file) as file:
         file.write("\n".join(lines) + "\n")
     different = sum(map(len, counts.values()))
-    present(report, FLAGS.report_file, entries=len(lines), different_words=different)
+    present(report, FLAGS.report_file, FLAGS.show_examples, entries=len(lines), different_words=different)
     print(f"{FLAGS.output_file}: {len(lines)} entries from {different:,} different words")
     if len(lines) < FLAGS.vocab_size:
         print(f"(no other pair of pieces occurs {FLAGS.min_frequency} times (--min_frequency); "

@@ -31,7 +31,7 @@ from official_bert.data.pretraining.generator import Counts, Generator, Scratch
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts, single_token_doubts
 from official_bert.data.pretraining.units import TextUnits, UnitTokenizer
-from official_bert.data.pretraining.yield_report import MOST_LOST, YieldReport, present
+from official_bert.data.pretraining.yield_report import MOST_LOST, YieldReport, define_report, present
 from official_bert.data.raw_text.documents import check_prepared_files
 from official_bert.files import BadText, absolute, find_files, is_remote, shard_names
 from official_bert.text import loading
@@ -88,7 +88,7 @@ flags.DEFINE_string("token_store", "", "A folder that keeps the tokenized text, 
 flags.DEFINE_string("work_dir", "", "The folder of temporary files (default: beside the output).")
 flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "How to treat text that is not UTF-8.")
 flags.DEFINE_bool("discard", False, "Remove the work of a stopped run (OUTPUT.work) and start again.")
-flags.DEFINE_string("report_file", "", "Where to write the account of the tokens as JSON, besides printing it.")
+define_report()
 
 TOKENS_LOOKED_AT = 10_000_000  # for the share of tokens that continue a word
 BYTES_A_TOKEN = 6  # of text, at least: for the estimate of disk space before the text is tokenized
@@ -126,6 +126,7 @@ class Settings:
     on_bad_text: BadText
     discard: bool
     report_file: str
+    show_examples: bool
     outputs: list[str]
     config: InstanceConfig
     deciding: dict[str, Any]  # the flags of `DECIDING`
@@ -403,8 +404,8 @@ def create(settings: Settings) -> None:
     warn(config.masking.doubts(config.max_seq_length, config.max_predictions_per_seq) if config.masking else [])
     account = (create_on_beam if settings.engine == "beam" else create_here)(settings)
     counts: Counts = account["counts"]
-    present(report(account, config, settings.vocab_file), settings.report_file, instances=counts.instances,
-            second_labels=counts.second_labels, files=settings.outputs)
+    present(report(account, config, settings.vocab_file), settings.report_file, settings.show_examples,
+            instances=counts.instances, second_labels=counts.second_labels, files=settings.outputs)
     print("{documents} documents, {sentences} sentences, {tokens} tokens ->".format(**account),
           f"{counts.instances} instances, {counts.second_labels} with label 1, "
           f"in {len(settings.outputs)} files; {time.monotonic() - begin:.1f} s")

@@ -72,6 +72,12 @@ def run(*command: str) -> None:
         raise SystemExit(finished.returncode)
 
 
+def from_root(path: str) -> pathlib.Path:
+    """Returns a path as the commands see it, which run in this project's folder: short if it lies below."""
+    whole = pathlib.Path(path).absolute()
+    return whole.relative_to(ROOT) if whole.is_relative_to(ROOT) and pathlib.Path.cwd() == ROOT else whole
+
+
 def from_here(corpus: str) -> str:
     """Returns the user's paths and globs as absolute ones: the commands run in this project's folder. Raises ValueError
     for no file.
@@ -196,7 +202,7 @@ def make_data(raw: str, output: pathlib.Path) -> tuple[list[list[str]], FullToke
 
 def main(_: list[str]) -> None:
     """Runs every step and prints the held-out loss beside that of the unigram distribution."""
-    begin, output = time.monotonic(), pathlib.Path(FLAGS.output_dir).absolute()
+    begin, output = time.monotonic(), from_root(FLAGS.output_dir)
     require_here(FLAGS.output_dir, "output_dir", "the commands that this one calls share its files")
     config = absolute(FLAGS.config) if exists(FLAGS.config) else FLAGS.config  # or a name of configs/
     output.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ from official_bert.data.long_work import interruption, preflight
 from official_bert.data.long_work.journal import Journal
 from official_bert.data.long_work.work_folder import JOURNAL, WorkFolder, flush_to_disk, work_path
 from official_bert.data.long_work.worker_processes import in_order, worker_pool
-from official_bert.data.pretraining.yield_report import YieldReport, present
+from official_bert.data.pretraining.yield_report import YieldReport, define_report, present
 from official_bert.data.raw_text import (
     cleaned_documents,
     containers,
@@ -83,7 +83,7 @@ flags.DEFINE_float("min_script", 0.0, "Share of a document's letters that must b
 flags.DEFINE_bool("same_language", False,
                   "Drop documents that are not in their language, told by a model of 97 languages.")
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that split sentences.", lower_bound=1)
-flags.DEFINE_string("report_file", "", "Where to write the report as JSON, besides printing it.")
+define_report()
 
 flags.DEFINE_bool("discard", False, "Remove the work of a stopped run (OUTPUT.work) and start again.")
 
@@ -180,11 +180,11 @@ def write_corpus(pieces: Iterable, writer: Writer | HeldOutChoice, seen: dedupli
 
 
 def print_report(report: YieldReport, duplicate_lines: int, shares: dict[str, dict[str, float]],
-                 report_file: str) -> None:
-    """Prints the account of the text, and writes it as JSON if a file is given."""
+                 values: Any) -> None:
+    """Prints the account of the text, and writes it as JSON if a file is given (`values`: absl's `FLAGS`)."""
     counts = {name: report.kept[name] for name in ("documents", "sentences", "words", "characters")}
-    present(report, report_file, **counts, documents_dropped=report.balance("documents")["dropped"],
-            duplicate_lines=duplicate_lines, languages=shares)
+    present(report, values.report_file, values.show_examples, **counts,
+            documents_dropped=report.balance("documents")["dropped"], duplicate_lines=duplicate_lines, languages=shares)
     print(f"{duplicate_lines:,} lines had occurred before")
     for name, facts in shares.items() if len(shares) > 1 else ():
         print(
@@ -301,7 +301,7 @@ def main(_: list[str]) -> None:
     inputs = [path for paths in files.values() for path in paths if path != containers.STANDARD_INPUT]
     check_places(inputs, outputs + held_out, FLAGS)
     writer, duplicate_lines = make_corpus(FLAGS, files, mixture, outputs, held_out, sum(map(size_of, inputs)))
-    print_report(writer.report, duplicate_lines, writer.shares(), FLAGS.report_file)
+    print_report(writer.report, duplicate_lines, writer.shares(), FLAGS)
     if not FLAGS.pdf_text and (share := pdf_text.unrepaired_share(writer.report)) > pdf_text.MOST_UNREPAIRED:
         print(f"warning: {share:.1%} of the words are hyphenated at line ends or have ligatures, as in text of PDFs; "
               "--pdf_text joins and replaces them", file=sys.stderr)
@@ -346,7 +346,7 @@ def make_corpus(values: Any, files: dict[str, list[str]], mixture: Mixture, outp
             writer = Writer(opened, choice, folder, list(files), mixture)
             write(pieces, writer)
             if not writer.written:
-                print_report(writer.report, 0, writer.shares(), values.report_file)
+                print_report(writer.report, 0, writer.shares(), values)
             duplicate_lines = writer.check(values.input_file, sum(map(len, files.values())), shortest)
         publish(work, outputs + held_out, outputs if writer.holds_copies else [])
     return writer, duplicate_lines

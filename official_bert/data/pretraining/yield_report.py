@@ -14,12 +14,13 @@ from collections.abc import Iterable, Mapping
 import rich.console
 import rich.markup
 import rich.table
+from absl import flags
 
 from official_bert.files import written_whole
 
 EXAMPLES = 3  # shown of each reason
 EXAMPLE_LENGTH = 240  # characters of an example, the rest is cut
-SCREEN_WIDTH = 160  # if the output is not a terminal
+SCREEN_WIDTH = 120  # if the output is not a terminal
 MOST_LOST = 0.05  # a larger share lost of any unit of `WARNED_UNITS` is a warning
 REASONS = ("dropped", "repeated", "notes")  # fields of a report
 WARNED_UNITS = ("characters", "tokens")
@@ -133,17 +134,17 @@ class YieldReport:
                 **{name: {key: vars(reason) for key, reason in getattr(self, name).items()} for name in REASONS},
                 "warnings": self.warnings()}
 
-    def table(self) -> rich.table.Table:
+    def table(self, show_examples: bool = False) -> rich.table.Table:
         """Returns the report for a terminal: a column for each unit; rows for input, output and each reason."""
         units = self.units()
-        table = rich.table.Table("", *units, "examples")
-        for column in table.columns[1:-1]:
-            column.justify = "right"
+        table = rich.table.Table("", *(rich.table.Column(unit, justify="right") for unit in units),
+                                 *["examples"] * show_examples)
         shares = {unit: self.shares(unit) for unit in units}
 
         def add_row(name: str, amounts: Mapping[str, int], column: str = "", examples: Iterable[str] = ()) -> None:
             cells = [_cell(amounts.get(unit, 0), shares[unit].get(column)) for unit in units]
-            table.add_row(rich.markup.escape(name), *cells, rich.markup.escape("\n".join(examples)))
+            shown = [rich.markup.escape("\n".join(examples))] * show_examples
+            table.add_row(rich.markup.escape(name), *cells, *shown)
         add_row("in", {unit: self.balance(unit)["in"] for unit in units})
         for name, reason in self.repeated.items():
             add_row(f"+ {name}", reason.amounts, examples=reason.examples)
@@ -163,11 +164,18 @@ def _cell(amount: int, percent: float | None) -> str:
     return f"{amount:,}" + ("" if percent is None else f" {percent:6.2f} %")
 
 
-def present(report: YieldReport, report_file: str = "", **facts: object) -> None:
+def define_report() -> None:
+    """Defines --report_file and --show_examples."""
+    flags.DEFINE_string("report_file", "", "Where to write the report as JSON, with examples of dropped text.")
+    flags.DEFINE_bool("show_examples", False, "Show examples of dropped text in the printed table.")
+
+
+def present(report: YieldReport, report_file: str = "", show_examples: bool = False, **facts: object) -> None:
     """Prints the report and its warnings, and writes it to `report_file` as JSON under "yield", beside other `facts`.
     """
     screen = rich.console.Console()
-    (screen if screen.is_terminal else rich.console.Console(width=SCREEN_WIDTH)).print(report.table())
+    (screen if screen.is_terminal else rich.console.Console(width=SCREEN_WIDTH)).print(
+        report.table(show_examples))
     for warning in report.warnings():
         print(f"warning: {warning}", file=sys.stderr)
     if report_file:

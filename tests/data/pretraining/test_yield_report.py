@@ -79,9 +79,11 @@ def test_the_table_has_counts_shares_and_examples_even_with_brackets():
     report = small_report()
     report.drop("markup", "[/b] text", characters=1)
     out = io.StringIO()
-    rich.console.Console(file=out, width=200).print(report.table())
+    rich.console.Console(file=out, width=200).print(report.table(show_examples=True))
     text = out.getvalue()
     assert "59.41 %" in text and "[/b] text" in text and "Early history" in text
+    rich.console.Console(file=(short := io.StringIO()), width=200).print(report.table())
+    assert "59.41 %" in short.getvalue() and "text" not in short.getvalue()
 
 
 def test_an_empty_report_has_no_warning():
