@@ -1,4 +1,4 @@
-"""Settings of 80/10/10 masking: of 15 % of the tokens, which the model predicts, 80 % become [MASK], 10 % another one.
+"""Settings of 80/10/10 masking, of tokens, whole words or spans: 80 % of the predicted become [MASK], 10 % others.
 
 `kernels` masks the instances of records; `dynamic_masking` masks records without masks during training.
 """
