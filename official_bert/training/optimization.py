@@ -184,8 +184,10 @@ def _overwrite_in_blocks(change: Update, decayed: bool, weight: tf.Variable, fir
     def overwrite(index: tf.Tensor, *arrays: tf.TensorArray) -> tuple[tf.Tensor | tf.TensorArray, ...]:
         before = tuple(array.read(index) for array in arrays)
         part = tf.slice(gradients, [index, 0], [1, block])[0]
-        after = tf.cond(decision.taken, lambda: _taken(change, decayed, *before, part, decision),  # type: ignore[call-arg]
-                        lambda: before)
+        after = tf.cond(
+            decision.taken,
+            lambda: _taken(change, decayed, *before, part, decision),  # type: ignore[call-arg]
+            lambda: before)
         return index + 1, *(array.write(index, value) for array, value in zip(arrays, after))
     _, *arrays = tf.while_loop(lambda index, *_: index < count, overwrite, (tf.constant(0), *arrays))
     for variable, array in zip((weight, first, second), arrays):

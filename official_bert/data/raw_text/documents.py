@@ -44,8 +44,10 @@ LICENCE = "Project Gutenberg's licence"
 # With a semicolon: html.unescape alone would read "&copy=" in an address as a sign too.
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]\w{1,31});")
 _NAMES = (
-    "abbr|bdi|bdo|big|blockquote|caption|categorytree|ce|cite|center|chem|code|dd|del|dfn|dl|dt|em|font|gallery|graph|h[1-6]|hiero|"
-    "imagemap|includeonly|indicator|inputbox|ins|kbd|mapframe|maplink|math|noinclude|nowiki|ol|onlyinclude|phonos|poem|pre|rb|ref|"
+    "abbr|bdi|bdo|big|blockquote|caption|categorytree|ce|cite|center|chem|code|dd|del|dfn|dl|dt|em|font|gallery"
+    "|graph|h[1-6]|hiero|"
+    "imagemap|includeonly|indicator|inputbox|ins|kbd|mapframe|maplink|math|noinclude|nowiki|ol|onlyinclude|phonos"
+    "|poem|pre|rb|ref|"
     "references|rp|rt|rtc|ruby|samp|score|section|small|source|span|strike|strong|sub|sup|syntaxhighlight|templatedata|"
     "templatestyles|timeline|tt|ul|var|wbr")
 _BREAKS = "br|div|hr|li|p|table|td|th|tr"  # words on both sides of these are two

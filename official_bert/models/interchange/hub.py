@@ -25,7 +25,8 @@ PRESET = re.compile(r"bert_[a-z0-9_]+")  # of keras-hub
 # preset's parts.
 SMALL_FILES = re.compile(
     r"(\w*config|config_\w+|tokenizer|vocab|special_tokens_map|added_tokens|modules|task|metadata)\.json"
-    r"|vocab\.txt|merges\.txt|[\w.]+\.model|\d_\w+/(config\.json|model\.safetensors|pytorch_model\.bin)|assets/tokenizer/[\w.]+"
+    r"|vocab\.txt|merges\.txt|[\w.]+\.model|\d_\w+/(config\.json|model\.safetensors|pytorch_model\.bin)"
+    r"|assets/tokenizer/[\w.]+"
 )
 # Its weights, the first kind that it has: a file that can hold nothing but tensors comes before a pickle.
 WEIGHTS = (re.compile(r"(adapter_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"),

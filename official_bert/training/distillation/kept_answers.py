@@ -67,8 +67,8 @@ def answer_all(teacher: Teacher, soft: SoftAnswers, source: ExampleSource) -> di
     if not soft.by_token:
         return {name: np.stack([row[name] for row in rows]) for name in answers[0]}  # type: ignore[index]
     return {
-        name: np.concatenate([row[name][..., :length] for row, length in zip(rows, source.lengths)],  # type: ignore[index]
-                             axis=-1)
+        name: np.concatenate([row[name][..., :length]  # type: ignore[index]
+                              for row, length in zip(rows, source.lengths)], axis=-1)
         for name in answers[0]
     }
 
