@@ -257,7 +257,7 @@ def test_a_full_disk_is_told_from_too_little_memory(tmp_path, monkeypatch, capsy
     def run(error):
         def main(_):
             raise error
-        monkeypatch.setattr(app, "run", lambda checked: checked([]))
+        monkeypatch.setattr(app, "run", lambda checked, **_: checked([]))
         with pytest.raises(SystemExit) as stopped:
             command_line.run_main(main)
         return str(stopped.value)

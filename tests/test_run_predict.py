@@ -169,8 +169,6 @@ RACE = made_finetuning.make_config(
      ("a.dat", "id,review,n\n1,good,2\n",
       r"a.dat:1: expected a text, got names of columns, 'id', 'review', 'n'; a table needs a name that "
       r"ends with \.csv or --set options\.file_format=csv --set options\.delimiter=','"),
-     ("a.tsv", '"id"|"review"\n1|good\n',
-      "a.tsv:1: expected a text, got names of columns, 'id', 'review'; a table needs --set options"),
      ("a", "text\tn\ngood\t1\n",
       r"a:1: expected a text, got names of columns, 'text', 'n'; a table needs a name that ends with \.tsv or"),
      ("a.jsonl", '{"text": "\\ud800"}\n', r"a.jsonl:1: not valid JSON: a lone surrogate \('.ud800'\)"),

@@ -14,7 +14,7 @@ import collections
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import flags
@@ -251,14 +251,19 @@ def check_model(path: str) -> None:
             f"--model={path}: expected BERT's attention, whose maps this draws, got a model with {', '.join(parts)}")
 
 
+def load_predictor(path: str, vocab_file: str, **options: Any) -> "Predictor":
+    """Returns a predictor, whose errors name flags."""
+    from official_bert.interface.predictor import Predictor, ServingOptions
+    return Predictor(path, ServingOptions(**options), vocab_file)
+
+
 def load_filling(path: str, vocab_file: str) -> "tuple[Predictor, FullTokenizer]":
     """Returns a predictor of blanks and its tokenizer. Raises ValueError for another tokenizer than a list of
     WordPieces.
     """
-    import official_bert
     from official_bert.text.subwords import tokenizer_files
     from official_bert.text.tokenization import FullTokenizer
-    fill = official_bert.Predictor(path, vocab_file=vocab_file, top_k=GUESSES)
+    fill = load_predictor(path, vocab_file, top_k=GUESSES)
     assert fill.config is not None  # only an exported model has none, and that was refused
     tokenizer = fill.config.tokenizer
     if tokenizer_files.is_subwords(tokenizer.vocab_file):
@@ -308,7 +313,7 @@ def main(_: list[str]) -> None:
     encoder = official_bert.load_encoder(FLAGS.model, return_layers=True)
     pieces = [tokenizer.tokenize(line) for line in sentences]
     counts = collections.Counter(itertools.chain.from_iterable(pieces))
-    embed = official_bert.Predictor(FLAGS.model, vocab_file=FLAGS.vocab_file, head="embeddings", pooling="mean")
+    embed = load_predictor(FLAGS.model, FLAGS.vocab_file, head="embeddings", pooling="mean")
     sections = [*fill_blanks(fill, tokenizer, sentences, FLAGS.seed, FLAGS.input_file),
                 neighbours_section(ops.convert_to_numpy(encoder.embeddings.word_embeddings), tokenizer, counts,
                                    FLAGS.least_count),

@@ -70,14 +70,14 @@ def main(_: list[str]) -> None:
     train_file = judgements_of(FLAGS.train_file, "train")
     preflight.check_outputs([FLAGS.output_file], [train_file, FLAGS.corpus_file])
     from official_bert.interface import negatives
-    from official_bert.interface.predictor import Predictor
+    from official_bert.interface.predictor import Predictor, ServingOptions
     columns = SearchColumns(text=FLAGS.text_column, text_pair=FLAGS.text_pair_column)
     material = negatives.read_material(train_file, FLAGS.corpus_file, columns, FLAGS.corpus_column)
     print(f"{len(material.rows)} pairs, {len(material.queries)} queries, {len(material.passages)} passages")
     cross_encoder = _load_cross_encoder(FLAGS.cross_encoder) if FLAGS.cross_encoder else None
     depth = FLAGS.last_rank + max(map(len, _answers(material.rows).values())) + bool(material.own)
     if FLAGS.model:
-        predictor = Predictor(FLAGS.model, head="embeddings", vocab_file=FLAGS.vocab_file)
+        predictor = Predictor(FLAGS.model, ServingOptions(head="embeddings"), FLAGS.vocab_file)
         ranking = negatives.rank_by_vectors(material, depth, predictor, FLAGS.batch_size, FLAGS.faiss_index,
                                             os.path.dirname(os.path.abspath(FLAGS.output_file)),
                                             lambda parts: tqdm(parts, desc="passages", disable=len(parts) < 2))

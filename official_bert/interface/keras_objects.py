@@ -8,14 +8,15 @@ import types
 
 import keras
 
-from official_bert.layers import attention, embeddings, heads, layer_mixing, layer_norm, transformer
+from official_bert.layers import adapters, attention, embeddings, heads, layer_mixing, layer_norm, transformer
 from official_bert.layers.relatives import convolution, crf, disentangled_attention, pre_norm, relative_positions
 from official_bert.models import bi_encoder, classifier, encoder, pretrainer, replaced_tokens
 from official_bert.tasks.tagging import word_tagger
 
-MODULES: tuple[types.ModuleType, ...] = (attention, bi_encoder, classifier, convolution, crf, disentangled_attention,
-                                         embeddings, encoder, heads, layer_mixing, layer_norm, pre_norm, pretrainer,
-                                         relative_positions, replaced_tokens, transformer, word_tagger)
+MODULES: tuple[types.ModuleType, ...] = (adapters, attention, bi_encoder, classifier, convolution, crf,
+                                         disentangled_attention, embeddings, encoder, heads, layer_mixing, layer_norm,
+                                         pre_norm, pretrainer, relative_positions, replaced_tokens, transformer,
+                                         word_tagger)
 if keras.backend.backend() == "tensorflow":
     from official_bert.training import optimization
 
