@@ -34,8 +34,8 @@ flags.DEFINE_string(
     "Several models: every exported model below this folder when the server starts. NAME/text is served as "
     "NAME, NAME/ids as NAME_ids.")
 flags.DEFINE_string(
-    "default_model", "", "The model that answers requests which name none (/embed, /rerank); empty: the only one, if "
-    "there is only one.")
+    "default_model", "", "The model that answers requests which name none (/embed, /rerank); empty: the only one that "
+    "can.")
 flags.DEFINE_string(
     "host", "127.0.0.1", "Address to listen on. Anyone who reaches it may send requests: keep it local, or give "
     "--api_token_file and TLS.")

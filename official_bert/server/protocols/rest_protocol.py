@@ -22,6 +22,12 @@ from official_bert.server.server_config import is_ids_twin, twin
 from official_bert.server.statuses import RequestError, answer_too_large, invalid
 
 Route = Callable[[web.BaseRequest, float | None], Awaitable[web.StreamResponse]]
+IsAble = Callable[[Signature], bool]  # whether a model can answer at an address
+
+
+def any_model(signature: Signature) -> bool:
+    """Every model is able."""
+    return True
 
 
 class RestProtocol:
@@ -46,11 +52,11 @@ class RestProtocol:
 
     @contextlib.asynccontextmanager
     async def reading(self, request: web.BaseRequest, api: str, reader: str, deadline: float | None, name: str = "",
-                      **task: Any) -> AsyncIterator[Reading]:
+                      is_able: IsAble = any_model, **task: Any) -> AsyncIterator[Reading]:
         """Gives a request as one of `readers` reads it, counted for its model until it has its answer."""
         async with self.admitted(request, api, deadline, name) as (body, admission):
             reading = await self.handler.reader.read(reader, body, **task)
-            admission.name = name or reading.address.name or self.chosen_model()
+            admission.name = name or reading.address.name or await self.chosen_model(is_able)
             yield reading
 
     async def predict(self, address: ModelAddress, reading: Reading, deadline: float | None,
@@ -93,19 +99,24 @@ class RestProtocol:
         raise invalid(f"model {name!r} takes {'text' if takes_ids else 'token ids'}: expected {folder}, which takes "
                       f"{'token ids' if takes_ids else 'text'}, to be served beside it")
 
-    def chosen_model(self) -> str:
-        """Returns the model for requests that name none. Raises RequestError if there are several, and no default.
+    async def chosen_model(self, is_able: IsAble = any_model) -> str:
+        """Returns the model for requests that name none: the default, the only one, or the only one that is able.
 
-        The two forms of an export are one.
+        The two forms of an export are one. Raises RequestError if there are several.
         """
         models = self.handler.manager.models.values()
         names = sorted(model.name for model in models if not is_ids_twin(model, models))
-        if not self.default_model and len(names) > 1:
+        if self.default_model or len(names) == 1:
+            return self.default_model or names[0]
+        able = []
+        for name in names:
+            async with self.handler.using(name) as servable:
+                able += [name] if is_able(servable.signature("")) else []
+        if len(able) != 1:
             raise invalid(
-                f"several models are served ({', '.join(names)}): this address answers for --default_model, which is "
-                f"not given"
-            )
-        return self.default_model or names[0]
+                f"several models are served ({', '.join(able or names)}): this address answers for --default_model, "
+                f"which is not given")
+        return able[0]
 
     async def respond(
         self,

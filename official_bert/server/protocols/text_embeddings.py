@@ -1,8 +1,9 @@
 """The protocol of Hugging Face's text-embeddings-inference (TEI): `/embed`, `/embed_sparse`, `/rerank`, `/info`,
 `/health`.
 
-Source: TEI's OpenAPI description. Its addresses have no model in them: they are of `--default_model`. `POST /` is
-`/embed`, which is what `huggingface_hub.InferenceClient` asks if it is given the server's address alone.
+Source: TEI's OpenAPI description. Its addresses have no model in them: they are of `--default_model`, or of the only
+model that can answer there. `POST /` is `/embed`, which is what `huggingface_hub.InferenceClient` asks if it is given
+the server's address alone.
 
 What a model can do is known from the outputs of its signature: `embedding`; ids and weights of tokens, [B,K] each; a
 `score` of two texts.
@@ -32,7 +33,7 @@ CUT = "; with \"truncate\": true its end is cut off"
 
 
 class TextEmbeddings(RestProtocol):
-    """Answers for the default model."""
+    """Answers for the default model, or the only one that is able."""
 
     def route(self, method: str, path: str) -> Route | None:
         """Every address of the protocol."""
@@ -41,16 +42,16 @@ class TextEmbeddings(RestProtocol):
                 ("GET", "/info"): self._info, ("GET", "/health"): self._health}.get((method, path))
 
     async def _embed(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
-        async with self.reading(request, "Embed", "embed", deadline) as reading:
-            name = await self.model_that_takes(self.chosen_model(), reading.inputs)
+        async with self.reading(request, "Embed", "embed", deadline, is_able=gives_vectors) as reading:
+            name = await self.model_that_takes(await self.chosen_model(gives_vectors), reading.inputs)
             answer = await self._predict(name, reading, deadline, ("embedding",),
                                          "one that run_export --head=embeddings wrote")
             vectors = vectors_of(answer, reading.more["dimensions"], reading.more["normalize"])
             return await self.respond(request, answer, lambda: orjson.dumps(vectors, option=orjson.OPT_SERIALIZE_NUMPY))
 
     async def _embed_sparse(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
-        async with self.reading(request, "EmbedSparse", "embed", deadline) as reading:
-            name = await self.model_that_takes(self.chosen_model(), reading.inputs)
+        async with self.reading(request, "EmbedSparse", "embed", deadline, is_able=gives_sparse_vectors) as reading:
+            name = await self.model_that_takes(await self.chosen_model(gives_sparse_vectors), reading.inputs)
             async with self.handler.using(name) as servable:
                 ids, weights = sparse_outputs(servable.signature(""), name)
             if reading.more["dimensions"]:
@@ -60,8 +61,8 @@ class TextEmbeddings(RestProtocol):
                                       lambda: sparse_json(answer.outputs[ids], answer.outputs[weights]))
 
     async def _rerank(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
-        async with self.reading(request, "Rerank", "rerank", deadline) as reading:
-            name = await self.model_that_takes(self.chosen_model(), reading.inputs)
+        async with self.reading(request, "Rerank", "rerank", deadline, is_able=is_reranker) as reading:
+            name = await self.model_that_takes(await self.chosen_model(is_reranker), reading.inputs)
             answer = await self._predict(name, reading, deadline, ("score",), "one with a score for two texts")
             scores = np.asarray(answer.outputs["score"], np.float64)
             if not reading.more["raw_scores"]:
@@ -82,7 +83,7 @@ class TextEmbeddings(RestProtocol):
         return answer
 
     async def _info(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
-        name, limits = self.chosen_model(), self.handler.limits
+        name, limits = await self.chosen_model(), self.handler.limits
         async with self.handler.using(name) as servable:
             body = {
                 "model_id": name, "model_sha": str(servable.version), "model_dtype": "float32",
@@ -97,20 +98,41 @@ class TextEmbeddings(RestProtocol):
         return web.Response(status=503 if self.handler.why_not_ready() else 200)
 
 
+def gives_vectors(signature: Signature) -> bool:
+    """Whether a model gives a vector."""
+    return "embedding" in signature.outputs
+
+
+def is_reranker(signature: Signature) -> bool:
+    """Whether a model scores two texts."""
+    return "score" in signature.outputs and "text_pair" in signature.inputs
+
+
+def _by_kind(signature: Signature) -> dict[str, list[str]]:
+    """Returns the names of the outputs of shape [B,K] that are integers (i) and floats (f)."""
+    by_kind: dict[str, list[str]] = {"i": [], "f": []}
+    for key, spec in signature.outputs.items():
+        if spec.shape is not None and len(spec.shape) == 2 and spec.dtype in NUMPY_TYPES:
+            by_kind.get(NUMPY_TYPES[spec.dtype].kind, []).append(key)
+    return by_kind
+
+
+def gives_sparse_vectors(signature: Signature) -> bool:
+    """Whether a model gives ids of tokens and their weights."""
+    return [len(names) for names in _by_kind(signature).values()] == [1, 1]
+
+
 def sparse_outputs(signature: Signature, name: str) -> tuple[str, str]:
     """Returns the names of the outputs with ids of tokens and with their weights: the only integers and the only floats
     of shape [B,K].
 
     Raises RequestError for a model that has no such pair.
     """
-    by_kind: dict[str, list[str]] = {"i": [], "f": []}
-    for key, spec in signature.outputs.items():
-        if spec.shape is not None and len(spec.shape) == 2 and spec.dtype in NUMPY_TYPES:
-            by_kind.get(NUMPY_TYPES[spec.dtype].kind, []).append(key)
-    if [len(names) for names in by_kind.values()] != [1, 1]:
+    if not gives_sparse_vectors(signature):
         raise invalid(f"model {name!r}: expected one with ids of tokens and their weights, got a model that gives "
                       f"{', '.join(signature.outputs)}")
-    return by_kind["i"][0], by_kind["f"][0]
+    ids, weights = _by_kind(signature).values()
+    return ids[0], weights[0]
 
 
 def sparse_json(ids: np.ndarray, weights: np.ndarray) -> bytes:
@@ -121,9 +143,9 @@ def sparse_json(ids: np.ndarray, weights: np.ndarray) -> bytes:
 
 def _kind(signature: Signature, labels: list[str]) -> dict:
     """Returns what a model is, as TEI says it."""
-    if "embedding" in signature.outputs:
+    if gives_vectors(signature):
         return {"embedding": {}}
-    if "score" in signature.outputs and "text_pair" in signature.inputs:
+    if is_reranker(signature):
         return {"reranker": {"id2label": {"0": "score"}, "label2id": {"score": 0}}}
     return {"classifier": {"id2label": {str(index): label for index, label in enumerate(labels)},
                            "label2id": {label: index for index, label in enumerate(labels)}}}

@@ -104,10 +104,17 @@ def test_a_model_of_another_head_is_refused_with_what_it_gives(serve, vectors):
         assert status == 400 and told in answer["error"]
 
 
-def test_one_of_several_models_answers_if_it_is_the_default(serve):
-    several = serve("vectors", "vectors-ids", "scores")
-    status, answer = post(several, "/embed", {"inputs": "a"})
-    assert status == 400 and "several models are served (scores, vectors)" in answer["error"]
+def test_one_of_several_models_answers_if_it_alone_is_able_or_is_the_default(serve):
+    several = serve("vectors", "vectors-ids", "scores", "sparse")
+    assert post(several, "/embed", {"inputs": "abc", "normalize": False}) == (200, [[3, 0, 3, 4]])
+    assert post(several, "/embed", {"inputs": [1, 2], "normalize": False}) == (200, [[3, 1, 1, 1]])
+    assert [one["index"] for one in post(several, "/rerank", {"query": "ab", "texts": ["", "abc"]})[1]] == [1, 0]
+    assert post(several, "/embed_sparse", {"inputs": "c"}) == (200, [[{"index": 99, "value": 1.0}]])
+    status, answer = several.ask("/info")
+    assert status == 400 and b"several models are served (scores, sparse, vectors)" in answer
+    twice = serve("vectors", "scores", "int8")  # whose vectors are packed
+    status, answer = post(twice, "/embed", {"inputs": "a"})
+    assert status == 400 and "several models are served (int8, vectors)" in answer["error"]
     server = serve("vectors", "vectors-ids", "scores", default_model="vectors")
     assert post(server, "/embed", {"inputs": "abc", "normalize": False}) == (200, [[3, 0, 3, 4]])
     assert post(server, "/embed", {"inputs": [1, 2], "normalize": False}) == (200, [[3, 1, 1, 1]])
