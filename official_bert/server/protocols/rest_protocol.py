@@ -5,6 +5,7 @@ Everything else is that of every request here: limits, tokens, metrics, batches,
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -52,12 +53,16 @@ class RestProtocol:
 
     @contextlib.asynccontextmanager
     async def reading(self, request: web.BaseRequest, api: str, reader: str, deadline: float | None, name: str = "",
-                      is_able: IsAble = any_model, **task: Any) -> AsyncIterator[Reading]:
-        """Gives a request as one of `readers` reads it, counted for its model until it has its answer."""
+                      is_able: IsAble | None = None, **task: Any) -> AsyncIterator[Reading]:
+        """Gives a request as one of `readers` reads it, counted for its model until it has its answer.
+
+        `name` is the model that its path names. With `is_able`, neither path nor body name one: the address is that of
+        the `chosen_model`.
+        """
         async with self.admitted(request, api, deadline, name) as (body, admission):
             reading = await self.handler.reader.read(reader, body, **task)
-            admission.name = name or reading.address.name or await self.chosen_model(is_able)
-            yield reading
+            admission.name = name or reading.address.name or await self.chosen_model(is_able or any_model)
+            yield dataclasses.replace(reading, address=ModelAddress(admission.name)) if is_able else reading
 
     async def predict(self, address: ModelAddress, reading: Reading, deadline: float | None,
                       outputs: Iterable[str] = (), kind: str = "") -> Answer:

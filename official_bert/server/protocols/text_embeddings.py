@@ -43,7 +43,7 @@ class TextEmbeddings(RestProtocol):
 
     async def _embed(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         async with self.reading(request, "Embed", "embed", deadline, is_able=gives_vectors) as reading:
-            name = await self.model_that_takes(await self.chosen_model(gives_vectors), reading.inputs)
+            name = await self.model_that_takes(reading.address.name, reading.inputs)
             answer = await self._predict(name, reading, deadline, ("embedding",),
                                          "one that run_export --head=embeddings wrote")
             vectors = vectors_of(answer, reading.more["dimensions"], reading.more["normalize"])
@@ -51,7 +51,7 @@ class TextEmbeddings(RestProtocol):
 
     async def _embed_sparse(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         async with self.reading(request, "EmbedSparse", "embed", deadline, is_able=gives_sparse_vectors) as reading:
-            name = await self.model_that_takes(await self.chosen_model(gives_sparse_vectors), reading.inputs)
+            name = await self.model_that_takes(reading.address.name, reading.inputs)
             async with self.handler.using(name) as servable:
                 ids, weights = sparse_outputs(servable.signature(""), name)
             if reading.more["dimensions"]:
@@ -62,7 +62,7 @@ class TextEmbeddings(RestProtocol):
 
     async def _rerank(self, request: web.BaseRequest, deadline: float | None) -> web.StreamResponse:
         async with self.reading(request, "Rerank", "rerank", deadline, is_able=is_reranker) as reading:
-            name = await self.model_that_takes(await self.chosen_model(is_reranker), reading.inputs)
+            name = await self.model_that_takes(reading.address.name, reading.inputs)
             answer = await self._predict(name, reading, deadline, ("score",), "one with a score for two texts")
             scores = np.asarray(answer.outputs["score"], np.float64)
             if not reading.more["raw_scores"]:
