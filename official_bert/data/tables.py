@@ -7,8 +7,10 @@ because JSON lines often have the name of a document. Training, evaluation, pred
 """
 
 import dataclasses
+import functools
 import itertools
 import json
+import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -177,7 +179,7 @@ class TableOptions:
         rows: NumberedRows
         how = self.dialect_of(source, columns, names)
         if found := changed_fields(self, how):
-            logging.warning("%s: read with %s", source, as_flags(found))
+            _report_options(os.path.abspath(str(source)), f"{source}: read with {as_flags(found)}")
         if isinstance(source, Rows):
             rows = enumerate(source.values)
         elif (form := how.format_of(source, columns, bool(names))) not in OBJECTS:
@@ -262,6 +264,12 @@ class TableOptions:
         elif not names:
             names = next((cells for _, cells in rows if cells), [])
         return names, rows
+
+
+@functools.cache
+def _report_options(path: str, message: str) -> None:
+    """Logs the options found for the file at `path`, the first time that this process opens it."""
+    logging.warning("%s", message)
 
 
 @dataclasses.dataclass(frozen=True)
