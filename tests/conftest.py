@@ -1,8 +1,10 @@
 """Fixtures for all tests: the repository, the golden results, small models. TensorFlow is made quiet first."""
 
+import functools
 import gc
 import os
 import pathlib
+from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -99,10 +101,28 @@ def span_model(small_config):
     return SpanPredictor.make(small_config)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def shared_tokenizers():
+    """Has served models of one vocabulary share its tokenizer, which graphs trace once."""
+    from official_bert.text import graph_loading
+    new = graph_loading.GraphTokenizer
+
+    @functools.lru_cache(8)
+    def made_once(vocab_file, do_lower_case, _):
+        return new(vocab_file, do_lower_case)
+
+    def shared(vocab_file, do_lower_case=True, vocab=None):
+        if vocab or not os.path.isfile(vocab_file):
+            return new(vocab_file, do_lower_case, vocab)
+        return made_once(vocab_file, do_lower_case, pathlib.Path(vocab_file).read_bytes())
+    with mock.patch.object(graph_loading, "GraphTokenizer", shared):
+        yield
+
+
 @pytest.fixture(scope="session")
-def graph_tokenizer(golden):
-    from official_bert.text.graph import GraphTokenizer
-    return GraphTokenizer(str(golden / "vocab_uncased.txt"))
+def graph_tokenizer(golden, shared_tokenizers):
+    from official_bert.text import graph_loading
+    return graph_loading.load_graph(str(golden / "vocab_uncased.txt"))
 
 
 @pytest.fixture(scope="session")

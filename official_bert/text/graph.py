@@ -17,7 +17,7 @@ import tensorflow_text as tf_text
 from tensorflow import Tensor
 
 from official_bert.text import graph_characters as characters
-from official_bert.text.graph_base import CharacterTable, HostFacts, begins_row
+from official_bert.text.graph_base import CharacterTable, HostFacts, begins_row, traced_once
 from official_bert.text.tokenization import MAX_WORD_LENGTH, UNKNOWN, FullTokenizer
 
 # The WordPiece op counts bytes; a UTF-8 character has at most 4. A longer word is one [UNK].
@@ -85,10 +85,12 @@ class GraphTokenizer(HostFacts):
         words = self._split(text)
         return tf.RaggedTensor.from_row_splits(words.strings, words.row_splits, validate=False)
 
+    @traced_once
     def tokenize(self, text: Tensor) -> tf.RaggedTensor:
         """text [B] string -> ids [B, (T)] int32."""
         return _row_by_row(text, lambda part: self._ascii_wordpiece.tokenize(self._lower(part)), self._ids)
 
+    @traced_once
     def tokenize_with_offsets(self, text: Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
         """text [B] string -> ids, starts, ends, each [B, (T)] int32; see `FullTokenizer.tokenize_with_offsets`."""
         rows = _row_by_row(text, self._ascii_spans, self._ids_and_spans)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow import Tensor
 
 from official_bert.text import graph_characters
-from official_bert.text.graph_base import CODES, CharacterTable, HostFacts
+from official_bert.text.graph_base import CODES, CharacterTable, HostFacts, traced_once
 from official_bert.text.subwords.definition import WHITE_SPACE, AddedToken, is_letter
 from official_bert.text.subwords.host import SPACES, SubwordTokenizer
 
@@ -70,11 +70,13 @@ class GraphSubwords(HostFacts, abc.ABC):
                 tf.constant([getattr(token, name) for token in tokens], tf.bool)
                 for name in ("single_word", "lstrip", "rstrip"))
 
+    @traced_once
     def tokenize(self, text: Tensor) -> tf.RaggedTensor:
         """text [B] string -> ids [B, (T)] int32."""
         tokens = self._tokens(_valid(text))
         return tf.RaggedTensor.from_row_splits(tokens.ids, tokens.row_splits, validate=False)
 
+    @traced_once
     def tokenize_with_offsets(self, text: Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
         """text [B] string -> ids, starts, ends, each [B, (T)] int32; see `Tokenizer.tokenize_with_offsets`."""
         text = _valid(text)
