@@ -121,22 +121,24 @@ def bert_histograms(sizes: Iterable[str] = ("tiny", "small")) -> dict[str, Histo
     found = {}
     for size in sizes:
         model = Pretrainer.make({"tiny": TINY, "small": SMALL}[size])
-        graphs = {
-            "step": lambda model=model: trace_step(model, LARGE_BATCH),
-            "step of a small batch": lambda model=model: trace_step(model, SMALL_BATCH),
-            "step of unknown length": lambda model=model: trace_step(model, UNKNOWN),
-            "step of packed rows": lambda model=model: trace_step(model, LARGE_BATCH, PACKED),
-            "inference": lambda model=model: trace_inference(model, UNKNOWN),
-            "inference at a known length": lambda model=model: trace_inference(model, LARGE_BATCH),
-            "pruned rows": lambda model=model: trace_inference(model, UNKNOWN, ["output_positions"]),
-            "packed rows": lambda model=model: trace_inference(model, UNKNOWN, PACKED),
-            "packed and pruned rows":
-                lambda model=model: trace_inference(model, UNKNOWN, ("output_positions", *PACKED)),
-        }
-        found |= {f"{size}: {name}": live_operations(trace()) for name, trace in graphs.items()}
-        found |= {f"{size}: {name}": histogram for name, histogram in unpadded_histograms(model).items()}
+        histograms = usual_histograms(model) | unpadded_histograms(model)
+        found |= {f"{size}: {name}": histogram for name, histogram in histograms.items()}
     more = training_histograms() if "tiny" in sizes else {}
     return found | {f"tiny: {name}": histogram for name, histogram in more.items()}
+
+
+def usual_histograms(model: Pretrainer) -> dict[str, Histogram]:
+    """Returns the histograms of the graphs that most users have."""
+    graphs = {"step": trace_step(model, LARGE_BATCH),
+              "step of a small batch": trace_step(model, SMALL_BATCH),
+              "step of unknown length": trace_step(model, UNKNOWN),
+              "step of packed rows": trace_step(model, LARGE_BATCH, PACKED),
+              "inference": trace_inference(model, UNKNOWN),
+              "inference at a known length": trace_inference(model, LARGE_BATCH),
+              "pruned rows": trace_inference(model, UNKNOWN, ["output_positions"]),
+              "packed rows": trace_inference(model, UNKNOWN, PACKED),
+              "packed and pruned rows": trace_inference(model, UNKNOWN, ("output_positions", *PACKED))}
+    return {name: live_operations(graph) for name, graph in graphs.items()}
 
 
 def unpadded_histograms(model: Pretrainer) -> dict[str, Histogram]:
