@@ -35,14 +35,13 @@ def make_batch(rows=6, texts=3):
 
 
 def gradients_of(model, batch, length=24, compiled=False):
-    """The loss and its gradients as the step computes them, in a graph or by XLA; `length` None: of batches of any
-    length.
+    """The loss and its gradients as the step computes them: in a graph, by XLA or, if `compiled` is None, eagerly;
+    `length` None: of batches of any length.
     """
     texts = tf.constant(np.arange(18).reshape(6, 3), tf.int32)
     seeds = [tf.convert_to_tensor(variable.value) for variable in model.non_trainable_variables]
     spec = tf.TensorSpec((6, 3, length), tf.int32)
 
-    @tf.function(input_signature=[dict.fromkeys(batch, spec)], autograph=False, jit_compile=compiled)
     def run(inputs):
         weights = [tf.convert_to_tensor(variable.value) for variable in model.trainable_variables]
         with tf.GradientTape() as tape:
@@ -52,6 +51,8 @@ def gradients_of(model, batch, length=24, compiled=False):
             loss = total / weight
         gradients = tape.gradient(loss, weights, unconnected_gradients="zero")
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients], outputs["embedding"]
+    if compiled is not None:
+        run = tf.function(run, input_signature=[dict.fromkeys(batch, spec)], autograph=False, jit_compile=compiled)
     return run(batch)
 
 
@@ -60,7 +61,7 @@ def gradients_of(model, batch, length=24, compiled=False):
     pytest.param({"texts_at_once": 5}, 24, True, marks=pytest.mark.slow)])
 def test_cached_gradients_are_those_of_the_whole_group(settings, length, compiled, monkeypatch):
     batch = make_batch()
-    wanted = gradients_of(make_model(), batch)
+    wanted = gradients_of(make_model(), batch, compiled=None)
     watched, watch = [], tf.GradientTape.watch
     monkeypatch.setattr(tf.GradientTape, "watch", lambda tape, values:
                         (watched.extend(tf.nest.flatten(values)), watch(tape, values)))
