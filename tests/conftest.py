@@ -67,7 +67,7 @@ def root() -> pathlib.Path:
 @pytest.fixture(scope="session")
 def small_config():
     from official_bert.config import ModelConfig
-    return ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+    return ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
                        intermediate_size=32, max_position_embeddings=32, initializer_range=0.5)
 
 

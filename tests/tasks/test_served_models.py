@@ -1,11 +1,13 @@
 """A task's served model gives the same answers as the same steps in plain Python."""
 
+import dataclasses
 from unittest import mock
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from eager_models import eager_function_of
 from oracles.answers import answers_of
 
 from official_bert.config import Config, ModelConfig, TokenizerConfig
@@ -23,7 +25,7 @@ from official_bert.tasks.tagging.word_tagger import CHAIN
 from official_bert.tasks.texts.served import ServedChoice, ServedClassifier, ServedMultiLabel, ServedRegression
 from official_bert.training.task import DataFiles, Steps
 
-SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+SMALL = ModelConfig(vocab_size=3000, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
                     max_position_embeddings=48, initializer_range=0.5)
 TEXTS = [{"text": text} for text in (
     "The surveyor met Señora Núñez, near Brno.", "", "Nobody", "中国 price e\u0301t",
@@ -52,7 +54,8 @@ def make(golden):
     """Returns a case's task and a model whose weights are large enough to make its answers differ."""
     def of(name, **more):
         options, rows = CASES[name]
-        config = Config(task=name.split()[0], model=SMALL,
+        layers = options.get("feature_layers", 1)
+        config = Config(task=name.split()[0], model=dataclasses.replace(SMALL, num_hidden_layers=layers),
                         tokenizer=TokenizerConfig(vocab_file=str(golden / "vocab_uncased.txt")),
                         options={"max_seq_length": 48, **options, **more})
         task = load_task(config)
@@ -70,18 +73,29 @@ def make(golden):
 
 # Their parts are those of other cases.
 SLOW = ("ner constrained", "ner features crf")
+# Their graphs are that of `glue`, but for a few operations on its logits.
+EAGER = ("glue regression", "classification several")
 
 
 @pytest.fixture(scope="module",
                 params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES])
-def case(make, request):
-    """Returns a case's task, model and rows, its served model, and the function that answers; traced once for several
-    tests.
+def made_case(make, request):
+    """Returns a case's task, model and rows, its served model, and the functions that answer texts and rows of ids;
+    traced once for several tests.
     """
     task, model, rows = make(request.param)
     served = make_served_model(task, model, ServingOptions())
-    with mock.patch.object(bounds, "GROUP_COST", 0):  # so that these few short rows are several groups
-        return task, model, rows, served, function_of(served)
+    if request.param in EAGER:
+        return task, model, rows, served, eager_function_of(served), served.answer_ids
+    with mock.patch.object(bounds, "GROUP_COST", 0):
+        return task, model, rows, served, function_of(served), tf.function(served.answer_ids, autograph=False)
+
+
+@pytest.fixture
+def case(made_case, monkeypatch):
+    """Returns a made case, whose few short rows are computed in several groups."""
+    monkeypatch.setattr(bounds, "GROUP_COST", 0)
+    return made_case
 
 
 def check_equal(found, wanted):
@@ -100,7 +114,7 @@ def check_equal(found, wanted):
 
 
 def test_the_graph_answers_as_the_steps_in_plain_python_do(case):
-    task, model, rows, served, answer = case
+    task, model, rows, served, answer, _ = case
     assert isinstance(served, task.served_classes) and sorted(answer.outputs) == sorted(served.outputs)
     batch = answer(**{name: [row[name] for row in rows] for name in rows[0]})
     wanted = answers_of(task, model, rows)
@@ -113,7 +127,7 @@ def test_the_graph_answers_as_the_steps_in_plain_python_do(case):
 
 
 def test_rows_of_ids_have_the_logits_of_the_model_itself_which_computes_padding(case):
-    _, model, _, served, _ = case
+    _, model, _, served, _, answer = case
     rng = np.random.default_rng(5)
     choices = [2] * (len(served.ids_inputs["input_ids"].shape) - 2)
     mask = np.zeros((6, *choices, 40), np.int32)
@@ -121,8 +135,7 @@ def test_rows_of_ids_have_the_logits_of_the_model_itself_which_computes_padding(
         row[:length] = 1
     inputs = {"input_ids": rng.integers(5, 3000, mask.shape).astype(np.int32) * mask, "input_mask": mask,
               "segment_ids": rng.integers(0, 2, mask.shape).astype(np.int32) * mask}
-    with mock.patch.object(bounds, "GROUP_COST", 0):
-        found = tf.function(served.answer_ids)({name: tf.constant(value) for name, value in inputs.items()})
+    found = answer({name: tf.constant(value) for name, value in inputs.items()})
     real, more = mask.astype(bool), {}
     if isinstance(served, ServedFeatureTagger):  # it tags the first pieces of words alone
         words = np.array([
@@ -145,7 +158,7 @@ def test_rows_of_ids_have_the_logits_of_the_model_itself_which_computes_padding(
 
 def test_a_row_has_the_same_answer_alone_and_in_any_batch(case):
     """Allows 2e-6: padded rows have other sizes, and a product of another size adds in another order."""
-    _, _, rows, _, answer = case
+    _, _, rows, _, answer, _ = case
 
     def answers(chosen):
         outputs = answer(**{name: [row[name] for row in chosen] for name in rows[0]})
