@@ -44,7 +44,7 @@ class Demo(tf.Module):
         super().__init__()
         self.version = tf.Variable(version)
 
-    @tf.function(input_signature=texts("text"))
+    @tf.function(input_signature=texts("text"), autograph=False)
     def text(self, text):
         length = tf.strings.length(text, unit="UTF8_CHAR")
         return {
@@ -52,47 +52,47 @@ class Demo(tf.Module):
             "score": tf.cast(length, tf.float32) / 10, "version": tf.fill(tf.shape(text), self.version)
         }
 
-    @tf.function(input_signature=texts("text", "text_pair"))
+    @tf.function(input_signature=texts("text", "text_pair"), autograph=False)
     def pair(self, text, text_pair):
         return {"joined": text + "|" + text_pair, "equal": text == text_pair,
                 "vector": tf.stack([tf.cast(tf.strings.length(value), tf.float32) for value in (text, text_pair)], 1)}
 
-    @tf.function(input_signature=texts("inputs"))
+    @tf.function(input_signature=texts("inputs"), autograph=False)
     def binary(self, inputs):
         return {"copy_bytes": inputs, "size": tf.strings.length(inputs)}
 
-    @tf.function(input_signature=texts("inputs"))
+    @tf.function(input_signature=texts("inputs"), autograph=False)
     def number(self, inputs):
         """Fails on a text that is not a number, and quotes it in the message."""
         return {"number": tf.strings.to_number(inputs), "size": tf.strings.length(inputs)}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, "sizes")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, "sizes")], autograph=False)
     def long(self, sizes):
         """Returns as many numbers as the request wants."""
         return {"numbers": tf.zeros([tf.size(sizes), tf.reduce_max(sizes)]), "sizes": sizes}
 
-    @tf.function(input_signature=texts("text"))
+    @tf.function(input_signature=texts("text"), autograph=False)
     def words(self, text):
         return {"words": tf.strings.split(text).to_tensor()}
 
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, "input_ids"),
-                                  tf.TensorSpec([None, None], tf.int32, "input_mask")])
+                                  tf.TensorSpec([None, None], tf.int32, "input_mask")], autograph=False)
     def ids(self, input_ids, input_mask):
         tf.debugging.assert_less(tf.shape(input_ids)[1], 10, "input_ids: expected fewer than 10")
         return {"sum": tf.reduce_sum(tf.cast(input_ids * input_mask, tf.int64), 1), "row": input_ids * 2}
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, "x")])
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, "x")], autograph=False)
     def numbers(self, x):
         return {
             "same": x, "log": tf.math.log(tf.abs(x) + 1), "half": tf.cast(x, tf.bfloat16),
             "double": tf.cast(x, tf.float64), "positive": x > 0
         }
 
-    @tf.function(input_signature=[tf.TensorSpec([], tf.float32, "x")])
+    @tf.function(input_signature=[tf.TensorSpec([], tf.float32, "x")], autograph=False)
     def scalar(self, x):
         return {"y": 2 * x}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, "steps")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, "steps")], autograph=False)
     def work(self, steps):
         """Takes about a microsecond a step."""
         _, total = tf.while_loop(lambda step, _: step < tf.reduce_max(steps), lambda step, total:

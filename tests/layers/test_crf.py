@@ -96,7 +96,8 @@ def test_gradients_equal_finite_differences():
             total = likelihood(*values)
         return tape.gradient(total, values)
 
-    computed = [tf.function(gradients, jit_compile=compiled)(*map(tf.constant, values)) for compiled in (False, True)]
+    computed = [tf.function(gradients, jit_compile=compiled, autograph=False)(*map(tf.constant, values))
+                for compiled in (False, True)]
     for index, of_value in enumerate(zip(*computed)):
         for place in np.ndindex(*values[index].shape):
             moved = []
@@ -122,7 +123,7 @@ def test_lengths_that_the_graph_does_not_know_give_the_same():
         tf.TensorSpec((None, None), tf.bool)
     ]
     graph = tf.function(lambda *row: (crf.log_likelihood(*row, scores), crf.best_path(row[0], row[2], scores)),
-                        input_signature=unknown)
+                        input_signature=unknown, autograph=False)
     likelihood, best = graph(emissions, tags, mask)
     np.testing.assert_allclose(likelihood, crf.log_likelihood(emissions, tags, mask, scores), atol=1e-5)
     np.testing.assert_array_equal(best, crf.best_path(emissions, mask, scores))
@@ -145,7 +146,7 @@ def test_the_layer_learns_a_tag_that_must_follow_another(boundary):
     emissions, mask = np.zeros((2, 4, 2), "float32"), np.ones((2, 4), bool)
     before = float(tf.reduce_mean(layer(emissions, tags, mask)))
 
-    @tf.function
+    @tf.function(autograph=False)
     def step():
         with tf.GradientTape() as tape:
             loss = -tf.reduce_mean(layer(emissions, tags, mask))
@@ -188,7 +189,7 @@ def test_likelihood_and_gradients_of_a_rows_chains_are_those_of_single_chains(co
         return tf.add_n([crf.log_likelihood(emissions, tags, mask & (numbers == number), Scores(*scores))
                          for number in range(numbers.max() + 1)])
 
-    @tf.function(jit_compile=compiled)
+    @tf.function(jit_compile=compiled, autograph=False)
     def likelihood_and_gradients(function, *values):
         with tf.GradientTape() as tape:
             tape.watch(values)

@@ -48,7 +48,7 @@ def trained(layer, *inputs, compiled=None):
             found, _ = layer.stateless_call(weights, seeds, x, *inputs, training=True)
             total = tf.reduce_sum(tf.cast(found, tf.float32) * tf.range(float(D)))
         return [tf.cast(part, tf.float32) for part in (found, *tape.gradient(total, [x, *weights]))]
-    run = run if compiled is None else tf.function(run, jit_compile=compiled)
+    run = run if compiled is None else tf.function(run, jit_compile=compiled, autograph=False)
     return run(tf.cast(X, layer.compute_dtype), [tf.convert_to_tensor(weight) for weight in layer.trainable_variables])
 
 
@@ -106,7 +106,8 @@ def test_a_layer_of_pieces_for_every_length_gives_the_same_as_for_known_shapes(r
     layer.build((None, None, D))
     seeds = [tf.constant([7, number], site.dtype) for number, site in enumerate(layer.non_trainable_variables)]
 
-    @tf.function(input_signature=[tf.TensorSpec((None, None, D)), tf.TensorSpec((None, 1, 1, None), tf.bool)])
+    @tf.function(input_signature=[tf.TensorSpec((None, None, D)), tf.TensorSpec((None, 1, 1, None), tf.bool)],
+                 autograph=False)
     def run(x, mask):
         weights = [tf.convert_to_tensor(weight) for weight in layer.trainable_variables]
         with computing(compiles_every_length=True), tf.GradientTape() as tape:
@@ -167,7 +168,7 @@ def test_only_training_on_large_tensors_of_known_shapes_is_compiled(monkeypatch)
     layer.build((None, None, D))
 
     def compiled(training, rows=B):
-        graph = tf.function(lambda x: layer(x, MASK[:1], training=training)).get_concrete_function(
+        graph = tf.function(lambda x: layer(x, MASK[:1], training=training), autograph=False).get_concrete_function(
             tf.TensorSpec((rows, S, D))).graph
         return [node.signature.name for node in graph.as_graph_def().library.function if "_XlaMustCompile" in node.attr]
     assert compiled(True) and not compiled(False) and not compiled(True, rows=None)

@@ -23,7 +23,7 @@ def trained(layer, mask, jit_compile=None):
     """Returns what a layer gives in training, and the gradients of its input and of its weights."""
     seeds = [tf.constant([5, 9], variable.dtype) for variable in layer.non_trainable_variables]
 
-    @tf.function(jit_compile=jit_compile)
+    @tf.function(jit_compile=jit_compile, autograph=False)
     def run(x, *weights):
         with tf.GradientTape() as tape:
             tape.watch([x, *weights])
@@ -74,7 +74,7 @@ def test_each_block_has_masks_of_its_own_and_the_backward_pass_has_the_same_ones
 
 def test_weights_are_made_again_in_training_alone_and_not_for_a_few_rows():
     def softmaxes(layer, training, queries=None):
-        @tf.function
+        @tf.function(autograph=False)
         def run(x):
             with tf.GradientTape() as tape:
                 tape.watch(x)

@@ -34,7 +34,7 @@ def save(folder, weights, hidden=False):
             lambda: tf.constant(CLEAN.astype(weights.dtype)))
         return {"y": x @ tf.cast(kernel, tf.float32)}
     module = tf.Module()
-    module.call = tf.function(call, input_signature=[tf.TensorSpec([None, 8], name="x")])
+    module.call = tf.function(call, input_signature=[tf.TensorSpec([None, 8], name="x")], autograph=False)
     tf.saved_model.save(module, str(folder / "1"), signatures={"serving_default": module.call})
     return str(folder / "1")
 
@@ -58,7 +58,7 @@ def test_bounds_and_masks_of_infinity_are_meant(tmp_path, load):
     mask = np.where(np.tri(8, 5) > 0, 0, -np.inf).astype(np.float32)
     module = tf.Module()
     module.call = tf.function(lambda x: {"y": tf.reduce_max(tf.exp(x + mask[:3]), 1) + tf.minimum(x[:, 0], np.inf)},
-                              input_signature=[tf.TensorSpec([3, 5], name="x")])
+                              input_signature=[tf.TensorSpec([3, 5], name="x")], autograph=False)
     tf.saved_model.save(module, str(tmp_path / "1"), signatures={"serving_default": module.call})
     load(str(tmp_path / "1"))
 
@@ -69,7 +69,8 @@ def test_nan_in_the_function_of_a_gradient_is_meant(tmp_path, load):
     def twice(x):
         return 2.0 * x, lambda upstream: tf.where(x > 0.0, 2.0 * upstream, np.float32(np.nan))
     module = tf.Module()
-    module.call = tf.function(lambda x: {"y": twice(x)}, input_signature=[tf.TensorSpec([None, 8], name="x")])
+    module.call = tf.function(lambda x: {"y": twice(x)}, input_signature=[tf.TensorSpec([None, 8], name="x")],
+                              autograph=False)
     tf.saved_model.save(module, str(tmp_path / "1"), signatures={"serving_default": module.call})
     load(str(tmp_path / "1"))
 
@@ -78,7 +79,8 @@ def test_nan_in_the_function_of_a_gradient_is_meant(tmp_path, load):
 def test_infinite_variables_are_refused(tmp_path, load):
     module = tf.Module()
     module.kernel = tf.Variable(with_value(np.inf))
-    call = tf.function(lambda x: {"y": x @ module.kernel}, input_signature=[tf.TensorSpec([None, 8], name="x")])
+    call = tf.function(lambda x: {"y": x @ module.kernel}, input_signature=[tf.TensorSpec([None, 8], name="x")],
+                       autograph=False)
     tf.saved_model.save(module, str(tmp_path / "1"), signatures={"serving_default": call})
     with pytest.raises(ValueError, match=r"/1: kernel: expected finite numbers, got 1 of 40"):
         load(str(tmp_path / "1"))
@@ -148,7 +150,7 @@ def test_an_engine_does_not_start_with_them(tmp_path, engine):
 def litert_model(weights, path, **settings):
     module = tf.Module()
     module.call = tf.function(lambda x: {"y": x @ tf.constant(weights)},
-                              input_signature=[tf.TensorSpec([1, 8], name="x")])
+                              input_signature=[tf.TensorSpec([1, 8], name="x")], autograph=False)
     tf.saved_model.save(module, f"{path}.saved", signatures={"serving_default": module.call})
     converter = tf.lite.TFLiteConverter.from_saved_model(f"{path}.saved")
     for name, value in settings.items():

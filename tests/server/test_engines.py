@@ -79,11 +79,11 @@ def test_every_head_answers_texts_alike_by_every_engine(name, golden, tmp_path):
 class Halved(tf.Module):
     """A SavedModel of two parts around a sum: numbers of words, in groups of one or two texts."""
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")], autograph=False)
     def whole(self, text):
         return {"words": tf.cast(tf.strings.split(text).row_lengths(), tf.float32), "text": text}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")], autograph=False)
     def prepare(self, text):
         lengths = tf.cast(tf.strings.split(text).row_lengths(), tf.int32)
         rows = tf.sequence_mask(lengths, dtype=tf.int32)
@@ -95,7 +95,7 @@ class Halved(tf.Module):
 
     @tf.function(
         input_signature=[tf.TensorSpec([None], tf.string, "state_0"),
-                         tf.TensorSpec([None], tf.float32, "output_sum")])
+                         tf.TensorSpec([None], tf.float32, "output_sum")], autograph=False)
     def finish(self, state_0, output_sum):
         return {"words": output_sum, "text": state_0}
 

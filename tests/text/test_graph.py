@@ -22,9 +22,9 @@ class Pair:
     def __init__(self, vocab_file, do_lower_case):
         self.plain = FullTokenizer(str(vocab_file), do_lower_case)
         self.graph = GraphTokenizer(str(vocab_file), do_lower_case)
-        self.tokenize = tf.function(self.graph.tokenize, input_signature=BATCH)
-        self.tokenize_with_offsets = tf.function(self.graph.tokenize_with_offsets, input_signature=BATCH)
-        self.words = tf.function(self.graph.words, input_signature=BATCH)
+        self.tokenize, self.tokenize_with_offsets, self.words = (
+            tf.function(method, input_signature=BATCH, autograph=False)
+            for method in (self.graph.tokenize, self.graph.tokenize_with_offsets, self.graph.words))
         self.tokens = np.array(list(self.plain.vocab))
 
     def graph_tokens(self, texts):

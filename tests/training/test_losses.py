@@ -71,7 +71,7 @@ def test_likelihoods_are_tensorflows_with_unknown_shapes_and_compiled(compiled):
 
     def made(function):
         @tf.function(input_signature=[tf.TensorSpec((None, None, None)),
-                                      tf.TensorSpec((None, None), tf.int64)], jit_compile=compiled)
+                                      tf.TensorSpec((None, None), tf.int64)], jit_compile=compiled, autograph=False)
         def both(logits, labels):
             with tf.GradientTape() as tape:
                 tape.watch(logits)

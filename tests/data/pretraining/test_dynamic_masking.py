@@ -54,7 +54,7 @@ def unmasked():
 def mask(batch, masking, examples=None, seed=SEED):
     examples = np.arange(len(batch["input_ids"])) if examples is None else examples
     masked = DynamicMasking(masking, FACTS, S, P, seed)
-    run = tf.function(lambda batch, examples: masked(batch, examples))
+    run = tf.function(lambda batch, examples: masked(batch, examples), autograph=False)
     return {name: value.numpy() for name, value in run(
         {name: tf.constant(value) for name, value in batch.items()}, tf.constant(examples, tf.int64)).items()}
 

@@ -12,7 +12,7 @@ class Heads(tf.Module):
     hand.
     """
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")], autograph=False)
     def vectors(self, text):
         length = tf.strings.length(text, unit="UTF8_CHAR")
         spaces = tf.strings.length(tf.strings.regex_replace(text, "[^ ]", ""))
@@ -26,26 +26,27 @@ class Heads(tf.Module):
 
     @tf.function(input_signature=[
         tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")
-    ])
+    ], autograph=False)
     def vectors_of_ids(self, input_ids, input_mask, segment_ids):
         total = tf.reduce_sum(input_ids * input_mask + segment_ids, 1)
         return {"embedding": tf.stack([tf.cast(total, tf.float32)] + [tf.ones_like(total, tf.float32)] * 3, 1)}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")], autograph=False)
     def int8(self, text):
         return {"embedding": tf.cast(self.vectors(text)["embedding"], tf.int8), "token_count": tf.strings.length(text)}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")], autograph=False)
     def binary(self, text):
         return {"embedding": tf.cast(self.vectors(text)["embedding"], tf.uint8), "token_count": tf.strings.length(text)}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name) for name in ("text", "text_pair")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name) for name in ("text", "text_pair")],
+                 autograph=False)
     def scores(self, text, text_pair):
         """How much longer the second text is."""
         lengths = [tf.strings.length(part, unit="UTF8_CHAR") for part in (text, text_pair)]
         return {"score": tf.cast(lengths[1] - lengths[0], tf.float32), "truncated": lengths[1] > LONGEST}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")], autograph=False)
     def tokens(self, text):
         """Its bytes as ids, the number of the place as weight; 0 for what fills a row up."""
         codes = tf.strings.unicode_decode(text, "UTF-8").to_tensor()

@@ -26,23 +26,24 @@ class Numbers(tf.Module):
         says = tf.strings.regex_full_match(text, "nan|-?inf|1e200")
         return tf.strings.to_number(tf.where(says, text, tf.fill(tf.shape(text), "2")), dtype)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")], autograph=False)
     def vectors(self, text):
         number = self.number(text, tf.float64)
         return {"embedding": tf.stack([tf.ones_like(number), number], 1), "token_count": tf.strings.length(text),
                 "truncated": tf.zeros_like(text, tf.bool), "copy": text,
                 "half": tf.cast(tf.where(text == DOUBLE, 2.0, self.number(text)), tf.bfloat16)}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name) for name in ("text", "text_pair")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name) for name in ("text", "text_pair")],
+                 autograph=False)
     def scores(self, text, text_pair):
         return {"score": self.number(text_pair)}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")], autograph=False)
     def tokens(self, text):
         number = self.number(text)[:, None]
         return {"token_ids": tf.ones_like(number, tf.int32), "weights": number}
 
-    @tf.function(input_signature=[tf.TensorSpec([], tf.string, "text")])
+    @tf.function(input_signature=[tf.TensorSpec([], tf.string, "text")], autograph=False)
     def single(self, text):
         return {"y": self.number(text[None])[0]}
 

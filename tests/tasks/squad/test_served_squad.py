@@ -92,8 +92,8 @@ def test_an_answer_is_the_slice_of_the_context_that_the_steps_of_2018_select(gol
         served = ServedSpans(span_model, graph_tokenizer, 28, **SETTINGS, no_answer=no_answer,
                              null_score_diff_threshold=threshold)
         # A graph for one of both: its tracing takes longer than the answers.
-        answer = tf.function(served.answer_text, input_signature=[dict(served.text_inputs)
-                                                                  ]) if no_answer else served.answer_text
+        answer = tf.function(served.answer_text, input_signature=[dict(served.text_inputs)],
+                             autograph=False) if no_answer else served.answer_text
         found = {name: value.numpy() for name, value in
                  answer({"question": tf.constant(questions), "context": tf.constant(contexts)}).items()}
         for index, (text, start, end, score, null) in enumerate(wanted):
