@@ -2,6 +2,7 @@
 refused by name.
 """
 
+import dataclasses
 import functools
 import subprocess
 import sys
@@ -105,7 +106,7 @@ def test_a_row_is_computed_up_to_its_last_real_or_wanted_token():
 
 @pytest.fixture(scope="module")
 def make_windowed(graph_tokenizer, span_model, token_tagger, small_config):
-    feature_tagger = FeatureTagger.make(small_config,
+    feature_tagger = FeatureTagger.make(dataclasses.replace(small_config, num_hidden_layers=2),
                                         {"num_tags": 5, "features": "concat", "feature_layers": 2, "lstm_size": 8})
     feature_tagger.tagger.output_bias.assign([-1.0, 0.5, 0.0, 0.0, 0.0])  # entities are wanted
 
