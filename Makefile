@@ -27,7 +27,7 @@ COMPILE_TESTS = $(WRITING_BYTECODE) $(BIN)/python -m pytest --collect-only --qui
 .venv/.installed: requirements.txt requirements-beam.txt requirements-faiss.txt requirements-excel.txt requirements-onnx.txt requirements-litert.txt requirements-japanese.txt requirements-chinese.txt requirements-dev.txt requirements-serving.txt pyproject.toml
 	@echo "Installing into .venv (a few minutes, about 3 GB) ..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12), (3, 13)))' 2>/dev/null \
-	  || { echo "error: Python 3.11, 3.12 or 3.13 wanted; give it as make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	  || { echo "error: expected Python 3.11, 3.12 or 3.13; give it as make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv 2>&1 | grep -v '^WARNING: Location' || true
 	@VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet $(addprefix -r ,requirements-dev.txt requirements-serving.txt)

@@ -107,7 +107,7 @@ def run_ours(seed: int) -> dict:
     if process.returncode:
         sys.exit(f"error: run_finetuning ended with status {process.returncode}")
     shutil.rmtree(folder)
-    loaded = marks.get("initialised") or marks["resumed"]
+    loaded = marks.get("initialized") or marks["resumed"]
     return {
         "seed": seed, "seconds": marks.get("step", loaded) - loaded, "command": time.monotonic() - began,
         "metrics": metrics

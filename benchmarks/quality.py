@@ -50,13 +50,13 @@ SIDES = {"2018": ("official_bert, 2018's rule", ("--sides=ours",)),
          "torch": ("Hugging Face PyTorch, bias-corrected AdamW", ("--sides=theirs", CORRECTED))}
 INTRODUCTION = """# Fine-tuning beside Hugging Face's PyTorch
 
-Written by `benchmarks/quality.py` from [finetuning.jsonl](finetuning.jsonl), a line for each run. MiniLM's weights (6
-layers of 384, `make minilm`), published development sets, the last checkpoint of each run, mean ± standard deviation
-over seeds, all in {precision} ("mixed precision" on both sides: weights, updates and sums are float32 with bfloat16
-too). The second and the third row are the same rule: AdamW with bias correction, the same steps, rates, epsilon,
-decay, clipping and texts. They differ in initial heads, dropout, and batches (in ours, ten at a time are sorted by
-length). The first row is 2018's rule, without bias correction. Each side ran its first seed at three rates; the best
-of them by the first metric, on the same development set, is the one that the row shows.
+Written by `benchmarks/quality.py` from [finetuning.jsonl](finetuning.jsonl), a line for each run. The weights are
+MiniLM's (6 layers of 384, `make minilm`), the data the published development sets. Values are mean ± standard deviation
+over seeds of the last checkpoint of each run. Both sides compute in {precision} ("mixed precision": weights, updates
+and sums are float32 with bfloat16 too). The second and the third row are the same rule: AdamW with bias correction, the
+same steps, rates, epsilon, decay, clipping and texts. They differ in initial heads, dropout, and batches (in ours, ten
+at a time are sorted by length). The first row is 2018's rule, without bias correction. Each side ran its first seed at
+three rates. The row shows the best of them by the first metric, on the same development set.
 """
 
 

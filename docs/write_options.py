@@ -37,7 +37,7 @@ of the classes; the same fields are checked when a configuration is read.
 
 `--set optimizer.learning_rate=3e-5` sets a key on a command line, `optimizer: {learning_rate: 3e-5}` in the YAML, and
 `learning_rate=3e-5` in [`fine_tune`](../python.md). A value that has no effect beside the others is refused. "May
-change": the key may have another value when a run is resumed; another value of any other key makes it another run.
+change": the key may have another value when a run is resumed; any other change makes it another run.
 """
 CONFIGURATION = {
     "The run": (Config, ""), "Model": (ModelConfig, "model."), "Tokenizer": (TokenizerConfig, "tokenizer."),

@@ -153,7 +153,7 @@ TEXTS = ("vocab_file",)
 WITHOUT_MEANING: Mapping[str, tuple[str, str]] = types.MappingProxyType({
     "master": ("string", "--tpu_name finds the TPU"),
     "num_tpu_cores": ("integer", "a TPU says how many cores it has"),
-    "use_one_hot_embeddings": ("boolean", "tables are read by gathering rows on every device"),
+    "use_one_hot_embeddings": ("boolean", "embeddings are gathered on every device"),
     "verbose_logging": ("boolean", "what is left out is counted and shown without it"),
     "predict_batch_size": ("integer", "--eval_batch_size is the size of every batch without training")})
 BACKENDS = ("jax", "torch", "openvino")  # what the other backends of Keras import
@@ -199,11 +199,11 @@ def placement_values(values: Any) -> dict[str, Any]:
     """
     strategy = "tpu" if values.use_tpu else values.strategy
     if values["strategy"].present and strategy != values.strategy:
-        raise ValueError(f"--use_tpu: is --strategy=tpu, got --strategy={values.strategy} beside it")
+        raise ValueError(f"--use_tpu: is --strategy=tpu, got --strategy={values.strategy} with it")
     without_tpu = values["use_tpu"].present and not values.use_tpu  # 2018's scripts name the TPU that they do not use
     for name, owner in PLACEMENT.items():
         if values[name].value != values[name].default and owner != strategy and not (owner == "tpu" and without_tpu):
-            raise ValueError(f"--{name}: expected --strategy={owner} beside it, got {strategy}")
+            raise ValueError(f"--{name}: expected --strategy={owner} with it, got {strategy}")
     return {"strategy": strategy} | {name: values[name].value for name in PLACEMENT}
 
 
@@ -233,7 +233,7 @@ def define_configuration() -> None:
     flags.DEFINE_multi_string("set", [], "Overrides, as in --set optimizer.learning_rate=3e-5.")
     flags.DEFINE_string("bert_config_file", None, "2018: the model's JSON; model.* of the configuration.")
     flags.DEFINE_bool("allow_changed_data", False,
-                      "Go on with a run although its data or vocabulary are others than at its beginning.")
+                      "Continue a run although its data or vocabulary have changed.")
 
 
 def define_base(flag: str) -> None:
@@ -247,7 +247,7 @@ def define_no_answer() -> None:
     flags.DEFINE_bool(
         "no_answer", None,
         "Question answering: whether a question may have no answer, as in SQuAD 2.0; by default as in "
-        "training. A published checkpoint does not say it.")
+        "training. A published checkpoint does not record it.")
     flags.DEFINE_float(
         "null_score_diff_threshold", None, "Question answering: no answer is given where its score exceeds that of the "
         "best answer by more than this; by default as in training, or 0.")
@@ -255,11 +255,11 @@ def define_no_answer() -> None:
 
 def define_hours_and_cache() -> None:
     """Defines --hours and --cache_dir."""
-    flags.DEFINE_float("hours", None, "Train for so long, instead of a number of steps or epochs: training.hours.")
+    flags.DEFINE_float("hours", None, "Hours to train, instead of a number of steps or epochs: training.hours.")
 
     flags.DEFINE_string(
         "cache_dir", os.path.join("~", ".cache", "official_bert"),
-        "A folder that keeps what is slow to make: tokenized "
+        "A folder for what is slow to make: tokenized "
         "data, and plain copies of records that are packed or lie elsewhere; empty: none.")
 
 
@@ -365,7 +365,7 @@ def _announcing_stop() -> Iterator[None]:
 
     def tell(name: str) -> None:
         if not ended.wait(PATIENCE):
-            print(f"{name}: ends after the computation under way", file=sys.stderr, flush=True)
+            print(f"{name}: stops after the current computation", file=sys.stderr, flush=True)
 
     with announcing_signals(tell):
         try:
@@ -414,8 +414,7 @@ def error_line(error: BaseException, values: Any) -> str:
         is_nameless = isinstance(error, OSError) and error.filename is None and reason
         return f"error: {original_paths(text)}{note_of_full_disks(values) if is_nameless else ''}"
     if isinstance(error, concurrent.futures.BrokenExecutor):
-        return ("error: a worker process was ended from outside, for lack of memory perhaps (fewer --num_workers take "
-                "less)")
+        return ("error: a worker process was killed, perhaps for lack of memory (fewer --num_workers need less)")
     if isinstance(error, ModuleNotFoundError):
         backend = f"error: KERAS_BACKEND: expected tensorflow, got a backend that needs {error.name}"
         return missing_extra(error.name) or (backend if error.name in BACKENDS else "")

@@ -41,7 +41,7 @@ class TokenizerConfig:
     vocab_file: str = changeable("")
     """Vocabulary: a file with one WordPiece a line, or the files of another tokenizer (docs/tokenizers.md)."""
     do_lower_case: bool = True
-    """Whether text is lower-cased; the files of other tokenizers than WordPiece say it themselves."""
+    """Whether text is lower-cased; the files of tokenizers other than WordPiece decide it themselves."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Config:
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
     """The training."""
     phases: tuple[PhaseConfig, ...] = ()
-    """Phases, one after another under one schedule; none: training.steps at once."""
+    """Phases, one after another under one schedule; empty: one phase of training.steps."""
     options: dict = dataclasses.field(default_factory=dict)
     """The task's own options."""
 
@@ -126,7 +126,7 @@ def packaged(path: str, start: str = "") -> str:
         return str(files[name])
     nearest = difflib.get_close_matches(name, files, n=3, cutoff=0.4)
     raise ValueError(f"{beside}: no such configuration file, and none of this package"
-                     + (f"; the nearest names there are {', '.join(nearest)}" if nearest else ", as pretrain/small is"))
+                     + (f"; similar names: {', '.join(nearest)}" if nearest else ", such as pretrain/small"))
 
 
 def merge(below: Mapping, above: Mapping) -> dict:

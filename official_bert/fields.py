@@ -92,7 +92,7 @@ def refuse_unused(name: str, value: Any, default: Any, reader: str, used: bool) 
     `reader` says what gives it a meaning.
     """
     if not used and value != default:
-        raise ValueError(f"{name}: expected {reader} beside it, got {value} without; it would do nothing")
+        raise ValueError(f"{name}: expected {reader} with it, got {value} without; it would do nothing")
 
 
 def check_used(options: Any, keys: Iterable[str], reader: str, used: bool, where: str = "config.options.") -> None:

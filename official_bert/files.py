@@ -173,7 +173,7 @@ def why_not_private(path: str) -> str:
     if not stat.S_ISDIR(facts.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
     if hasattr(os, "geteuid") and facts.st_uid != os.geteuid():
-        return f"got one of another user (number {facts.st_uid})"
+        return f"got one of another user (id {facts.st_uid})"
     if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"got one that others can write in (mode {stat.S_IMODE(facts.st_mode):04o}; chmod go-w takes that away)"
     return ""

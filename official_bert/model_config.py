@@ -101,7 +101,7 @@ class ModelConfig:
     max_position_embeddings: Count = 512
     """Rows of the table of positions."""
     type_vocab_size: Natural = 2
-    """Kinds of segments; 0: the encoder does not tell the texts of a pair apart."""
+    """Kinds of segments; 0: the encoder does not distinguish the texts of a pair."""
     initializer_range: float = 0.02
     """Standard deviation of new weights."""
     layer_norm_epsilon: float = 1e-12
@@ -112,11 +112,11 @@ class ModelConfig:
     """BiLSTMs between encoder and heads, each as wide as the encoder (paper 5.1: after left to right)."""
     # What distinguishes the relatives of BERT; docs/family.md has the values of each.
     embedding_size: Natural = 0
-    """Width of the embedding tables, if a product brings it to hidden_size (ALBERT, ELECTRA); 0: no such product."""
+    """Width of the embedding tables, projected to hidden_size (ALBERT, ELECTRA); 0: hidden_size, without projection."""
     first_position: Natural = 0
     """Row of a text's first token; above 0, padding has the row before it, and the id of that number (RoBERTa)."""
     task_type_vocab_size: Natural = 0
-    """Rows of a table of tasks, whose row 0 is added unless the inputs say another (ERNIE)."""
+    """Rows of a table of tasks, whose row 0 is added unless the inputs give another (ERNIE)."""
     layer_groups: Natural = 0
     """Groups of neighbouring layers with the same weights (ALBERT); 0: each layer has its own."""
     layers_in_group: Count = only_with(1, "layer_groups")
@@ -128,20 +128,20 @@ class ModelConfig:
     """Distances instead of a table of positions (DeBERTa): single ones up to half this number, then ranges that grow by
     a factor up to position_span; 0: a table of positions."""
     position_span: int = 512
-    """Largest distance that position_buckets tells apart."""
+    """Largest distance that position_buckets distinguishes."""
     distance_projections: bool = only_with(False, "position_buckets")
-    """Distances have products of their own, instead of those of queries and keys."""
+    """Distances have their own projections, instead of those of queries and keys."""
     convolution: Natural = 0
     """Tokens of a convolution over the embeddings, added after the first layer (DeBERTa v2); 0: none."""
     convolution_act: Activation = "tanh"
     """Activation of the convolution."""
     row_limit: Natural = 0
-    """Tokens of a row, if fewer than there are positions (BigBird, which computes attention otherwise for more); 0: no
+    """Tokens of a row, if fewer than there are positions (BigBird has another attention for longer rows); 0: no
     such limit."""
     pooler_act: Activation = "tanh"
     """Activation of the pooler."""
     pooler_norm: bool = False
-    """A layer norm follows the pooler, which rows also pass before a head for words, tags or answers."""
+    """A layer norm follows the pooler, and heads for words, tags or answers read rows that pass through both."""
     pooling: Literal["first", "mean"] = "first"
     """Row that the pooler reads: [CLS] (left to right, the last one), or the mean."""
     masked_lm_act: Literal["", Activation] = ""
@@ -209,7 +209,7 @@ class ModelConfig:
                 key for key in ("first_position", "relative_buckets", "position_buckets") if getattr(self, key)
         ]):
             raise ValueError(
-                f"model.rotary: expected 0 beside {others[0]}: positions are told in one way, got {self.rotary}")
+                f"model.rotary: expected 0 beside {others[0]}: a model encodes positions in one way, got {self.rotary}")
         if self.rotary and (head_size := self.hidden_size // self.num_attention_heads) % 2:
             raise ValueError(
                 f"model.rotary: expected heads of an even size (hidden_size / num_attention_heads), got {head_size}")
@@ -222,7 +222,7 @@ class ModelConfig:
             raise ValueError("model.global_every: expected at least 2, so that some layers have the window, got 1")
         if self.window_rotary and not (self.window and self.rotary):
             raise ValueError(
-                f"model.window_rotary: expected window and rotary beside it, got {self.window_rotary} without")
+                f"model.window_rotary: expected window and rotary with it, got {self.window_rotary} without")
         if self.convolution and (self.convolution % 2 == 0 or self.num_hidden_layers < 2 or self.norm == "pre"
                                  or self.attention == "left_to_right"):
             raise ValueError(

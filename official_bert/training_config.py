@@ -99,12 +99,12 @@ class DistillationConfig:
     relation_heads: Natural = only_with(0, "relations")
     """Heads into which queries, keys and values are divided for the relations; 0: the student's heads."""
     keep: Literal["auto", "kept", "computed"] = "auto"
-    """A task's answers are kept, computed once, or computed at each step; auto: kept if there is room. Answers for
-    masked words are always computed."""
+    """Whether the teacher's answers of a task are computed once and cached (kept), or at each step; auto: kept if there
+    is room. Answers for masked words are always computed."""
     kept_gigabytes: NonNegative = 4.0
-    """Room for kept answers."""
+    """Most gigabytes of cached answers."""
     student_layers: str | tuple[int, ...] = ""
-    """Layers of the teacher, from 0, as in 0,2,4, with which the student begins; empty: with none."""
+    """Layers of the teacher, from 0, as in 0,2,4, that initialize the student; empty: none."""
 
     def __post_init__(self) -> None:
         check_fields(self, DISTILLATION)
@@ -147,7 +147,7 @@ class AdaptersConfig:
     rank: Natural = 8
     """Width between the two matrices of an adapter; 0: no adapters, the head alone is trained."""
     alpha: Positive = only_with(16.0, "rank")
-    """What an adapter adds is multiplied by alpha / rank."""
+    """The output of an adapter is multiplied by alpha / rank."""
     dropout: Rate = only_with(0.0, "rank")
     """Dropout of the rows that adapters read."""
     target_modules: str | tuple[str, ...] = only_with(("query", "value"), "rank")
@@ -178,7 +178,7 @@ class TrainingConfig:
     steps: Natural = changeable(0)
     """Optimizer steps; 0: epochs or hours say how long the run is."""
     hours: NonNegative = 0.0
-    """Hours of training instead of steps and epochs; the learning rate is 0 when they are over. 0: no time ends it."""
+    """Hours of training instead of steps and epochs; the learning rate reaches 0 at their end. 0: no time limit."""
     replay: str = changeable("")
     """Log of another run of the same hours; this run has the same shares of the time at the same steps."""
     epochs: NonNegative = changeable(0.0)
@@ -191,20 +191,20 @@ class TrainingConfig:
     steps_per_loop: Count = changeable(100)
     """Most steps before the host regains control."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Numbers that the layers compute with."""
+    """Type of the numbers in layers."""
     xla: bool = changeable(False)
     """Compile forward and backward pass of a micro-batch with XLA."""
     tf32: bool = True
     """Round the factors of float32 products to 10 bits on a GPU, as TensorFlow does by default."""
     freeze: str | tuple[str, ...] = ""
-    """Parts that do not learn, such as `embeddings, layers 0-5`; also pooler and encoder."""
+    """Parts that are not trained, such as `embeddings, layers 0-5`; also pooler and encoder."""
     reinitialize_layers: Natural = 0
     """Last layers whose weights, and the pooler's, are new instead of the checkpoint's."""
     recompute: bool | Literal["attention"] = changeable(False)
     """Activation checkpointing: the backward pass computes whole layers again (true; a third more work), or the weights
     of attention alone, which are sequence length x sequence length for each head."""
     skip_padding: bool | Literal["auto"] = changeable("auto")
-    """Layers compute real tokens alone, if lengths differ; auto: on CPUs."""
+    """Layers skip padding if lengths differ; auto: on CPUs."""
     save_every: Count = changeable(1000)
     """Steps between checkpoints."""
     keep_checkpoints: Count = changeable(3)
@@ -220,18 +220,18 @@ class TrainingConfig:
     patience: Natural = changeable(0)
     """Evaluations in a row without a better value after which the training ends; 0: never."""
     answer_with: Literal["last", "best"] = changeable("last")
-    """Checkpoint of a run that predicts and is exported."""
+    """Checkpoint used for prediction and export."""
     report: bool = changeable(False)
     """Write report.html and report.json about the last evaluation."""
     log_every: Count = changeable(50)
-    """Steps between lines of the log."""
+    """Steps between lines of the log; the screen shows at most one a minute."""
     skip_gradient_norm: NonNegative = 0.0
     """Steps with a larger norm of the global gradient are skipped and counted; 0: none."""
     max_skipped_in_a_row: Natural = changeable(100)
-    """Steps skipped in a row that stop the run; 0: no number does."""
+    """Steps skipped in a row that stop the run; 0: never."""
     rewind_on_spike: NonNegative = changeable(0.0)
-    """A loss above this many times the mean before it, or one that is not finite, sends the run back to its last
-    checkpoint, to go on behind the data that caused it; 0: none does."""
+    """If a loss exceeds this many times the recent mean, or is not finite, the run returns to its last checkpoint and
+    skips the data that caused it; 0: never."""
     teacher: str = ""
     """A trained model, of any format, whose answers the model learns beside the labels (docs/distillation.md)."""
     distillation: DistillationConfig = dataclasses.field(default_factory=DistillationConfig)

@@ -47,10 +47,10 @@ PROGRESS = (
     r"",
     r"(answering|counting words|extracting|preparing): .*",  # a bar of tqdm
     r".*\d+%\|.*|.*\d+it \[.*|\d+.* x 2 MB \[.*",  # the same, drawn again
-    r"[a-z ]+: (\d+\.\d s|\d+%.*)",  # a stage of the generator
+    r"([a-z ]+: \d+\.\d s(, |$))+|[a-z ]+: \d+%.*",  # stages of the generator
     # the server, here
     r"listening, with \w+(, \w+)*: .*|\w+ version \d+: (loaded in [\d.]+ s, \d+ warm-up requests in [\d.]+ s|unloaded)",
-    r"stopping: \d+ requests under way are answered first, for \d+ s at most",
+    r"stopping: \d+ running requests are answered first, for \d+ s at most",
     r"\d+ out of the last \d+ calls to .* triggered tf.function retracing.*",  # of several commands in one process
     r"warning: \d+ rows? to evaluate on, fewer than 100: .*",  # the fixtures are small
     r"Calibration.*: Expected calibration error .*",

@@ -74,12 +74,12 @@ def test_a_flag_that_is_no_number_is_refused_although_it_is_within_its_bounds():
 
 @pytest.mark.parametrize(
     "given, told",
-    [({"tpu_name": "local"}, "--tpu_name: expected --strategy=tpu beside it, got one_device"),
-     ({"num_cpu_devices": 2}, "--num_cpu_devices: expected --strategy=mirrored beside it, got one_device"),
-     ({"strategy": "tpu", "num_cpu_devices": 2}, "--num_cpu_devices: expected --strategy=mirrored beside it, got tpu"),
+    [({"tpu_name": "local"}, "--tpu_name: expected --strategy=tpu with it, got one_device"),
+     ({"num_cpu_devices": 2}, "--num_cpu_devices: expected --strategy=mirrored with it, got one_device"),
+     ({"strategy": "tpu", "num_cpu_devices": 2}, "--num_cpu_devices: expected --strategy=mirrored with it, got tpu"),
      ({"strategy": "mirrored", "worker_hosts": "a:1,b:1"
-       }, "--worker_hosts: expected --strategy=multi_worker beside it, got mirrored"),
-     ({"strategy": "mirrored", "use_tpu": True}, "--use_tpu: is --strategy=tpu, got --strategy=mirrored beside it"),
+       }, "--worker_hosts: expected --strategy=multi_worker with it, got mirrored"),
+     ({"strategy": "mirrored", "use_tpu": True}, "--use_tpu: is --strategy=tpu, got --strategy=mirrored with it"),
      ({"strategy": "mirrored", "num_cpu_devices": 2}, ""), ({"use_tpu": True, "tpu_name": "local"}, ""),
      ({"use_tpu": False, "tpu_name": "local"}, "")])
 def test_flags_of_another_strategy_are_refused(given, told):

@@ -238,9 +238,9 @@ def test_punctuation_is_text_as_it_stands(text, value):
      ("optimizer.beta_2=1.0", "beta_2: expected a factor from 0"),
      ("optimizer={name: lamb, beta_1: 0.0}", "beta_1: expected a factor from 0"),
      ("optimizer.power=2",
-      "config.optimizer.power: expected optimizer.schedule: polynomial \\(not linear\\) beside it, got 2.0 without"),
+      "config.optimizer.power: expected optimizer.schedule: polynomial \\(not linear\\) with it, got 2.0 without"),
      ("optimizer={schedule: constant, end_learning_rate: 0.1}",
-      "optimizer.schedule: linear or polynomial or warmup_stable_decay \\(not constant\\) beside it, got 0.1"),
+      "optimizer.schedule: linear or polynomial or warmup_stable_decay \\(not constant\\) with it, got 0.1"),
      ("optimizer.warmup_proportion=10", "warmup_proportion: expected a share from 0 to 1, got 10"),
      ("seed=-1", "config.seed: expected a number from 0"),
      ("model.hidden_dropout_prob=1.0", "model.hidden_dropout_prob: expected a rate")])

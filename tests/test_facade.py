@@ -337,7 +337,7 @@ def test_what_is_no_text_is_named(exported):
 @pytest.mark.parametrize("choices", [{"head": "embeddings"}, {"max_seq_length": 16}, {"top_k": 1}])
 def test_options_that_an_exported_model_does_not_follow_are_refused(exported, choices):
     with pytest.raises(ValueError,
-                       match=f"^{next(iter(choices))}.* an exported model, which answers as it was exported"):
+                       match=f"^{next(iter(choices))}.* an exported model, whose options are fixed"):
         official_bert.Predictor(exported, **choices)
 
 

@@ -50,9 +50,9 @@ class Options(Base):
     ({"dropout": 1.0}, "dropout: expected a rate from 0 to below 1, got 1.0"),
     ({"threshold": 7.0}, "threshold: expected a probability from 0 to 1, got 7.0"),
     ({"values": (2, 3)}, "config.options.values: expected even numbers, got [2, 3]"),
-    ({"of_kind": 1}, "of_kind: expected options.kind: b or c (not a) beside it, got 1 without; it would do nothing"),
-    ({"of_crf": 1}, "config.options.of_crf: expected options.crf: true beside it, got 1 without; it would do nothing"),
-    ({"of_size": 1}, "of_size: expected options.values beside it, got 1 without; it would do nothing")])
+    ({"of_kind": 1}, "of_kind: expected options.kind: b or c (not a) with it, got 1 without; it would do nothing"),
+    ({"of_crf": 1}, "config.options.of_crf: expected options.crf: true with it, got 1 without; it would do nothing"),
+    ({"of_size": 1}, "of_size: expected options.values with it, got 1 without; it would do nothing")])
 def test_an_error_names_the_key_what_was_expected_and_what_came(values, message):
     with pytest.raises(ValueError) as error:
         Options(**values)

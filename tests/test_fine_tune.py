@@ -199,7 +199,7 @@ def test_a_yaml_that_yields_to_the_run_is_told(tmp_path, golden):
                                     report=told.append)
     assert config.options["truncate"] == "head"
     assert told == [
-        f"{tmp_path}/mine.yaml: its values yield to those of the run in {run}, --set would not: options.truncate: "
+        f"{tmp_path}/mine.yaml: the run overrides its values, in {run}, --set would not: options.truncate: "
         f"'tail' -> "
         "'head'"
     ]
@@ -295,5 +295,5 @@ def test_epochs_beside_steps_are_refused_unless_they_are_those_of_a_file(tmp_pat
                                                               "").training.epochs) == (9, 0, 2)
     for given in ({"overrides": ("training.epochs=3",)}, {"flags": {"training.epochs": 3.0}}):
         with pytest.raises(ValueError,
-                           match=r"config\.training\.epochs: expected config\.training\.steps 0 \(not 9\) beside it"):
+                           match=r"config\.training\.epochs: expected config\.training\.steps 0 \(not 9\) with it"):
             finetuning.make_config("", ConfigSources(str(path), **given), "", "")

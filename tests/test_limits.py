@@ -299,7 +299,8 @@ def test_a_description_of_a_portable_model_without_its_parts_is_refused(tmp_path
     assert engines._fault_of(whole) == ""
     (tmp_path / engines.FILE).write_text(json.dumps(whole | change))
     with pytest.raises(ValueError,
-                       match=f"model.json: expected what run_export writes beside a model: {next(iter(change))}"):
+                       match=f"model.json: expected the files that run_export writes beside a model: "
+                             f"{next(iter(change))}"):
         engines.load_engine(str(tmp_path))
     (tmp_path / engines.FILE).write_text(json.dumps([whole]))
     with pytest.raises(ValueError, match="model.json: expected a mapping"):

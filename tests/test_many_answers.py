@@ -128,7 +128,7 @@ def test_a_shard_that_another_process_answers_is_left_to_it(inputs, capsys):
 @pytest.mark.parametrize(
     ("change", "told"),
     [(lambda folder: (folder / "part-1.jsonl").write_text('{"id": 1, "text": "a"}\n'),
-      "its answers are those of another input_file; give"),
+      "its answers were made with another input_file; give"),
      (lambda folder:
       (folder / "out/answers-of-00005.json").unlink(), "which would say what it is made of, is not; --discard")])
 def test_shards_of_other_inputs_are_refused(inputs, change, told):

@@ -67,7 +67,7 @@ def test_a_mistake_gives_one_line_and_writes_nothing(run_folder, tmp_path):
                           "--warmup_batch_sizes=4")
     assert (
         finished.returncode == 1
-        and "error: --warmup_batch_sizes: expected saved_model in --format beside it" in finished.stderr
+        and "error: --warmup_batch_sizes: expected saved_model in --format with it" in finished.stderr
     )
     assert not (tmp_path / "x").exists()
 

@@ -111,7 +111,7 @@ def test_the_command_reads_standard_input_and_writes_json_lines(folder, tmp_path
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(
         "2 of 5 answers are empty: nothing to fill: the text has no [MASK], which stands for a word") == 1
-    assert done.stderr.count("tokens of the rows: left out of --output_file, where an answer has its own") == 1
+    assert done.stderr.count("tokens of the rows: not copied to --output_file, where an answer has its own") == 1
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert [row["text"] for row in rows] == ["The [MASK].", "old [MASK]", "[MASK] [MASK]", "old", "the [mask]"]
     assert [len(row["tokens"]) for row in rows] == [1, 1, 2, 0, 0]  # no blanks that the text does not have
@@ -123,7 +123,7 @@ def test_the_command_reads_standard_input_and_writes_json_lines(folder, tmp_path
     (("--model=/nowhere", "x"), "/nowhere"), (("--input_file=none.txt",), "none.txt: no such file"),
     (("--input_file={folder}/vocab.txt", "--output_file={folder}/vocab.txt"), "vocab.txt: this output is an input too"),
     (("x", "--set=options.text_column=a"), "--set: expected --input_file with names of columns"),
-    (("x", "--input_file=none.txt"), "--input_file=none.txt: expected no texts as arguments beside it, got 'x'"),
+    (("x", "--input_file=none.txt"), "--input_file=none.txt: expected no texts as arguments with it, got 'x'"),
     (("--task=gleu", "x"), "--task: expected one of ["),
     (("--task=squad", "x"),
      "not a model for --task=squad; it gives ['num_blanks', 'probabilities', 'tokens', 'truncated']")

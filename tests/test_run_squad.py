@@ -102,7 +102,7 @@ def test_a_second_fine_tuning_begins_where_the_first_ended_and_both_answer_toget
                      f"--init_checkpoint={files}/first"), f"--ensemble={files}/first,{second}", "--do_predict",
         f"--predict_file={files}/dev.json", "--n_best_size=3")
     assert done.returncode == 0, done.stderr
-    assert "initialised (weights only)" in done.stdout and "new:" not in done.stdout
+    assert "initialized (weights only)" in done.stdout and "new:" not in done.stdout
     assert float(results(second)["f1"]) > 0.8
     nbest = json.loads((second / "nbest_predictions.json").read_text())
     assert max(map(len, nbest.values())) == 3
@@ -183,7 +183,7 @@ def test_epochs_beside_steps_that_count_are_refused(files, tmp_path):
     done = run(*train_flags(files, tmp_path / "run", "--num_train_epochs=2", "--set=training.steps=5"))
     assert (
         done.returncode == 1
-        and "config.training.epochs: expected config.training.steps 0 (not 5) beside it" in done.stderr
+        and "config.training.epochs: expected config.training.steps 0 (not 5) with it" in done.stderr
     ), done.stderr
     assert not (tmp_path / "run/config.yaml").exists()
 
@@ -303,9 +303,9 @@ def test_a_fine_tuned_checkpoint_answers_with_its_own_threshold_and_vocabulary_a
 @pytest.mark.parametrize(("arguments", "wanted"), [
     ((), "error: expected --do_train, --do_predict or both, got neither"),
     (("--do_train",), "error: --do_train: expected --train_file"),
-    (("--do_train", "--train_file=x.json", "--ensemble=a,b"), "error: --ensemble: expected --do_predict beside it"),
+    (("--do_train", "--train_file=x.json", "--ensemble=a,b"), "error: --ensemble: expected --do_predict with it"),
     (("--do_train", "--train_file=x.json", "--null_score_diff_threshold=-1"),
-     "error: --null_score_diff_threshold: expected --version_2_with_negative beside it"),
+     "error: --null_score_diff_threshold: expected --version_2_with_negative with it"),
     (("--do_predict", "--predict_file=none.json"), "expected the output folder of a training run, got none"),
     (("--do_train", "--train_file=x.json", "--do_predict", "--predict_file=x.json", "--ensemble=none"),
      "error: none: expected the output folder of a training run, got none"),

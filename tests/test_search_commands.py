@@ -42,14 +42,14 @@ def command(tmp_path_factory, golden):
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (["--folds=3", "--predict_file=HERE/new.csv"], "--folds: expected no --predict_file and no --do_predict beside it"),
+    (["--folds=3", "--predict_file=HERE/new.csv"], "--folds: expected no --predict_file and no --do_predict with it"),
     (["--folds=3", "--eval_file=HERE/new.csv"], "--eval_file: expected none beside options.folds"),
     (["--folds=1"], "config.options.folds: expected 0 or at least 2, got 1"),
     (["--folds=1000"], "expected at least options.folds = 1000 different texts, got"),
-    (["--folds=3", "--nodo_eval"], "expected --do_train and --do_eval beside them"),
+    (["--folds=3", "--nodo_eval"], "expected --do_train and --do_eval with them"),
     (["--random=2"], "--random: expected --vary"),
     (["--vary=optimizer.learning_rate=uniform(1e-5,1e-4)"
-      ], "expected --random, the number of settings to draw, beside it"),
+      ], "expected --random, the number of settings to draw, with it"),
     (["--random=2", "--vary=optimizer.learning_rat=uniform(1,2)"], "unknown keys ['learning_rat']"),
     (["--random=2", "--vary=training.batch_size=uniform(1,2)"], "config.training.batch_size: expected int, got 1."),
     (["--random=-1"], "flag --random"),
@@ -60,18 +60,18 @@ def command(tmp_path_factory, golden):
     (["--vary=training.batch_size=16,20", "--set=training.accumulation_steps=8"
       ], "times 8 accumulation steps = 8, got 20"),
     (["--vary=training.freeze=embeddings,layers 0-7"], "layers 0-7: expected layers from 0 to 0"),
-    (["--vary=training.reinitialize_layers=0,1"], "training.reinitialize_layers: expected --init_checkpoint beside it"),
+    (["--vary=training.reinitialize_layers=0,1"], "training.reinitialize_layers: expected --init_checkpoint with it"),
     (["--vary=training.reinitialize_layers=0,7", "--init_checkpoint=HERE/bert.keras"
       ], "training.reinitialize_layers: expected at most the 1 layers of the model, got 7"),
     (["--vary=training.reinitialize_layers=0,1", "--set=training.freeze=encoder", "--init_checkpoint=HERE/bert.keras"
-      ], "layer_0 would be made anew and frozen"),
+      ], "layer_0 would be reinitialized and frozen"),
     (["--vary=optimizer.layer_decay=1.0,0.9", "--set=training.freeze=embeddings"
       ], "optimizer.layer_decay: expected 1.0, embeddings and"),
     (["--vary=optimizer.warmup_proportion=0.1,0.3", "--set=optimizer.warmup_steps=2"
-      ], "expected config.optimizer.warmup_steps 0 (not 2) beside it, got 0.1 without; it would do nothing"),
+      ], "expected config.optimizer.warmup_steps 0 (not 2) with it, got 0.1 without; it would do nothing"),
     (["--vary=training.patience=0,2", "--set=training.eval_epochs=0"
       ], "training.patience: expected 0, got 2: it counts evaluations, and"),
-    (["--vary=training.steps=2,3"], "config.training.epochs: expected config.training.steps 0 (not 2) beside it"),
+    (["--vary=training.steps=2,3"], "config.training.epochs: expected config.training.steps 0 (not 2) with it"),
     (["--set=training.freeze=layers 0-7"], "layers 0-7: expected layers from 0 to 0"),
     (["--set=optimizer.layer_decay=1.5"], "config.optimizer.layer_decay: expected a share above 0, at most 1, got 1.5")
 ])

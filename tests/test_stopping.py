@@ -19,7 +19,7 @@ def main(_):
     time.sleep(60)
 run_main(main)
 """
-TOLD, STOPPED = "SIGINT: ends after the computation under way\n", "error: stopped by SIGINT\n"
+TOLD, STOPPED = "SIGINT: stops after the current computation\n", "error: stopped by SIGINT\n"
 
 
 @pytest.mark.slow

@@ -33,19 +33,19 @@ flags.DEFINE_string("output_file", None, "The vocabulary to write, one piece per
 flags.DEFINE_integer("vocab_size", BERT_BASE.vocab_size, "Entries, special tokens and [unusedN] slots included.",
                      lower_bound=10)
 flags.DEFINE_bool("do_lower_case", True, "Lower-case the text and strip its accents, as the model's tokenizer will.")
-flags.DEFINE_integer("num_unused", 99, "[unusedN] slots, for words of a domain later.", lower_bound=0)
+flags.DEFINE_integer("num_unused", 99, "[unusedN] slots, for domain words that are added later.", lower_bound=0)
 flags.DEFINE_integer("min_frequency", 2, "Pairs that occur less often are not merged.", lower_bound=1)
 flags.DEFINE_float("character_coverage", vocab_learning.COVERAGE,
                    "Share of each language's words whose characters all get "
                    "their own pieces.", 0.0, 1.0)
 flags.DEFINE_integer("max_characters", None, "The most characters of each language, whatever their coverage.",
                      lower_bound=1)
-flags.DEFINE_float("smoothing", 0.7, "Each language's share p counts as p ** smoothing.", 0.0, 1.0)
+flags.DEFINE_float("smoothing", 0.7, "Each language's share p is weighted as p ** smoothing.", 0.0, 1.0)
 flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "How to treat bytes that are not UTF-8.")
 flags.DEFINE_bool(
     "allow_large_lines", False,
     "Read packed files with lines of more than 64 MB, or that unpack to more than 200 times "
-    "their size, which are refused as made to fill the memory.")
+    "their size, which are otherwise refused because they may exhaust the memory.")
 define_report()
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that count words.", lower_bound=1)
 
@@ -65,7 +65,7 @@ class Settings:
     num_workers: int
 
 
-UNKNOWN = "words that become [UNK]: a character outside of the vocabulary, or more than 200 characters"
+UNKNOWN = "words that become [UNK]"  # a character outside of the vocabulary, or more than 200 characters
 CHARACTERS_AT_ONCE = 1 << 21
 
 
@@ -98,7 +98,7 @@ def count_languages(files: dict[str, list[str]], settings: Settings,
     """Returns the words of each language, counted in several processes; `report` counts the omitted text."""
     counts: dict[str, collections.Counter] = {language: collections.Counter() for language in files}
     bad = containers.BadText(settings.on_bad_text, report, allow_large_lines=settings.allow_large_lines)
-    lines = tqdm(jobs(files, bad, settings.do_lower_case), unit=" x 2 MB", desc="counting words")
+    lines = tqdm(jobs(files, bad, settings.do_lower_case), unit=" x 2 MB", desc="counting words", delay=1)
     with worker_pool(settings.num_workers) as pool:
         for language, words, characters in in_order(pool, count_lines, lines, 2 * settings.num_workers):
             counts[language].update(words)
@@ -173,10 +173,9 @@ def main(_: list[str]) -> None:
         file.write("\n".join(lines) + "\n")
     different = sum(map(len, counts.values()))
     present(report, FLAGS.report_file, FLAGS.show_examples, entries=len(lines), different_words=different)
-    print(f"{FLAGS.output_file}: {len(lines)} entries from {different:,} different words")
-    if len(lines) < FLAGS.vocab_size:
-        print(f"(no other pair of pieces occurs {FLAGS.min_frequency} times (--min_frequency); "
-              f"set model.vocab_size to {len(lines)})")
+    why_fewer = f" (no other pair of pieces occurs {FLAGS.min_frequency} times; set model.vocab_size to {len(lines)})"
+    print(f"{FLAGS.output_file}: {len(lines)} entries from {different:,} different words"
+          + why_fewer * (len(lines) < FLAGS.vocab_size))
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ flags.DEFINE_list("precision", ["float32", "bfloat16", "float16"], "Of the produ
 flags.DEFINE_string("model", "tiny", "A file of configs/model: the model whose speed is measured.")
 flags.DEFINE_integer("rows", 64, "Rows of 128 tokens, for each replica, of the steps whose speed is measured.",
                      lower_bound=1)
-flags.DEFINE_float("seconds", 3.0, "About how long each speed is measured.", lower_bound=0.1)
+flags.DEFINE_float("seconds", 3.0, "Seconds of each measurement of speed, approximately.", lower_bound=0.1)
 flags.DEFINE_string("report", "accelerator_report.json", "Where to write the report.")
 
 # The error of a tensor against the CPU's float32 values, as `training/self_check` measures it; of 16 bits, also what
@@ -206,7 +206,7 @@ def check_resumed(runs: Runs, name: str, killed: int) -> Iterator[Any]:
     before.
     """
     if not killed:
-        raise ValueError(f"three runs had done all {STEPS} steps before they could be killed")
+        raise ValueError(f"three runs finished all {STEPS} steps before they were killed")
     from official_bert.tasks.loading import restore_for_inference
     from official_bert.training.self_check import compare
 

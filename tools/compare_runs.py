@@ -28,7 +28,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("eval_file", "", "The rows that both runs answer, with the right answers, in the form of training.")
 flags.DEFINE_string("data_dir", "", "A folder in the task's published layout, in place of --eval_file.")
 flags.DEFINE_string("train_file", "", "The training file of runs that hold out a part of it, in place of --eval_file.")
-flags.DEFINE_integer("rows", 10, "Rows that differ to show on the screen.", lower_bound=0)
+flags.DEFINE_integer("rows", 10, "How many of the rows that differ are printed.", lower_bound=0)
 flags.DEFINE_string("output_file", "", "Where to write all rows that differ, as JSON lines.")
 
 

@@ -59,7 +59,7 @@ flags.DEFINE_string("leave_out", "",
                     "A regular expression: weights of --input whose whole name matches are not converted.")
 flags.DEFINE_alias("drop", "leave_out")
 define_base("input")
-flags.DEFINE_bool("merge_adapters", False, "Write the model that --input's adapters make of their base.")
+flags.DEFINE_bool("merge_adapters", False, "Merge the adapters of --input into their base, and write the merged model.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,10 +117,10 @@ def check_adapters(model: "StoredModel", settings: Settings) -> None:
     alone = settings.to == "peft"
     if settings.merge_adapters and (alone or not model.adapters):
         reader, found = ("another format", "--to=peft") if alone else ("adapters", model.origin)
-        raise ValueError(f"--merge_adapters: expected {reader} beside it, got {found}; it would do nothing")
+        raise ValueError(f"--merge_adapters: expected {reader} with it, got {found}; it would do nothing")
     if model.adapters and not (alone or settings.merge_adapters):
         raise ValueError(f"--to={settings.to}: {settings.input} has adapters for a base: --merge_adapters writes the "
-                         "model that they make of it, --to=peft the adapters")
+                         "merged model, --to=peft the adapters")
 
 
 def with_labels(model: "StoredModel", labels: list[str]) -> "StoredModel":
@@ -230,7 +230,7 @@ def facts_without_place(formats: types.ModuleType, source: "StoredModel", settin
     if settings.to in ("tf1", "peft") and source.labels:
         facts.append(("names of classes", ", ".join(source.labels)))
     if settings.to in ("tf1", "peft") and source.kind == "multi_label":
-        facts.append(("the kind of answer", "several labels (without it the model is taken to give one label)"))
+        facts.append(("the kind of answer", "several labels (otherwise the model is assumed to give one label)"))
     if settings.to != "ours" and source.kind == "multi_label" and source.threshold not in (None, 0.5):
         facts.append(("the threshold of the labels", str(source.threshold)))
     if settings.to != "ours" and source.sentence_task == "sop":
@@ -304,9 +304,9 @@ def main(_: list[str]) -> None:
     describe_source(source, settings)
     left_out, worst = write_checked(formats, source, settings)
     if left_out:
-        print(f"left out, because the model's class in this format has no place for it: {', '.join(left_out)}")
+        print(f"not written, because the model's class in this format has no place for it: {', '.join(left_out)}")
     for what, fact in facts_without_place(formats, source, settings):
-        print(f"left out, for this format has no place for {what}: {fact}")
+        print(f"not written, because this format has no place for {what}: {fact}")
     if source.vocab is None:
         print("no vocabulary was found; --vocab_file gives it")
     print(f"{FLAGS.output}: {len(source.weights) - len(left_out)} weights; largest difference {worst:.2e}")

@@ -84,10 +84,10 @@ flags.DEFINE_enum("engine", "local", ["local", "beam"], "This machine, or Apache
                   "requirements-beam.txt).")
 flags.DEFINE_string("beam_options", "", "Beam's own flags, such as '--runner=FlinkRunner --flink_master=host:8081'.")
 flags.DEFINE_integer("num_workers", os.cpu_count() or 1, "Threads; the bytes written are the same for any number.")
-flags.DEFINE_string("token_store", "", "A folder that keeps the tokenized text, to use it again.")
+flags.DEFINE_string("token_store", "", "A folder for the tokenized text, so that it can be used again.")
 flags.DEFINE_string("work_dir", "", "The folder of temporary files (default: beside the output).")
 flags.DEFINE_enum("on_bad_text", "error", ["error", "replace"], "How to treat text that is not UTF-8.")
-flags.DEFINE_bool("discard", False, "Remove the work of a stopped run (OUTPUT.work) and start again.")
+flags.DEFINE_bool("discard", False, "Remove the unfinished work of a stopped run (OUTPUT.work) and start again.")
 define_report()
 
 TOKENS_LOOKED_AT = 10_000_000  # for the share of tokens that continue a word
@@ -166,7 +166,7 @@ def refuse_unread_options(values: Any) -> None:
         (["word_separator", "phrase_marks", "segmenter"], not beam, "--engine=local"),
         (["beam_options"], beam, "--engine=beam")])
     if values.do_whole_word_mask and values["masking"].present:
-        raise ValueError(f"--do_whole_word_mask: expected no --masking beside it, got {values.masking}")
+        raise ValueError(f"--do_whole_word_mask: expected no --masking with it, got {values.masking}")
     if beam and values["order"].present and values.order != "sharded":
         raise ValueError(f"--order: expected sharded with --engine=beam, got {values.order}")
     if values.num_workers < 1:
@@ -363,7 +363,7 @@ def report(account: Account, config: InstanceConfig, vocab_file: str) -> YieldRe
                    (config.dupe_factor - 1))
     balance.repeat("as random next segments", tokens=counts.random_tokens)
     if account["unknown"]:
-        balance.note("[UNK]: words that the vocabulary cannot spell", tokens=account["unknown"])
+        balance.note("[UNK]", tokens=account["unknown"])
     if account.get("copies"):
         balance.note("documents of the same text as an earlier one: no random next segment comes from a copy",
                      documents=account["copies"])
@@ -406,9 +406,9 @@ def create(settings: Settings) -> None:
     counts: Counts = account["counts"]
     present(report(account, config, settings.vocab_file), settings.report_file, settings.show_examples,
             instances=counts.instances, second_labels=counts.second_labels, files=settings.outputs)
-    print("{documents} documents, {sentences} sentences, {tokens} tokens ->".format(**account),
-          f"{counts.instances} instances, {counts.second_labels} with label 1, "
-          f"in {len(settings.outputs)} files; {time.monotonic() - begin:.1f} s")
+    print(f"{account['tokens']:,} tokens ({account['unknown']:,} [UNK]) -> {counts.instances:,} instances, "
+          f"{counts.second_labels:,} with label 1, in {len(settings.outputs)} file{'s' * (len(settings.outputs) > 1)}; "
+          f"{time.monotonic() - begin:.1f} s")
 
 
 def main(_: list[str]) -> None:

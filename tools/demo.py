@@ -10,12 +10,12 @@ from official_bert.command_line import run_main
 import functools
 import json
 import math
-import os
 import pathlib
 import re
 import shlex
 import subprocess
 import sys
+import textwrap
 import time
 import unicodedata
 from collections.abc import Callable
@@ -66,7 +66,9 @@ def reference_documents() -> list[str]:
 
 def run(*command: str) -> None:
     """Runs a command of this project as a user would, and shows its output."""
-    print(f"\n$ python {shlex.join(command)}", flush=True)
+    shown = " ".join(map(shlex.quote, command))
+    print(" \\\n".join(textwrap.wrap(f"$ python {shown}", 118, subsequent_indent="    ", break_long_words=False,
+                                            break_on_hyphens=False)), flush=True)
     finished = subprocess.run([sys.executable, *command], cwd=ROOT, check=False)
     if finished.returncode:
         raise SystemExit(finished.returncode)
@@ -191,12 +193,12 @@ def make_data(raw: str, output: pathlib.Path) -> tuple[list[list[str]], FullToke
     run("tools/prepare_corpus.py", f"--input_file={raw}", f"--output_file={prepared}")
     documents = split_documents(prepared, train, held_out)
     lower = not deletes_letters(train)
-    casing = f"--do_lower_case={lower}"
-    run("tools/build_vocab.py", f"--input_file={train}", f"--output_file={vocab}", "--vocab_size=4000", casing)
-    for text, seed, dupes in ((train, 1, 20), (held_out, 2, 4)):
+    casing = [] if lower else ["--do_lower_case=False"]
+    run("tools/build_vocab.py", f"--input_file={train}", f"--output_file={vocab}", "--vocab_size=4000", *casing)
+    for text, dupes in ((train, 20), (held_out, 4)):
         run("tools/create_pretraining_data.py", f"--input_file={text}", f"--vocab_file={vocab}",
             f"--output_file={text.with_suffix('.tfrecord')}", "--max_seq_length=64", "--max_predictions_per_seq=10",
-            f"--dupe_factor={dupes}", f"--random_seed={seed}", casing)
+            f"--dupe_factor={dupes}", *casing)
     return documents, FullTokenizer(str(vocab), lower)
 
 
@@ -204,27 +206,30 @@ def main(_: list[str]) -> None:
     """Runs every step and prints the held-out loss beside that of the unigram distribution."""
     begin, output = time.monotonic(), from_root(FLAGS.output_dir)
     require_here(FLAGS.output_dir, "output_dir", "the commands that this one calls share its files")
-    config = absolute(FLAGS.config) if exists(FLAGS.config) else FLAGS.config  # or a name of configs/
+    # or a name of configs/
+    config = absolute(FLAGS.config).removeprefix(f"{ROOT}/") if exists(FLAGS.config) else FLAGS.config
     output.mkdir(parents=True, exist_ok=True)
     documents, tokenizer = make_data(from_here(FLAGS.corpus) if FLAGS.corpus else "", output)
     train, held_out, model, exported, picture = map(
         output.joinpath, ("train.tfrecord", "held_out.tfrecord", "model", "exported", "loss.png"))
     unigram = unigram_loss(str(train), str(held_out), len(tokenizer.vocab))
+    print(flush=True)
     run("-m", "official_bert.run_pretraining", f"--config={config}", f"--vocab_file={output / VOCAB_FILE}",
         f"--input_file={train}", f"--eval_input_file={held_out}", f"--output_dir={model}",
-        f"--do_lower_case={tokenizer.do_lower_case}", f"--set=model.vocab_size={len(tokenizer.vocab)}",
+        *[] if tokenizer.do_lower_case else ["--do_lower_case=False"], f"--set=model.vocab_size={len(tokenizer.vocab)}",
         *(f"--set={override}" for override in FLAGS.set))
+    print(flush=True)
     loss = last_held_out_loss(model / LOG_FILE)
     curve = ("--name=mlm_loss", f"--baseline={unigram:.4f}")
     run("tools/plot_run.py", str(model), f"--output_file={picture}", *curve)
     run("-m", "official_bert.run_export", f"--checkpoint={model}", f"--output={exported}")
     blanks = make_blanks(documents, tokenizer)
-    run("-m", "official_bert.run_predict", "--task=fill_mask", f"--model={exported}", *(text for text, _ in blanks))
-    print("\nThe texts had: " + ", ".join(word for _, word in blanks))
-    print(f"Held-out masked-LM loss {loss:.2f} nats (perplexity {math.exp(loss):.0f}); "
-          f"unigram distribution {unigram:.2f} ({math.exp(unigram):.0f}); {unigram - loss:.2f} nats below")
-    print(f"Loss curve: {os.path.relpath(picture)}; exported model: {os.path.relpath(exported)}; "
-          f"{(time.monotonic() - begin) / 60:.1f} minutes in all")
+    texts = output / "blanks.txt"
+    texts.write_text("".join(f"{text}\n" for text, _ in blanks), encoding="utf-8")
+    run("-m", "official_bert.run_predict", "--task=fill_mask", f"--model={exported}", f"--input_file={texts}")
+    print("The masked words were: " + ", ".join(word for _, word in blanks))
+    print(f"\nHeld-out masked-LM loss: {loss:.2f} nats (perplexity {math.exp(loss):.0f}); by word frequencies alone: "
+          f"{unigram:.2f} ({math.exp(unigram):.0f}). {(time.monotonic() - begin) / 60:.1f} minutes in all")
 
 
 if __name__ == "__main__":

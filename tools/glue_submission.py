@@ -48,7 +48,8 @@ def main(_: list[str]) -> None:
     paths = find_predictions(FLAGS.runs)
     missing = [name for name in SUBMISSION_FILES if name not in paths]
     if missing and not FLAGS.partial:
-        raise ValueError(f"--runs={','.join(FLAGS.runs)}: no file of {', '.join(missing)}; --partial does without")
+        raise ValueError(f"--runs={','.join(FLAGS.runs)}: no file of {', '.join(missing)}; --partial writes the "
+                         "archive without them")
     with written_beside(FLAGS.output_file) as temporary, zipfile.ZipFile(temporary, "w",
                                                                          zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(paths):

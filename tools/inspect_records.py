@@ -26,7 +26,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("input_file", None, "Record files, plain or gzip: comma-separated paths and globs.", required=True)
 flags.DEFINE_string("vocab_file", None, "The vocabulary, or the tokenizer's folder, that was used to make them.",
                     required=True)
-flags.DEFINE_integer("every", 1, "Check one record in N, spread over each file; the others are not checked.",
+flags.DEFINE_integer("every", 1, "Check one record in N only, spread over each file.",
                      lower_bound=1)
 flags.DEFINE_integer("num_examples", 3, "Records to print as text.")
 flags.DEFINE_integer("num_words", 20, "Most frequent masked words to print.")
@@ -167,7 +167,7 @@ def report(findings: Findings, counts: Mapping[str, int], tokens: Mapping[int, s
     print(f"two segments: {findings.two_segments / findings.records:.1%} of the records; label 1 (random or swapped): "
           f"{findings.label_ones / findings.records:.1%}")
     if not findings.predicted:
-        print("without masks: to be masked while they are read")
+        print("without masks: training masks them when it reads them")
         return
     changed = findings.predicted - findings.masked - findings.unchanged
     print(f"predictions: {findings.predicted / findings.records:.1f} a record ({min(findings.predictions)} to "

@@ -34,9 +34,10 @@ flags.DEFINE_string("input_file", None, "Sentences, one per line, an empty line 
 flags.DEFINE_string("output_dir", None, "The folder of report.html and report.json.", required=True)
 flags.DEFINE_string("vocab_file", "", "The vocabulary, for checkpoints and runs that have none beside them.")
 flags.DEFINE_string("sentence", "", "The sentence of the attention maps (default: the first of 9 to 14 WordPieces).")
-flags.DEFINE_integer("least_count", 10, "Neighbours are looked for among words that occur so often in the text.",
+flags.DEFINE_integer("least_count", 10, "The least number of occurrences in the text of words whose neighbours are "
+                                        "shown.",
                      lower_bound=1)
-flags.DEFINE_integer("seed", 0, "Chooses the hidden words.")
+flags.DEFINE_integer("seed", 0, "The seed that chooses the hidden words.")
 flags.DEFINE_string("title", "", "The title of the page (default: the model's path).")
 flags.DEFINE_bool("markdown", False, "Write report.md and its pictures too.")
 

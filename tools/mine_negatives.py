@@ -51,13 +51,13 @@ flags.DEFINE_integer("first_rank", 1, "The first rank to take, of passages that 
                      lower_bound=1)
 flags.DEFINE_integer("last_rank", 100, "The last one.", lower_bound=1)
 flags.DEFINE_integer("negatives", 5, "Negatives for a pair.", lower_bound=1)
-flags.DEFINE_bool("sample", False, "Draw them from these ranks, instead of the first ones.")
-flags.DEFINE_float("margin", None, "How far a negative's score is at least below that of the answer.")
+flags.DEFINE_bool("sample", False, "Draw them at random from these ranks, instead of taking the first ones.")
+flags.DEFINE_float("margin", None, "The least difference between the answer's score and a negative's.")
 flags.DEFINE_float("relative_margin", None, "The same as a share of the answer's score.")
 flags.DEFINE_string("cross_encoder", "",
-                    "A reranker, or a published cross-encoder: it leaves out what it scores above the answer.")
-flags.DEFINE_float("cross_encoder_margin", 0.0, "How far its score of a negative is at least below that of the answer.")
-flags.DEFINE_integer("batch_size", 32, "Texts at once.", lower_bound=1)
+                    "A reranker, or a published cross-encoder: passages that it scores above the answer are not used.")
+flags.DEFINE_float("cross_encoder_margin", 0.0, "The least difference between its scores of the answer and a negative.")
+flags.DEFINE_integer("batch_size", 32, "Texts in a batch.", lower_bound=1)
 flags.DEFINE_integer("random_seed", 12345, "For --sample.")
 
 
@@ -112,7 +112,7 @@ def _write(path: str, rows: Iterable, rules: MiningRules) -> str:
                 f"{rules.last_rank}, margins); nothing is written")
     written = sum(map(bool, counts))
     return (f"{path}: {written} pairs with {sum(counts) / written:.1f} negatives on average; "
-            f"{len(counts) - written} without one are left out")
+            f"{len(counts) - written} without one are not written")
 
 
 def _answers(rows: "LabelledTexts") -> dict[str, list[str]]:

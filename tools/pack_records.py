@@ -93,7 +93,7 @@ def main(_: list[str]) -> None:
     targets = [os.path.join(FLAGS.output_dir, os.path.basename(path)) for path in paths]
     for path, target in zip(paths, targets):
         if absolute(path) == absolute(target) or targets.count(target) > 1:
-            raise ValueError(f"--output_dir={FLAGS.output_dir}: {target} would be written over another file")
+            raise ValueError(f"--output_dir={FLAGS.output_dir}: {target} would overwrite another file")
         if records.holds_records(path):
             packing_for(path, FLAGS.max_instances_per_row)
     if not any(map(records.holds_records, paths)):

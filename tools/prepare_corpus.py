@@ -58,21 +58,21 @@ flags.DEFINE_integer("shortest_document", None, "Documents of fewer sentences ar
                      "--keep_everything).", lower_bound=1)
 flags.DEFINE_bool("pdf_text", False, "The text comes from PDFs: join words that are hyphenated at line ends, if the "
                   "joined form occurs elsewhere in the text (files are read twice), and replace ligatures by letters.")
-flags.DEFINE_bool("keep_everything", False, "Keep headings and list items too: the text is clean already.")
+flags.DEFINE_bool("keep_everything", False, "Keep headings and list items too, because the text is clean already.")
 flags.DEFINE_string("encoding", "", "The encoding of text, such as cp1252 or utf-16; by default UTF-8.")
 flags.DEFINE_enum("on_bad_text", "error", containers.ON_BAD_TEXT, "How to treat bytes that are not text, rows without "
                   "a text and damaged files: replace puts U+FFFD in place of bad bytes and skips other rows.")
 flags.DEFINE_bool(
     "allow_large_lines", False,
     "Read packed files with lines of more than 64 MB, or that unpack to more than 200 times "
-    "their size, which are refused as made to fill the memory.")
+    "their size, which are otherwise refused because they may exhaust the memory.")
 flags.DEFINE_string("mix", "",
                     "Shares of the languages in the output, such as en=3,sw=1: documents are left out or repeated.")
 flags.DEFINE_float("smoothing", None,
                    "Each language's share p of the words becomes p ** smoothing, renormalised (2018: 0.7).", 0.0, 1.0)
 flags.DEFINE_multi_enum(
-    "drop_duplicates", [], deduplication.KINDS, "Drop paragraphs or documents that occurred before, or near "
-    "duplicates of documents; may be given several times.")
+    "drop_duplicates", [], deduplication.KINDS, "Drop paragraphs or documents that occur earlier, or near duplicates "
+                                                "of documents; may be given several times.")
 flags.DEFINE_float("near_similarity", 0.8, "Jaccard similarity from which documents are near duplicates.", 0.5, 1.0)
 flags.DEFINE_float("min_letters", 0.0, "Share of letters that a document must have.", 0.0, 1.0)
 flags.DEFINE_float("max_repeated_lines", 1.0, "Share of a document's sentences that may be repeated within it.", 0.0,
@@ -85,12 +85,13 @@ flags.DEFINE_bool("same_language", False,
 flags.DEFINE_integer("num_workers", os.cpu_count(), "Processes that split sentences.", lower_bound=1)
 define_report()
 
-flags.DEFINE_bool("discard", False, "Remove the work of a stopped run (OUTPUT.work) and start again.")
+flags.DEFINE_bool("discard", False, "Remove the unfinished work of a stopped run (OUTPUT.work) and start again.")
 
 DECIDING = ("output_file", "held_out", "format", "text_key", "shortest_document", "keep_everything", "pdf_text",
             "encoding", "on_bad_text", "mix", "smoothing", "drop_duplicates", "near_similarity", "min_letters",
             "max_repeated_lines", "min_words", "min_script",
             "same_language")  # the output depends on these, on the text and on its languages only
+MANY = 0.05  # a larger share of lines that occur earlier is printed
 FILTERS = ("shortest_document", "mix", "smoothing", "drop_duplicates", "min_letters", "max_repeated_lines", "min_words",
            "min_script", "same_language")
 CHUNK_CHARACTERS = 1 << 20  # about the text of one call of a worker
@@ -169,7 +170,7 @@ def without_duplicates(document: Cleaned, seen: deduplication.Deduplicator, shor
 def write_corpus(pieces: Iterable, writer: Writer | HeldOutChoice, seen: deduplication.Deduplicator, shortest: int,
                  size: int) -> None:
     """Writes the documents that are no duplicates, in the order of the input of `size` bytes."""
-    with tqdm(total=size, unit="B", unit_scale=True, desc="preparing") as progress:
+    with tqdm(total=size, unit="B", unit_scale=True, desc="preparing", delay=1) as progress:
         for cleaned, report, read in pieces:
             writer.report.add(report)
             for document in cleaned:
@@ -185,10 +186,11 @@ def print_report(report: YieldReport, duplicate_lines: int, shares: dict[str, di
     counts = {name: report.kept[name] for name in ("documents", "sentences", "words", "characters")}
     present(report, values.report_file, values.show_examples, **counts,
             documents_dropped=report.balance("documents")["dropped"], duplicate_lines=duplicate_lines, languages=shares)
-    print(f"{duplicate_lines:,} lines had occurred before")
+    if duplicate_lines > MANY * report.kept["sentences"]:
+        print(f"{duplicate_lines:,} lines occur earlier in the text; --drop_duplicates removes such text")
     for name, facts in shares.items() if len(shares) > 1 else ():
         print(
-            f"{name}: {facts['share_in']:.1%} of the words that came in, {facts['share_out']:.1%} of those that went "
+            f"{name}: {facts['share_in']:.1%} of the words read, {facts['share_out']:.1%} of the words "
             f"out"
         )
 
@@ -297,7 +299,7 @@ def main(_: list[str]) -> None:
     check_flags(FLAGS, files)
     outputs = [path for name in FLAGS.output_file for path in shard_names(name)]
     held_out = [held_out_name(FLAGS.output_file[0])] if FLAGS.held_out else []
-    print("\n".join(map(languages.describe_rule, files)))
+    print("".join(f"{line}\n" for line in map(languages.describe_rule, files) if line), end="")
     inputs = [path for paths in files.values() for path in paths if path != containers.STANDARD_INPUT]
     check_places(inputs, outputs + held_out, FLAGS)
     writer, duplicate_lines = make_corpus(FLAGS, files, mixture, outputs, held_out, sum(map(size_of, inputs)))

@@ -57,7 +57,7 @@ flags.DEFINE_string("config", "", "Instead of --bert_config_file, without a chec
 flags.DEFINE_integer("max_seq_length", None, "The most tokens of a row, special ones included.", lower_bound=1)
 flags.DEFINE_enum("positions", "interpolate", ["interpolate", "repeat"],
                   "How the table of positions becomes longer; a shorter one is cut.")
-flags.DEFINE_bool("prune", False, "Keep only the tokens of --input_file.")
+flags.DEFINE_bool("prune", False, "Keep only the tokens that occur in --input_file.")
 flags.DEFINE_string("input_file", "",
                     "The text of --prune and --num_words: files, folders, globs, with commas between.")
 flags.DEFINE_bool("keep_characters", True,
@@ -67,8 +67,8 @@ flags.DEFINE_integer("num_words", 0, "Words to add from --input_file, to a list 
 flags.DEFINE_integer("min_frequency", 10, "With --num_words: words that occur less often are not taken.", lower_bound=1)
 flags.DEFINE_bool("grow", True, "Add rows when the [unusedN] slots are full; otherwise that is an error.")
 flags.DEFINE_string(
-    "vectors", "", "Word vectors as text (GloVe, word2vec, fastText; .gz too), from which the embeddings of new words "
-    "begin; without --init_checkpoint, those of all words of a new model.")
+    "vectors", "", "Word vectors as text (GloVe, word2vec, fastText; .gz too), that initialize the embeddings of new "
+                   "words; without --init_checkpoint, those of all words of a new model.")
 flags.DEFINE_integer("random_seed", 12345, "The seed of a new model's weights and of the projection of --vectors.")
 flags.DEFINE_enum("to", "", ["", "hugging_face", "ours", "tf1"],
                   "The format to write; by default that of the checkpoint, or hugging_face.")
@@ -161,8 +161,9 @@ def read_model(settings: Settings) -> "StoredModel":
                                          vocab=list(vocab), do_lower_case=is_lower_case(settings, vocab))
     stored = formats.read(settings.init_checkpoint)
     if stored.head == "replaced" and written_format(settings) == "ours":
-        raise ValueError(f"--init_checkpoint={settings.init_checkpoint}: it tells replaced tokens, and --to=ours would "
-                         "need its generator, which is not resized; --to=hugging_face writes the discriminator alone, "
+        raise ValueError(f"--init_checkpoint={settings.init_checkpoint}: it detects replaced tokens, and --to=ours "
+                         "would need its generator, which is not resized; --to=hugging_face writes the discriminator "
+                         "alone, "
                          "with which a run of options.objective replaced_tokens may begin")
     if stored.generator is not None:
         print(f"{stored.origin}: its generator is left out, which would have to be resized with it")

@@ -84,7 +84,7 @@ flags.DEFINE_enum(
     "weights on the first; read the second (or the test part), with other seeds, once.")
 flags.DEFINE_integer("seeds", 3, "Fine-tunings of each task.", lower_bound=2)
 flags.DEFINE_integer("num_workers", os.cpu_count() or 1, "Threads of the data tools.")
-flags.DEFINE_bool("plan", False, "Only print the rows and which of them are finished.")
+flags.DEFINE_bool("plan", False, "Print the rows and which of them are finished, and stop.")
 
 
 class Stages:
@@ -376,7 +376,7 @@ def locked(work_dir: pathlib.Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f"--work_dir={work_dir}: another command works in this folder") from None
+            raise ValueError(f"--work_dir={work_dir}: another command is using this folder") from None
         yield
 
 
@@ -395,7 +395,7 @@ def main(_: list[str]) -> None:
         print("\n".join(f"{'finished' if name in done else '        '}  {name}: {plan.rows[name].title}"
                         for name in names))
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: stopped by SIGTERM; the same command goes on"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: stopped by SIGTERM; the same command continues"))
     plan.check_times([name for name in names if name not in done])
     with locked(work_dir):
         todo = [name for name in names if name not in done]

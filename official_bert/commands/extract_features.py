@@ -30,7 +30,7 @@ flags.DEFINE_string("input_file", None, "Texts, one a line.", required=True)
 flags.DEFINE_string("output_file", None, "JSON lines, or .npz or .parquet by the extension.", required=True)
 flags.DEFINE_string("init_checkpoint", None, "A checkpoint of any format (docs/checkpoints.md).", required=True)
 flags.DEFINE_string("layers", "-1,-2,-3,-4", "Layers: -1 is the last, 0 the first.")
-flags.DEFINE_integer("batch_size", 32, "Lines at once, of about equal length.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 32, "Lines in a batch, of about equal length.", lower_bound=1)
 flags.DEFINE_string("bert_config_file", None, "The model's JSON, if it is not beside the checkpoint.")
 flags.DEFINE_bool("use_tpu", False, f"{command_line.NO_MEANING}it runs on the first GPU, or the CPU.")
 command_line.define_2018(["vocab_file", "do_lower_case", "max_seq_length"])
@@ -98,7 +98,7 @@ def restore_encoder(config: Config, checkpoint: str) -> "BertEncoder":
     from official_bert.models.encoder import BertEncoder, encoder_settings
     encoder = BertEncoder(**encoder_settings(config.model), return_layers=True, name="bert")
     encoder.build()
-    print(f"initialised: {checkpoints.initialize_from(encoder, checkpoint).describe()}")
+    print(f"initialized: {checkpoints.initialize_from(encoder, checkpoint).describe()}")
     return encoder
 
 
@@ -114,7 +114,8 @@ def write_features(path: str, lines: Sequence[str], tokenizer: "Tokenizer", leng
                       reduce_retracing=True, autograph=False)
     cut = 0
     with layer_output_files.open_writer(path, layers) as write:
-        for start in tqdm(range(0, len(lines), LINES_AT_ONCE), desc="extracting", unit=f" x {LINES_AT_ONCE} lines"):
+        for start in tqdm(range(0, len(lines), LINES_AT_ONCE), desc="extracting", unit=f" x {LINES_AT_ONCE} lines",
+                          delay=1):
             pairs = [
                 pair.groups() if (pair := PAIR.fullmatch(line)) else (line, "")
                 for line in lines[start:start + LINES_AT_ONCE]

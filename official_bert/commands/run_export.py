@@ -24,7 +24,7 @@ flags.DEFINE_string(
     "1, "
     "Hugging Face, keras-hub, tf-models.", required=True)
 flags.DEFINE_string(
-    "task", "", "A task of yours, by its dotted name, whose module the run's configuration names and this imports.")
+    "task", "", "The dotted name of your own task, which the run's configuration names; its module is imported.")
 flags.DEFINE_string("vocab_file", "", "The vocabulary, if it is not beside --checkpoint.")
 flags.DEFINE_bool("do_lower_case", None,
                   "Whether text is lower-cased; by default decided by the files beside the checkpoint.")
@@ -45,8 +45,8 @@ flags.DEFINE_enum(
     "Embeddings: the numbers of a vector. int8: 256 steps over the range of "
     "each number in --calibration_file; binary: a bit each, eight in a uint8.")
 flags.DEFINE_string(
-    "calibration_file", "", "Texts for --vectors=int8, of the forms that run_predict --input_file takes: some thousand "
-    "like those that will be asked.")
+    "calibration_file", "", "Texts for --vectors=int8, in any format of run_predict --input_file: some thousand that "
+                            "resemble the later requests.")
 flags.DEFINE_integer("max_seq_length", 0, "The most tokens of a row; 0: as in training.")
 flags.DEFINE_integer("top_k", None,
                      "Fill-mask: words for each [MASK] (default 5). Sparse vectors: words of a text (default 256).",

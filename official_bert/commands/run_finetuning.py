@@ -33,12 +33,11 @@ flags.DEFINE_string("data_dir", "", "A folder in the task's published layout.")
 flags.DEFINE_string("train_file", "", "Training data, instead of the file in --data_dir.")
 flags.DEFINE_string("eval_file", "", "Evaluation data, instead of the file in --data_dir.")
 flags.DEFINE_string("predict_file", "", "Data to predict, instead of the file in --data_dir.")
-flags.DEFINE_string("encoding", "", "The encoding of tables of text, such as cp1252 or utf-16; by default what their "
-                    "bytes show.")
+flags.DEFINE_string("encoding", "", "The encoding of tables of text, such as cp1252 or utf-16; detected by default.")
 flags.DEFINE_string("output_dir", None, "The folder for checkpoints, configuration, logs, results and predictions.",
                     required=True)
 flags.DEFINE_string("init_checkpoint", "",
-                    "Weights to begin with: a TF 1 checkpoint, a Hugging Face folder, one of ours.")
+                    "The initial weights: a TF 1 checkpoint, a Hugging Face folder or one of ours.")
 flags.DEFINE_bool("do_train", True, "Train.")
 flags.DEFINE_bool("do_eval", True, "Evaluate on the evaluation data.")
 flags.DEFINE_bool("do_predict", None,
@@ -167,15 +166,14 @@ def check_search(values: SearchFlags, first: "FineTuning") -> None:
     def refuse(reason: str) -> None:
         raise ValueError(f"--grid, --vary, --random, --folds and --seeds: {reason}")
     if not (first.steps.train and first.steps.evaluate):
-        refuse("expected --do_train and --do_eval beside them")
+        refuse("expected --do_train and --do_eval with them")
     if first.placement.strategy == "multi_worker":  # TensorFlow connects the workers of a process once, for one model
         refuse(
-            "expected another --strategy than multi_worker, which trains one run; give each run a command and an "
-            "--output_dir of its "
-            "own")
+            "expected another --strategy than multi_worker, which trains one run; start a command with its own "
+            "--output_dir for each run")
     if values.folds and first.steps.predict:
         raise ValueError(
-            "--folds: expected no --predict_file and no --do_predict beside it, because the model of a fold has not "
+            "--folds: expected no --predict_file and no --do_predict with it, because the model of a fold has not "
             "seen all "
             "rows; train the best setting without --folds to predict with it")
     if first.task.constant_answers(first.files, first.steps):

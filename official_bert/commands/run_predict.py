@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 command_line.define_base("model")
 flags.DEFINE_string(
-    "task", "", "The model's task (glue, squad, ner ...), or fill_mask: another model is refused. By default what the "
-    "model gives. A task of yours, by its dotted name, is imported.")
+    "task", "", "The model's task (glue, squad, ner ...), or fill_mask: another model is refused. By default the "
+                "model's own task. A task of yours, by its dotted name, is imported.")
 flags.DEFINE_string(
     "model", None, "A training run's folder, a checkpoint of any format that --init_checkpoint takes, or an "
     "exported model.", required=True)
@@ -55,12 +55,12 @@ flags.DEFINE_string(
     "training; of entities also conll, brat, doccano, label_studio, prodigy, spacy ... By default that of "
     "--input_file, if "
     "it is one of entities and both names end alike; else `outputs`, JSON lines with all outputs.")
-flags.DEFINE_integer("batch_size", 32, "Texts at once, of about equal length.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 32, "Texts in a batch, of about equal length.", lower_bound=1)
 flags.DEFINE_integer(
     "top_k", None, "Words for each [MASK], of a training run's folder; 5 if it is not given. An exported model has its "
     "own.", lower_bound=1)
 flags.DEFINE_bool("discard", False,
-                  "Answer anew what a stopped or finished command has answered into the files of --output_file.")
+                  "Overwrite the files of --output_file instead of continuing a stopped or finished command.")
 command_line.define_no_answer()
 
 TEXTS_AT_ONCE = 4096  # of a file: answers are written part by part
@@ -113,7 +113,7 @@ class Prediction:
         formats = (*output_files.OUTPUT_FORMATS, "npy")
         if self.output_format and not (self.output_file and self.output_format in formats):
             raise ValueError(
-                f"--output_format={self.output_format}: expected --output_file beside it, and one of "
+                f"--output_format={self.output_format}: expected --output_file with it, and one of "
                 f"{', '.join(formats)}"
             )
         if self.is_sharded and not self.output_file:
@@ -126,7 +126,7 @@ class Prediction:
                 f"--{'keep_columns' if self.keep_columns else 'set'}: expected --input_file with names of columns")
         if self.input_file and texts:
             raise ValueError(
-                f"--input_file={self.input_file}: expected no texts as arguments beside it, got {texts[0]!r:.60}")
+                f"--input_file={self.input_file}: expected no texts as arguments with it, got {texts[0]!r:.60}")
 
     @functools.cached_property
     def predictor(self) -> "Predictor":
@@ -191,7 +191,7 @@ class Prediction:
         else:
             rows = texts.rows
             if texts.left_out:
-                logging.warning("%s: %d rows that people rejected or skipped are left out", self.input_file,
+                logging.warning("%s: %d rows that annotators rejected or skipped are ignored", self.input_file,
                                 texts.left_out)
         if not rows:
             raise ValueError("no text given: neither arguments, nor --input_file, nor standard input")
@@ -219,7 +219,7 @@ class Prediction:
         from official_bert.interface.predictor import warn_of_empty
         predictor, empty = self.predictor, list[str]()
         if self.output_file and (replaced := sorted({name for row in rows for name in row} & {*predictor.outputs})):
-            logging.warning("%s of the rows: left out of --output_file, where an answer has its own",
+            logging.warning("%s of the rows: not copied to --output_file, where an answer has its own",
                             ", ".join(replaced))
         with written_whole(self.output_file) if self.output_file else contextlib.nullcontext() as output:
             for start in tqdm(range(0, len(rows), TEXTS_AT_ONCE), desc="answering", disable=len(rows) <= TEXTS_AT_ONCE):

@@ -35,9 +35,8 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "mode", "train", ("train", "eval", "eval_continuous"),
     "train (and evaluate if held-out records are given); eval: the "
-    "newest checkpoint, or --init_checkpoint if there is none; eval_continuous: each checkpoint that a run beside "
-    "this one "
-    "writes.")
+    "newest checkpoint, or --init_checkpoint if there is none; eval_continuous: each checkpoint that another running "
+    "command writes.")
 flags.DEFINE_float("idle_seconds", 3600.0,
                    "With --mode=eval_continuous: ends if no new checkpoint appears for this long.")
 flags.DEFINE_string("profile_steps", "", "first:last, such as 100:110: profiles these steps for TensorBoard.")
@@ -131,7 +130,7 @@ class PretrainingFlags:
                                         cache_dir=cache_dir)
         if self.init_checkpoint and not self.evaluates and task.options.first_weights != "random":
             raise ValueError(
-                "--init_checkpoint: expected config.options.first_weights random beside it, because the checkpoint "
+                "--init_checkpoint: expected config.options.first_weights random with it, because the checkpoint "
                 "gives the "
                 f"weights, got {task.options.first_weights}")
         if self.mode == "eval_continuous":
@@ -178,11 +177,9 @@ def main(_: list[str]) -> None:
     job = dataclasses.replace(job, init_checkpoint=merged_copy(job.init_checkpoint, FLAGS.base))
     config = job.config(sources)
     metrics = with_perplexities(job.carry_out(config, cache_dir, placement))
-    print(metric_lines(metrics))
-    if job.output_dir:
-        if job.do_eval and cluster.is_first_worker(placement):
-            job.write_results(metrics, config.training.answer_with == "best")
-        print(f"checkpoints, configuration and log: {os.path.join(job.output_dir, '')}")
+    print(metric_lines(metrics, ", "))
+    if job.output_dir and job.do_eval and cluster.is_first_worker(placement):
+        job.write_results(metrics, config.training.answer_with == "best")
 
 
 if __name__ == "__main__":

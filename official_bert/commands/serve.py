@@ -83,7 +83,7 @@ flags.DEFINE_integer("max_batch_squares", 16 << 20,
                      "attention over ids.", 1)
 flags.DEFINE_integer("max_answer_bytes", 64 << 20, "The largest answer to one request.", 1024)
 flags.DEFINE_integer("max_concurrent_requests", 256,
-                     "The most requests under way; more are refused for the moment (503).", 1)
+                     "The most requests at once; more are refused with status 503.", 1)
 flags.DEFINE_integer(
     "max_connections", 512, "Connections of REST, and as many of gRPC. Beyond them, the connection that has waited "
     "longest without a whole request gives way. At most half of gRPC's may be of clients without a "

@@ -65,7 +65,7 @@ class IndexedRecords:
             except (OSError, ValueError) as error:
                 why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
                 raise BrokenRecordError(int(numbers[rows[0]]),
-                                        f"cannot be found: {why}; start again for a new index") from None
+                                        f"cannot be found: {why}; start again to make a new index") from None
             within = numbers[rows] - self._firsts[file]
             places[1:, rows] = bounds[within], bounds[within + 1]
         return places

@@ -161,7 +161,7 @@ def without_agreement(table: Table, labels: Sequence[str], warn: Callable[[str],
     if len(undecided) == len(table):
         raise ValueError(f"{table.path}: no row with a label in column {GOLD!r}, only '-'")
     warn(
-        f"{table.place(undecided[0])}: column {GOLD!r}: '-', on which people did not agree; left out"
+        f"{table.place(undecided[0])}: column {GOLD!r}: '-', because the annotators disagreed; ignored"
         f"{and_others(len(undecided) - 1)}"
     )
     return table.without({*undecided})

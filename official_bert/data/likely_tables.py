@@ -40,7 +40,7 @@ def likely_options(options: Any, source: Source, scores: bool) -> Any:
                      for likely_text, likely_label in likely_columns(others, text, label, scores)]
     if len(readings) > 1:
         raise OptionsNeededError(
-            f"{source}: its text and label may stand in several columns",
+            f"{source}: several columns may be the text and the label",
             [changed_fields(options, reading) for reading in _with_pair(readings, reader.names)[:MOST]])
     return readings[0] if readings else options
 

@@ -74,7 +74,7 @@ def check_casing(path: str, origin: Mapping[str, Any], do_lower_case: bool) -> N
         raise ValueError(
             f"{path}: its records were made with --do_lower_case={recorded}, but tokenizer.do_lower_case "
             f"(--do_lower_case) is "
-            f"{do_lower_case}: the trained model would read other words")
+            f"{do_lower_case}: the model would be trained on other words")
 
 
 def forget(path: str) -> None:

@@ -55,7 +55,7 @@ def find_index(path: str, folder: str) -> RecordIndex | None:
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
-            logging.warning("%s: %s; a new index of its records is made", path, error)
+            logging.warning("%s: %s; its records are indexed again", path, error)
     return None
 
 

@@ -84,7 +84,8 @@ class RecordSource:
         self.size = sum(self.counts)
         if not self.size:
             raise ValueError(f"{', '.join(self.paths)}: no record in these files")
-        self._refused: dict[str, str] = {}  # file, record and reason of each bad row, by how its error begins
+        # file, record and reason of each bad row, by the beginning of its error message
+        self._refused: dict[str, str] = {}
         self._packer, self._groups = packer, packer.groups(self.records) if packer else None
         self._order = RecordOrder(self._groups.counts if self._groups else self.counts, seed, shuffle)
         self._window = functools.lru_cache(maxsize=4)(functools.partial(_read_window, self.records, self._order,

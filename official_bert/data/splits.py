@@ -29,7 +29,7 @@ class SplitOptions:
     fold: Natural = 0
     """The part held out, from 0."""
     split_seed: Natural = 0
-    """Another seed makes other parts; `seed` does not change them."""
+    """Another seed gives other parts; `seed` does not change them."""
 
     def __post_init__(self) -> None:
         check_fields(self)

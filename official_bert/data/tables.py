@@ -119,14 +119,14 @@ class TableOptions:
     """How the files of a task are read."""
 
     file_format: Format = "auto"
-    """Format of files whose names do not say it; auto: content and suffix decide."""
+    """Format of the files; auto: content and suffix decide."""
     delimiter: Annotated[str, Constraint(
         "text other than a line end", lambda delimiter: not {*spelled(delimiter)} & {*"\r\n"})] = ""
-    """Text between columns; empty: a tab in TSV, a comma in CSV, or what else the first lines show."""
+    """Text between columns; empty: a tab in TSV, a comma in CSV, unless the first lines show another."""
     header: bool = True
     """The first line names the columns; without it they are c1, c2, ..."""
     encoding: str = ""
-    """Encoding of text; empty: UTF-8, or what else the bytes show."""
+    """Encoding of text; empty: UTF-8, unless the bytes show another."""
 
     def read_table(self, source: Source, columns: Sequence[str], names: Sequence[str] = (),
                    skip_broken: bool = False, label: str | None = None) -> Table:

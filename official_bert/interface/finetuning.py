@@ -89,8 +89,8 @@ class FineTuned:
         import pandas
         if data is None and self.files is None:
             raise ValueError(
-                f"{self.output_dir}: expected data, as in mistakes(rows): the run was loaded without those of its "
-                f"evaluation"
+                f"{self.output_dir}: expected data, as in mistakes(rows): a loaded run does not have its evaluation "
+                "data"
             )
         evaluated = evaluate(self.output_dir, self.files if data is None else data, options)
         task, answers = evaluated.resolved.task, evaluated.answers()
@@ -113,8 +113,7 @@ class FineTuned:
         if not answers:
             raise ValueError(
                 f"task {task.config.task}: expected labels or choices for texts, or answers to questions; the report "
-                f"shows "
-                "what this task gets wrong")
+                "shows the mistakes of this task")
         rows.sort(
             key=lambda row: -max((share for key, share in row.items() if key.startswith("probability:")), default=0.0))
         return pandas.DataFrame(rows, columns=None if rows else ["row", "text", "label", "answer"]).set_index("row")
@@ -230,7 +229,7 @@ def config_of_run(output_dir: str, init_checkpoint: str, sources: ConfigSources,
                 report(f"{folder}: other than in training: {'; '.join(changed)}")
             if sources.path and (unread := _unread(sources.path, trained)):
                 report(
-                    f"{sources.path}: its values yield to those of the run in {folder}, --set would not: "
+                    f"{sources.path}: the run overrides its values, in {folder}, --set would not: "
                     f"{'; '.join(unread)}"
                 )
             return config

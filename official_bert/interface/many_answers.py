@@ -148,17 +148,17 @@ class ManyAnswers:
             for path in (self.manifest, *self.outputs):
                 files.remove(path)
         if files.exists(self.manifest):
-            manifest = files.read_json(self.manifest, "list of what the answers are made of")
+            manifest = files.read_json(self.manifest, "list of the inputs of the answers")
             before = manifest.get("made_of", {}) if isinstance(manifest, dict) else {}
             if changed := sorted(changed_keys(dict.fromkeys(made_of) | before, made_of)):
                 raise ValueError(
-                    f"{self.manifest}: its answers are those of another {' and another '.join(changed)}; give another "
-                    "--output_file, or --discard to answer anew")
+                    f"{self.manifest}: its answers were made with another {' and another '.join(changed)}; give "
+                    "another "
+                    "--output_file, or --discard to answer again")
             return manifest["rows"]
         if there := [path for path in self.outputs if files.exists(path)]:
             raise ValueError(
-                f"{there[0]}: is there already, and {self.manifest}, which would say what it is made of, is not; "
-                f"--discard "
+                f"{there[0]}: exists already, and {self.manifest}, which records how it was made, does not; --discard "
                 "replaces it")
         types: dict[str, tuple[type, str]] | None = {} if self.form in ("parquet", "vectors_parquet") else None
         counts = [_count(path, self.model_inputs.read_parts, types) for path in self.inputs]

@@ -88,10 +88,10 @@ class Predictor:
         """Loads the model."""
         portable = None if exported_folder(path) else portable_folder(path)
         if portable or exported_folder(path):
-            as_exported = f"{path}, an exported model, which answers as it was exported"
+            as_exported = f"{path}, an exported model, whose options are fixed"
             options.read((), as_exported)
             if options.max_seq_length:
-                raise ValueError(f"--max_seq_length: expected a run or a checkpoint beside it, got {as_exported}")
+                raise ValueError(f"--max_seq_length: expected a run or a checkpoint with it, got {as_exported}")
             if vocab_file or do_lower_case is not None:
                 raise ValueError(f"--vocab_file, --do_lower_case: {path} is an exported model, which has its own")
             self._model = _load_portable(portable) if portable else load_exported(path, "text")
@@ -273,7 +273,7 @@ def evaluate(path: str, data: Any, options: Mapping[str, Any], config: Config | 
     files = data if isinstance(data, DataFiles) else DataFiles(eval_file=as_source(data, "data"))
     if exported_folder(path) or portable_folder(path):
         raise ValueError(
-            f"{path}: an exported model has no task to measure it by; evaluate the run that it was exported from")
+            f"{path}: an exported model has no task to evaluate; evaluate the run that it was exported from")
     folder = RunFolder(path)
     run = folder.best_of_search or folder
     task = load_task(config or restore_model(path)[0], run.path if run.has_begun else "")

@@ -75,7 +75,7 @@ def load_encoder(path: str | os.PathLike, return_layers: bool = False, base: str
     """
     model = formats.encoder_of(formats.read(os.fspath(path), base=os.fspath(base)))
     if "pooler/kernel" not in model.weights:
-        logging.warning("%s: has no pooler: pooled_output is that of random weights", model.origin)
+        logging.warning("%s: has no pooler: pooled_output comes from random weights", model.origin)
     return encoder_within(formats.make_model(model, return_layers=return_layers))
 
 

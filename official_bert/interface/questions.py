@@ -28,7 +28,7 @@ def check_task(config: Config) -> None:
         raise ValueError(f"config.task: expected squad, got {config.task!r}")
     if config.options.get("null_score_diff_threshold") and not config.options.get("version_2_with_negative"):
         raise ValueError(
-            "--null_score_diff_threshold: expected --version_2_with_negative beside it, else every question is answered"
+            "--null_score_diff_threshold: expected --version_2_with_negative with it, else every question is answered"
         )
 
 
@@ -57,9 +57,9 @@ class QuestionRun:
         if self.answers:
             dataclasses.replace(self.files, eval_file="").check_not_answers(self.run.path)  # which is the same file
         if self.ensemble and not self.answers:
-            raise ValueError("--ensemble: expected --do_predict beside it")
+            raise ValueError("--ensemble: expected --do_predict with it")
         if self.eval_files and self.ensemble:
-            raise ValueError("--eval_files: expected no --ensemble beside it")
+            raise ValueError("--eval_files: expected no --ensemble with it")
         for folder in map(RunFolder, self.ensemble):
             if not (self.trains and folder.is_same(self.run)):
                 RunFolder.require(folder.path)

@@ -12,9 +12,10 @@ from official_bert.layers.speed import fused
 
 @keras.saving.register_keras_serializable("official_bert")
 class LowRankAdapter(keras.layers.Layer):
-    """What is added to a fixed product of rows: scale * dropout(x) A B. K width of a row, N of a result, R rank.
+    """A product that is added to a fixed one: scale * dropout(x) A B. K width of a row, N of a result, R rank.
 
-    A [K,R] begins uniform within 1 / sqrt(K), B [R,N] with zeros, as in PEFT: training begins at the base's outputs.
+    A [K,R] is initialized uniformly within 1 / sqrt(K), B [R,N] with zeros, as in PEFT: so training starts at the
+    base's outputs.
     Only the rows that A reads have dropout.
     """
 

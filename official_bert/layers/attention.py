@@ -18,7 +18,7 @@ from official_bert.layers.speed.recomputation import recomputed
 from official_bert.layers.token_layout import TokenLayout, swap_heads
 from official_bert.model_config import BERT_BASE, ModelConfig
 
-BLOCK = 2 ** 22  # weights of attention that are there at a time if they are recomputed: 16 MB
+BLOCK = 2 ** 22  # attention weights held at a time if they are recomputed: 16 MB
 
 
 def scaled_dot_product(q: Float[Any, "B N Q H"], k: Float[Any, "#B N S H"]) -> Float[Any, "B N Q S"]:
@@ -45,8 +45,8 @@ def attend(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Float[Any, "B 
 def attend_recomputed(q: Float[Any, "B N Q H"], k: Float[Any, "B N S H"], v: Float[Any, "B N S H"],
                       mask: Bool[Any, "#B 1 #Q S"], bias: Any, dropout: fused.Dropout,
                       training: bool | None = None) -> Float[Any, "B N Q H"]:
-    """`attend` that keeps no tensor of [Q,S]: the backward pass makes the weights again, a few rows of the batch at a
-    time.
+    """Computes `attend` without keeping a [Q,S] tensor: the backward pass computes the weights again, a few rows of the
+    batch at a time.
     """
     if not training:
         return attend(q, k, v, mask, bias, dropout)
@@ -79,7 +79,7 @@ class SelfAttention(Configured):
         "num_heads": "num_attention_heads", "hidden_size": "hidden_size", "dropout": "attention_probs_dropout_prob",
         "initializer_range": "initializer_range", "biases": "biases"
     }
-    score_terms = 1  # products whose sum the scores are
+    score_terms = 1  # number of products that are summed to the scores
 
     def __init__(self, config: ModelConfig = BERT_BASE, recompute: bool = False, **fields: Any) -> None:
         super().__init__(config, **fields)
@@ -103,8 +103,8 @@ class SelfAttention(Configured):
                      dtype=self.dtype_policy, **options)
 
     def make_more_products(self) -> None:
-        """Makes further products of a subclass, between the value and the output: the order decides first values under
-        a seed.
+        """Makes a subclass's further products, between value and output: the order of creation decides initial values
+        under a seed.
         """
 
     def build(self, input_shape: Any, *_: Any) -> None:
@@ -127,7 +127,7 @@ class SelfAttention(Configured):
         return self.merge_heads(layout.merge_rows(context))                           # [B,Q,D]
 
     def scores(self, x: Float[Any, "B S D"]) -> Float[Any, "B N S S"]:
-        """Returns how well each token fits each other one, before mask and softmax."""
+        """Returns the scaled scores of every pair of tokens, before mask and softmax."""
         return scaled_dot_product(swap_heads(self.query(x) * self.scale), swap_heads(self.key(x)))
 
     def compute_output_shape(self, x_shape: Any, attention_mask_shape: Any = None, queries_shape: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""How attention knows the positions of tokens, beside the embeddings."""
+"""Positions of tokens within attention, in addition to those in the embeddings."""
 
 from typing import Any, Self
 
@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 
 
 class Positions:
-    """BERT's: the embeddings alone tell positions, so attention adds nothing (paper 3, figure 2).
+    """BERT's: only the embeddings encode positions, so attention adds nothing (paper 3, figure 2).
 
     Relatives of BERT override `rotate` or `bias`. B batch, S sequence, Q query rows, N heads, H head size.
     """

@@ -1,4 +1,4 @@
-"""What every layer of an encoder knows of the tokens: which see which, where they stand, which rows are queries.
+"""The layout of the tokens in every layer of an encoder: which see which, their positions, which rows are queries.
 
 B batch, S sequence, Q query rows, T real tokens of the batch, N heads, H head size.
 """

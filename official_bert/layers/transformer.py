@@ -108,8 +108,8 @@ class TransformerLayer(Configured):
         return x
 
     def queries_keys_values(self, x: Float[Any, "B S D"]) -> list[Any]:
-        """Returns the queries, keys and values that attention makes of x [B,S,D], each [B,S,D], all heads beside each
-        other.
+        """Returns the queries, keys and values of attention for x [B,S,D], each [B,S,D] with the heads
+        concatenated.
         """
         rows = self.attention_input(x)
         return [

@@ -28,10 +28,10 @@ def find_base(run: RunFolder, init_checkpoint: str) -> tuple[dict[str, Any], boo
     recorded = run.base
     path = init_checkpoint or recorded.get("path", "")
     if original_paths(path) != path:
-        raise ValueError(f"{WHERE}: expected --init_checkpoint without --base beside it: a base stays where it is; "
-                         "convert_checkpoint --merge_adapters writes one")
+        raise ValueError(f"{WHERE}: expected --init_checkpoint without --base with it: --base names the base of "
+                         "--init_checkpoint; convert_checkpoint --merge_adapters writes a merged model")
     if not path:
-        raise ValueError(f"{WHERE}: expected --init_checkpoint beside it, the base that is fixed")
+        raise ValueError(f"{WHERE}: expected --init_checkpoint with it, the base that is fixed")
     try:
         stored = formats.read(path)
     except ValueError as error:

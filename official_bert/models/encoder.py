@@ -21,26 +21,26 @@ ENCODER_PREFIXES = ("embeddings/", "layer_", "bilstm_", "pooler/", "relative_pos
 class BertEncoder(keras.Model):
     """The encoder of BERT and its relatives. B batch, S sequence, P output rows, D hidden size, L layers.
 
-    `settings` are the fields of `ModelConfig`, which say what is computed (`encoder_parts`); `embeddings` replace those
-    that they say.
+    `settings` are fields of `ModelConfig`; `encoder_parts` makes the parts from them. `embeddings`, if given, replace
+    the standard ones.
 
     Inputs, a dict: `input_ids`, `input_mask`, `segment_ids` [B,S]; optionally `position_ids` [B,S] (from 0),
     `task_type_ids` [B,S], `instance_ids` [B,S] (packed rows: tokens attend within their instance only), `cls_positions`
-    [B,K] (the rows to pool: of packed instances) and `output_positions` [B,P] (only these rows are returned; the last
-    layer computes only them and the pooled ones).
+    [B,K] (the rows to pool in packed rows) and `output_positions` [B,P] (the rows to return; the last layer computes
+    only them and the pooled ones).
     Outputs, a dict: `sequence_output` [B,S or P,D], `pooled_output` [B,D], or [B,K,D] for `cls_positions`,
     `embedding_output` [B,S,D] and, with `return_layers`, `layer_outputs`: L times [B,S,D]; the last is
     `sequence_output`.
 
-    Without `cls_positions`, the pooler reads row 0, [CLS]; with `attention="left_to_right"` the last real row, which
-    alone has seen the others; with `pooling="mean"` the mean of the text's rows. With `bilstm_layers`,
-    `sequence_output` is that of the last BiLSTM, `layer_outputs` are those of the transformer, and the pooler reads the
-    last state of each direction.
+    Without `cls_positions`, the pooler reads row 0, [CLS]; with `attention="left_to_right"` the last real row, the only
+    one that has seen the others; with `pooling="mean"` the mean of the text's rows. With `bilstm_layers`,
+    `sequence_output` comes from the last BiLSTM and `layer_outputs` from the transformer, and the pooler reads the last
+    state of each direction.
 
     Raises ValueError for a sequence longer than the position table or `row_limit`, and for packed rows under a BiLSTM.
     """
 
-    attention: ClassVar[type[SelfAttention] | None] = None  # of a subclass: the attention of every layer
+    attention: ClassVar[type[SelfAttention] | None] = None  # a subclass may choose the attention of every layer
 
     def __init__(self, return_layers: bool = False, recompute: bool | str = False,
                  embeddings: keras.layers.Layer | None = None, **settings: Any) -> None:
@@ -102,8 +102,8 @@ class BertEncoder(keras.Model):
         self.reader.check(inputs)
 
     def read_rows(self, rows: Float[Any, "*M D"]) -> Float[Any, "*M D"]:
-        """Returns what heads for words, tags and answers read of rows [...,D]: with `pooler_norm`, the pooler's product
-        of each.
+        """Returns the rows [...,D] that heads for words, tags and answers read: with `pooler_norm`, rows that have
+        passed through the pooler.
         """
         return self.pooler(rows) if self.config.pooler_norm else rows
 
@@ -149,7 +149,7 @@ class EncoderWithHeads(keras.Model):
 
 
 def encoder_within(model: keras.Model) -> Any:
-    """Returns the encoder of a model with heads; any other model is its own."""
+    """Returns the encoder of a model with heads, or the model itself if it has none."""
     return getattr(model, "encoder", model)
 
 

@@ -80,7 +80,7 @@ def make_bilstms(config: ModelConfig, dtype: Any) -> list[keras.layers.Bidirecti
 
 
 def make_pooler(config: ModelConfig, dtype: Any) -> Dense:
-    """Makes the pooler: a dense layer with tanh on the row of [CLS] (2018 `BertModel`), or what a relative has."""
+    """Makes the pooler: a dense layer with tanh on the row of [CLS] (2018 `BertModel`), or a relative's pooler."""
     options = {"use_bias": config.biases, "kernel_initializer": truncated_normal(config.initializer_range),
                "activation": get_activation(config.pooler_act), "name": "pooler", "dtype": dtype}
     if config.pooler_norm:
@@ -89,7 +89,7 @@ def make_pooler(config: ModelConfig, dtype: Any) -> Dense:
 
 
 def make_stack(encoder: Any, recompute: bool | str) -> Stack:
-    """Puts an encoder's layers in order, and around each what belongs to it."""
+    """Puts an encoder's layers in order, each wrapped in its further steps."""
     config: ModelConfig = encoder.config
     steps: list[Step] = []
     for index in range(config.num_hidden_layers):
@@ -105,7 +105,7 @@ def make_stack(encoder: Any, recompute: bool | str) -> Stack:
 
 
 def make_reader(config: ModelConfig, bilstms: Sequence[keras.layers.Layer]) -> Reader:
-    """Makes what chooses the returned and the pooled rows."""
+    """Makes the reader, which chooses the returned and the pooled rows."""
     texts = Reader() if config.attention == "bidirectional" else LastRowReader()
     if bilstms:
         return BiLSTMReader(texts, bilstms)
@@ -130,7 +130,7 @@ def make_layout(encoder: Any, inputs: Mapping[str, Any], embedded: Any, training
 
 
 def make_positions(config: ModelConfig, relative_positions: Any, inputs: Mapping[str, Any]) -> Positions:
-    """Makes what attention knows of the positions of tokens."""
+    """Makes the `Positions` that attention reads."""
     if relative_positions is None and not config.positions.rotary:
         return EMBEDDED
     length = ops.shape(inputs["input_mask"])[1]

@@ -93,7 +93,7 @@ def check_parts(freeze: str | Sequence[str], count: int, layer_decay: float, lay
     if count > layers:
         raise ValueError(f"{ANEW}: expected at most the {layers} layers of the model, got {count}")
     if both := sorted(_parts_anew(count, layers) & frozen):
-        raise ValueError(f"{ANEW}: {both[0]} would be made anew and frozen ({FROZEN_BY}), and never learn")
+        raise ValueError(f"{ANEW}: {both[0]} would be reinitialized and frozen ({FROZEN_BY}), and never be trained")
     if layer_decay != 1.0 and {"embeddings", *(f"layer_{number}" for number in range(layers - 1))} <= frozen:
         raise ValueError("config.optimizer.layer_decay: expected 1.0, embeddings and layers below the last are frozen "
                          f"({FROZEN_BY}), got {layer_decay}")

@@ -1,5 +1,6 @@
-"""The model of pre-training: encoder, masked-LM head and, for most objectives, next-sentence head; and one that also
-shows its last layer, which a student and its teacher are compared by.
+"""Models of pre-training: encoder, masked-LM head and, for most objectives, next-sentence head.
+
+`ObservedPretrainer` also returns its last layer, by which distillation compares student and teacher.
 """
 
 from collections.abc import Mapping
@@ -19,10 +20,10 @@ class Pretrainer(EncoderWithHeads):
     """An encoder with both pre-training heads (2018 `run_pretraining.py`), or without the one for sentences.
 
     Inputs: the encoder's and `masked_lm_positions` [B,P]. Outputs: `mlm_logits` [B,P,V] and, unless `next_sentence` is
-    False, `nsp_logits` [B,2], or [B,K,2] for packed rows with `cls_positions` [B,K], float32. They tell a next from a
-    random sentence, or an
-    order from the other: as it was trained. With `boundary`, and if the inputs have `masked_lm_weights` [B,P], also
-    `boundary_logits` [B,P,V], of the same words from the rows beside their spans.
+    False, `nsp_logits` [B,2], or [B,K,2] for packed rows with `cls_positions` [B,K], float32. They distinguish next
+    from random sentences, or the two orders of segments, as the model was trained. With `boundary`, and if the inputs
+    have `masked_lm_weights` [B,P], also `boundary_logits` [B,P,V]: the same words, predicted from the rows beside their
+    spans.
     """
 
     def __init__(self, encoder: BertEncoder, next_sentence: bool = True, boundary: bool = False, **kwargs: Any) -> None:
@@ -55,10 +56,10 @@ class Pretrainer(EncoderWithHeads):
 
 @keras.saving.register_keras_serializable("official_bert")
 class ObservedPretrainer(Pretrainer):
-    """A `Pretrainer` that in training gives more outputs: `states` [B,S,D], the last layer's of all tokens, and its
-    `queries`, `keys` and `values` [B,S,D], all heads beside each other, before positions turn them.
+    """A `Pretrainer` with more outputs in training: `states` [B,S,D] of all tokens in the last layer, and its
+    `queries`, `keys` and `values` [B,S,D], with the heads concatenated, before rotary positions.
 
-    Then the last layer is computed for all tokens, not for those alone that heads read.
+    The last layer is then computed for all tokens, not only for those that heads read.
     """
 
     encoder_options: ClassVar[dict] = {"return_layers": True}

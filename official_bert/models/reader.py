@@ -57,11 +57,11 @@ class Reader:
         return self.pooled_positions(inputs["input_mask"])
 
     def check(self, inputs: Inputs) -> None:
-        """Raises ValueError for inputs that cannot be read so."""
+        """Raises ValueError for inputs that this reader cannot read."""
 
 
 class LastRowReader(Reader):
-    """The pooler reads the last real row: left to right, it alone has seen the others."""
+    """The pooler reads the last real row: in a left-to-right model only this one has seen the others."""
 
     def pooled_positions(self, input_mask: Int[Any, "B S"]) -> Int[Any, "B 1"]:
         return last_positions(input_mask)

@@ -320,7 +320,8 @@ class RunFolder:
         """Removes the options that were tuned for earlier weights of a run which has trained on without an evaluation.
         """
         if exists(path := self.file(TUNED_FILE)):
-            report(f"trained on without an evaluation: what was tuned for earlier weights is forgotten ({TUNED_FILE})")
+            report(f"trained further without an evaluation: values tuned for earlier weights are removed "
+                   f"({TUNED_FILE})")
             remove(path)
 
     # Its log, results and origin.

@@ -34,6 +34,6 @@ def shown_difference(name: str, value: float) -> str:
     return f"{100.0 * value:+.2f} points" if is_share(name) else f"{value:+.4f}"
 
 
-def metric_lines(metrics: Mapping[str, float]) -> str:
-    """Returns a line `name = value` for each metric."""
-    return "\n".join(f"{name} = {shown(name, value, 5)}" for name, value in metrics.items())
+def metric_lines(metrics: Mapping[str, float], between: str = "\n") -> str:
+    """Returns `name = value` of each metric, each in a line by default."""
+    return between.join(f"{name} = {shown(name, value, 5)}" for name, value in metrics.items())

@@ -21,7 +21,7 @@ from official_bert.reports.comparison import CONFIDENCE, ComparableAnswers, meas
 from official_bert.reports.metric_text import shown
 from official_bert.reports.sections import Section
 
-MARK = "<!-- Written by official_bert at the end of a run. Without this line, the file is left as it is. -->"
+MARK = "<!-- Written by official_bert at the end of a run. Without this line, the file is not overwritten. -->"
 SHOWN = ("seed", "model", "optimizer", "training", "options")  # parts of the configuration; the rest are paths
 # Keys that are shown whatever their values: readers look for them, and the commands have different defaults.
 ALWAYS = ("seed", "optimizer.learning_rate", "optimizer.warmup_proportion", "training.batch_size", "training.epochs",

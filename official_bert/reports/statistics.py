@@ -1,4 +1,4 @@
-"""What can be said of probabilities and labels: scores of each class, confusions, calibration, ROC.
+"""Statistics of predicted probabilities and right labels: scores of each class, confusions, calibration, ROC.
 
 N rows, K classes.
 """

@@ -129,7 +129,7 @@ def load_engine(folder: str, threads: int = 0, origin: str = "") -> tuple[Portab
     path = os.path.join(folder, FILE)
     description = read_mapping(path)
     if reason := _fault_of(description):
-        raise ValueError(f"{path}: expected what run_export writes beside a model: {reason}")
+        raise ValueError(f"{path}: expected the files that run_export writes beside a model: {reason}")
     engine = engine_of(description["format"])
     model = start(engine, file := os.path.join(folder, engine.file), threads)
     engine.check_weights(file, os.path.join(origin or folder, engine.file))

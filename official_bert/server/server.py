@@ -75,7 +75,7 @@ class Server:
         await starting
         started(self)
         await waiting
-        LOG.info("stopping: %d requests under way are answered first, for %g s at most",
+        LOG.info("stopping: %d running requests are answered first, for %g s at most",
                  self.services.handler.in_flight if self.services else 0, self.options.drain_seconds)
         end = threading.Timer(self.options.drain_seconds + LEAVING_SECONDS, _leave)
         end.daemon = True

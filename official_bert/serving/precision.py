@@ -1,4 +1,4 @@
-"""What the graph of an export reads for the weights of its model: these themselves, or others in bfloat16 or int8.
+"""The weights in the graph of an exported model: float32, or converted to bfloat16 or int8.
 
 M rows, K and N the width of a row before and after a product.
 """

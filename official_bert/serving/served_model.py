@@ -72,13 +72,13 @@ class ServingOptions:
     normalize: bool | None = _read_by("embeddings")
     """Vectors of length 1."""
     dimensions: Count | None = _read_by("embeddings")
-    """First numbers of a vector that are given alone."""
+    """Only these first numbers of a vector are given."""
     vectors: Vectors | None = _read_by("embeddings")
     """Numbers of a vector."""
     pretokenized: bool | None = _read_by("taggers")
     """Words stand between spaces."""
     pairs: bool | None = _read_by("classifiers")
-    """Two texts a row; a run's configuration says it, a published checkpoint does not."""
+    """Two texts a row; a run's configuration records it, a published checkpoint does not."""
     threshold: Probability | None = _read_by("classifiers of several labels")
     """Probability from which a label is given."""
     max_positions: Count | None = _read_by("fill-mask models", limit=True)
@@ -95,7 +95,7 @@ class ServingOptions:
         "a number", lambda value: not math.isnan(value))] | None = _read_by("question answering")
     """No answer is given if its score exceeds that of the best answer by more than this; as trained."""
     bounded: bool = True
-    """False: texts of files at hand, which may be as long as memory allows, whatever the defaults are."""
+    """False: no limits; texts of files may be as long as memory allows."""
 
     def __post_init__(self) -> None:
         check_fields(self, "--")
@@ -470,7 +470,7 @@ def make_served_model(task: TaskBase, model: keras.Model, options: ServingOption
     if options.head == "embeddings" and (task.head != "embeddings" or isinstance(model, BertEncoder)):
         return ServedEmbeddings.make(task, encoder_within(model), options, **vector_settings(task))
     if isinstance(model, ReplacedTokenDetector):
-        raise ValueError("--head: nothing is served of a head that tells replaced tokens: expected --head=embeddings")
+        raise ValueError("--head: a head that detects replaced tokens is not served: expected --head=embeddings")
     if isinstance(model, BertEncoder):
         raise ValueError("--head: this checkpoint is an encoder without a head: expected --head=embeddings")
     return task.served(model, options)

@@ -75,9 +75,8 @@ def load_task(config: Config, run: str = "") -> TaskBase:
         for place in [spec.origin or "", *(spec.submodule_search_locations or ())]:
             if os.path.realpath(place).startswith(os.path.join(os.path.realpath(run), "")):
                 raise ValueError(
-                    f"{os.path.join(run, CONFIG_FILE)}: task: {config.task} lies in the run's own folder, and a run "
-                    f"is never "
-                    "executed; if it is a program that you trust, put it elsewhere, in a folder of PYTHONPATH")
+                    f"{os.path.join(run, CONFIG_FILE)}: task: {config.task} lies in the run's own folder, whose code "
+                    "is never executed; if you trust it, move it to a folder of PYTHONPATH")
     if run:
         check_named(config.task, run)
     task = task_class(config.task)(config)
@@ -91,9 +90,8 @@ def check_named(task: str, folder: str) -> None:
     """
     if task not in MODULES and task not in sys.modules:
         raise ValueError(
-            f"{os.path.join(folder, CONFIG_FILE)}: task: {task!r} is outside this package, and a folder's own word "
-            f"does not "
-            f"import it; if it is your module, give --task={task} (in Python: import {task} first)")
+            f"{os.path.join(folder, CONFIG_FILE)}: task: {task!r} is outside this package and is not imported because "
+            f"a file names it; if it is your module, give --task={task} (in Python: import {task} first)")
 
 
 def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:

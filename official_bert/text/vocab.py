@@ -42,8 +42,7 @@ def number_entries(lines: Iterable[str], path: str, special: Sequence[str] = SPE
             token = " " * (blanks - 1)
         if token in vocab:
             raise ValueError(
-                f"{path}:{index + 1}: vocabulary entry {token!r} is repeated; it stands in line {vocab[token] + 1} "
-                f"already"
+                f"{path}:{index + 1}: vocabulary entry {token!r} is repeated; it is also in line {vocab[token] + 1}"
             )
         vocab[token] = index
     if missing := [token for token in special if token not in vocab]:

@@ -126,7 +126,7 @@ class CheckpointFolder:
         except (tf.errors.OpError, OSError) as error:
             _remove(prefix)
             before = "those before it are intact" if self.run.checkpoints(
-            ) else "none was written before it: the same command begins anew"
+            ) else "none was written before it: the same command starts from the beginning"
             raise OSError(f"{self.folder}: the checkpoint of step {step} could not be written, {before}: "
                           f"{disk_full_reason(error) or ' '.join(str(error).split())}") from None
         self._remove_all_but_the_last(step)
@@ -224,7 +224,7 @@ class BestCheckpoint:
     def describe(self) -> str:
         """Metric, value, place."""
         value = shown(self.metric, self.record["value"])
-        return f"{self.record['metric']} {value} at step {self.record['step']}, kept in {BEST_FOLDER}/"
+        return f"{self.record['metric']} {value} at step {self.record['step']}, saved in {BEST_FOLDER}/"
 
     def restore(self, checkpoint: tf.train.Checkpoint) -> None:
         """Restores the best checkpoint. Raises ValueError if it cannot be read."""

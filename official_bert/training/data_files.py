@@ -32,7 +32,7 @@ class DataFiles:
         """
         if not self.allow_same_data:
             raise ValueError(f"{message} (--allow_same_data allows it)")
-        logging.warning("%s: what is measured there says nothing about other data", message)
+        logging.warning("%s: the results say nothing about other data", message)
 
     def check_not_answers(self, output_dir: str) -> None:
         """Raises ValueError for a file that lies in `output_dir` and has the name of a prediction file: answers would
@@ -43,9 +43,8 @@ class DataFiles:
             path = real(source) if isinstance(source, str) else ""
             if os.path.basename(path).startswith(BEGINNING_OF_ANSWERS) and folder_of(path) == real(output_dir):
                 raise ValueError(
-                    f"--{name}={source}: answers would replace this file, because its name in --output_dir is theirs; "
-                    f"rename "
-                    "it or give another folder")
+                    f"--{name}={source}: the answers would overwrite this file, because they have the same name in "
+                    "--output_dir; rename it or give another folder")
 
     def path(self, source: Source, names: Sequence[str]) -> Source:
         """Returns `source`, or the first of `names` that is in `data_dir`; "" if there is neither."""

@@ -51,8 +51,7 @@ def measure(task: TaskBase, files: DataFiles, output_dir: str, placement: Placem
             origins.check_same_run(task.config, place, DIVISION, task.Options)
         if origins.evaluates_on_training_file(digests, place):
             report(
-                "the run was trained on the file that it is evaluated on; what is measured there says nothing about "
-                "other data"
+                "the run was trained on the file that it is evaluated on; the results say nothing about other data"
             )
     trainer = _prepare(task, run, placement, init_checkpoint)
     if init_checkpoint:
@@ -92,7 +91,7 @@ def evaluate_continuously(task: TaskBase, files: DataFiles, output_dir: str, pla
             watcher.evaluation(int(metrics["step"]), {name: value for name, value in metrics.items() if name != "step"})
             work.push()
     if not metrics:
-        raise ValueError(f"--output_dir={output_dir}: no checkpoint came within {idle_seconds:.0f} s")
+        raise ValueError(f"--output_dir={output_dir}: no new checkpoint within {idle_seconds:.0f} s")
     report(f"followed {output_dir} to step {metrics['step']:.0f}")
     return metrics
 
@@ -171,8 +170,7 @@ def _measure(trainer: Trainer, task: TaskBase, files: DataFiles, report: Callabl
     assert held_out is not None
     if trained_on := origins.trained_on(held_out.source.content, run):
         report(
-            f"{', '.join(trained_on[:3])}: the run was trained on these data; what is measured there says nothing "
-            f"about others"
+            f"{', '.join(trained_on[:3])}: the run was trained on these data; the results say nothing about other data"
         )
     metrics, rows = trainer.evaluate(held_out.source, task.config.training.eval_steps)
     return Measured({"step": float(step)} | metrics | held_out.evaluate(rows), resolved, rows)

@@ -82,7 +82,7 @@ def check_reinitialized(config: Config, init_checkpoint: str) -> None:
     """Raises ValueError for layers that are made anew although no checkpoint gives the others."""
     if config.training.reinitialize_layers and not init_checkpoint:
         raise ValueError(
-            "config.training.reinitialize_layers: expected --init_checkpoint beside it; without one, all weights are "
+            "config.training.reinitialize_layers: expected --init_checkpoint with it; without one, all weights are "
             "new"
         )
 

@@ -215,7 +215,8 @@ class Run:
     def _saved(self, name: str, began: float) -> None:
         self.publish()
         self.clock.wrote(clock.now() - began)
-        self.watcher.say(f"saved {name}")
+        if not self.evaluations.follow(step_of(name)):  # their line names the checkpoint
+            self.watcher.say(f"saved {name}")
 
     def _stop(self, step: int) -> None:
         """Ends the process as the signal asks, once the checkpoint is written."""

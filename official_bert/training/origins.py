@@ -142,7 +142,7 @@ def _other_division(before: Mapping[str, Any], origin: Mapping[str, Any]) -> lis
 def check_unchanged(origin: Mapping[str, Any], run: RunFolder) -> None:
     """Raises ValueError, with the differences, if the run in the folder is made of something else."""
     if changed := changes(origin, run):
-        raise run.another_run("; ".join(changed), "give another folder, or --allow_changed_data to go on with these")
+        raise run.another_run("; ".join(changed), "give another folder, or --allow_changed_data to continue with these")
 
 
 def check_held_out_part(digests: Mapping[str, str], run: RunFolder, folds: bool = False) -> None:
@@ -156,8 +156,7 @@ def check_held_out_part(digests: Mapping[str, str], run: RunFolder, folds: bool 
         return
     if not {"eval_content", *(["eval"] if folds else [])} & before.keys():
         raise ValueError(
-            f"--output_dir={run.path}: its run held out no part of its training file; expected --eval_file to "
-            f"evaluate on"
+            f"--output_dir={run.path}: its run held out no part of the training file; expected --eval_file"
         )
     if digests["train"] != before["train"]:
         raise ValueError(

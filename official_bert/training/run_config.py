@@ -218,8 +218,8 @@ def require_vocabulary(config: Config, init_checkpoint: str, begins: bool = Fals
     if config.tokenizer.vocab_file:
         return
     if begins and not init_checkpoint:
-        raise ValueError("--init_checkpoint: expected the BERT to begin with, a path or a name of a hub such "
-                         "as google-bert/bert-base-uncased; --vocab_file alone begins with random weights")
+        raise ValueError("--init_checkpoint: expected the pretrained BERT, a path or a name of a hub such as "
+                         "google-bert/bert-base-uncased; --vocab_file alone gives random weights")
     if output_dir and not init_checkpoint:
         raise not_a_run(f"--output_dir={output_dir}", f"{WITHOUT_WEIGHTS}, and no --init_checkpoint given")
     raise ValueError(f"--vocab_file: expected the vocabulary of the checkpoint (there is no {VOCAB_FILE} beside it)")

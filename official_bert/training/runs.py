@@ -99,8 +99,7 @@ class FineTuning:
         """Only trains. Raises ValueError if the folder holds a search."""
         if best := self.run.best_of_search:
             raise ValueError(
-                f"--output_dir={self.run.path} holds a search, whose best run {best.path} answers for it; give "
-                f"another folder"
+                f"--output_dir={self.run.path} holds a search, whose best run is {best.path}; give another folder"
             )
         begun_at, opened, first = self.run.steps_done, self.opened or self.steps, is_first_worker(self.placement)
         trained = loop.train(self.task, self.files, self.run.path, self.placement, self.init_checkpoint,
@@ -113,7 +112,7 @@ class FineTuning:
         weights, task = trained_weights(self.run, self.init_checkpoint, self._best), self.task
         if task.measures_with_tuned:
             task = with_tuned(task, tuned_for(checkpoint_at(weights)), (), self.report,
-                              "measured with what an earlier evaluation tuned")
+                              "evaluated with the values that an earlier evaluation tuned")
         elsewhere = "" if self.run.has_weights(self._best) else weights
         return evaluation.measure(task, self.files, self.run.path, self.placement, elsewhere, self.report, self._best)
 
@@ -160,8 +159,7 @@ def store_tuned(task: TaskBase, metrics: Mapping[str, float], run: RunFolder, be
         if (has := stored.options.get(key, asked := getattr(task.options, key))) != asked:
             report(
                 f"{key} of this evaluation is not stored, because the run in {run.path} has options.{key}: {has}; "
-                f"give it to the "
-                f"commands that shall use it: {tuned[key]}")
+                f"give it to the commands that should use it: {tuned[key]}")
             return
     step = step_of(trained_weights(run, best=best))
     write_tuned(tuned, RunFolder(run.answering_folder(best)).checkpoint(step))

@@ -139,7 +139,7 @@ def settings_of(grid: Grid) -> list[Setting]:
     for key, values in grid.items():
         if isinstance(values, Range):
             raise ValueError(
-                f"--vary={key}={values.kind}(...): expected --random, the number of settings to draw, beside it")
+                f"--vary={key}={values.kind}(...): expected --random, the number of settings to draw, with it")
     return [_in_order(setting, grid) for setting in ParameterGrid(grid)]
 
 
@@ -227,7 +227,7 @@ def search(config: Config, settings: Sequence[Setting], seeds: int, output_dir: 
         raise ValueError(
             f"{records.path}: no run of this search has a finite value; expected a lower learning rate among them")
     if best not in records.with_checkpoints:
-        make(best, f"{best}, the best run, again: another search in this folder has removed its checkpoints")
+        make(best, f"{best}, the best run, is trained again: another search in this folder has removed its checkpoints")
     records.write()
     outcomes = [
         Outcome(setting, tuple(map(records.value, keys)), tuple(map(folder.file, keys)))
@@ -260,7 +260,7 @@ def _check_settings(config: Config, settings: Sequence[Setting], folds: int) -> 
     if wrong := sorted({"options.fold", "options.folds"} & set(keys)):
         raise ValueError(f"--vary={wrong[0]}: expected --folds, which trains with every fold held out once")
     if folds and config.options.get("folds"):
-        raise ValueError("--folds: expected no options.folds beside it, which is one fold alone")
+        raise ValueError("--folds: expected no options.folds with it, which is one fold alone")
     names = [name_of(setting) for setting in settings]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"--vary: expected different settings, got {twice[0]} several times")
@@ -373,8 +373,8 @@ def describe(outcomes: Sequence[Outcome], metric: str, folds: int = 0) -> list[s
     if folds:
         return [
             *lines, "folds measure a setting: to use the best one, train it on all rows, without --folds",
-            f"run with the {word} single value, {shown(name, single)} on its own fold; of these, it alone keeps its "
-            f"checkpoints:"
+            f"run with the {word} single value, {shown(name, single)} on its own fold; the checkpoints of the others "
+            "are removed:"
         ]
     best = f"best run, by the {word} single value {shown(name, single)}"
-    return [*lines, f"{best}; of these, it alone keeps its checkpoints, and it predicts:"]
+    return [*lines, f"{best}; the checkpoints of the others are removed, and it predicts:"]

@@ -28,9 +28,8 @@ from official_bert.training.task import Batch, Fraction, TaskBase
 EPSILON = 1e-5  # added to a sum of weights before dividing by it, as in 2018's masked-LM loss
 SCALE_UP_EVERY = 2000  # finite steps after which float16's loss scale is doubled
 FIRST_SCALE = 2.0 ** 15
-SHORT_ROW = 32  # tokens: a guess at the rows of batches whose length changes
-# through the layers of a training, for which compiling for every length of its batches takes less than it saves
-MANY_NUMBERS = 2 ** 29
+SHORT_ROW = 32  # tokens: the assumed length of rows in batches of changing length
+MANY_NUMBERS = 2 ** 29  # layer outputs of a training from which on compiling a step for every batch length pays
 TOTALS = ("tokens", "flops")  # sums over a step, not means: real tokens, operations of the model
 FACTS = ("learning_rate", "gradient_norm", "parameter_norm", "failed", "skipped", "loss_scale")  # of an update
 Tensors = list[tf.Tensor]
@@ -55,8 +54,8 @@ class State:
 def fold_seeds(sites: Sequence[keras.Variable], seed: int, step: Int[Any, ""], part: Int[Any, ""]) -> Tensors:
     """Makes a dropout seed for each site, a function of (seed, step, part = replica and micro-batch, site) alone.
 
-    `sites` are the variables that training does not change: seed states and frozen weights, which stay unchanged. A
-    site's number is that among the seed states, so that frozen weights do not change the seeds.
+    `sites` are the variables that training does not change: seed states and frozen weights, which stay unchanged.
+    Seed states alone are numbered, so that frozen weights do not change the seeds.
     """
     numbers = itertools.count()
     at_step = tf.random.experimental.stateless_fold_in(tf.constant([seed, 0], tf.int32), tf.cast(step, tf.int32))
@@ -72,8 +71,8 @@ def is_seed(variable: keras.Variable) -> bool:
 
 @functools.cache
 def _compiled_add(shapes: tuple, names: tuple[str, ...]) -> Callable:
-    """Adds what micro-batches gave; one function for all trainings of models of these shapes, with metrics of these
-    names.
+    """Returns a function that adds the results of micro-batches; one for all trainings of models of these shapes, with
+    metrics of these names.
     """
     del shapes, names
     # Compiled because the graph optimizer's form of such sums in a loop within a loop (TemporaryVariable) fails.
@@ -93,8 +92,8 @@ def _cut(value: Shaped[Any, "rows *each"], count: int) -> Shaped[Any, "{count} _
 def compiles_every_length(config: Config, total_steps: int) -> bool:
     """Whether the pieces between the products are compiled for each length of batches whose length changes.
 
-    On a CPU a length takes about half a second, once. In bfloat16 steps are then 1.3 to 1.5 times as fast, in float32
-    1.05 times, which the lengths, rounded up, take back (docs/results/finetuning.md).
+    On a CPU, compiling takes about half a second for each length. Steps are then 1.3 to 1.5 times as fast in bfloat16.
+    In float32 they are 1.05 times as fast, which rounding lengths up takes back (docs/results/finetuning.md).
     """
     model, training = config.model, config.training
     numbers = total_steps * training.batch_size * SHORT_ROW * model.hidden_size * model.num_hidden_layers
@@ -103,8 +102,8 @@ def compiles_every_length(config: Config, total_steps: int) -> bool:
 
 
 def skips_padding(config: Config) -> bool:
-    """Whether layers compute no padding of batches whose length changes: by default on CPUs, where it was measured,
-    unless XLA compiles the step, for which shapes are known beforehand. Raises ValueError if it is asked for there.
+    """Whether layers skip the padding of batches whose length changes: by default on CPUs, where it was measured. XLA
+    and TPUs need shapes that are known beforehand; raises ValueError if it is asked for there.
     """
     choice = config.training.skip_padding
     fixed = "training.xla" if config.training.xla else "TPUs" if tf.config.list_logical_devices("TPU") else ""
@@ -124,12 +123,12 @@ class Step:
     def __init__(self, task: TaskBase, model: keras.Model, config: Config, total_steps: int, num_replicas: int = 1,
                  share: tf.Variable | None = None):
         self.task, self.objective, self.model, self.config = task, task.objective, model, config
-        self.share = share  # of a training's time, if that is its measure
+        self.share = share  # of the training time that has passed, if training ends by time
         self.total_steps, self.num_replicas = total_steps, num_replicas
         self.compiles_every_length = compiles_every_length(config, total_steps)
         self.skips_padding = skips_padding(config)
         self.scales_loss = config.training.precision == "float16"
-        # 2018 left weights without a gradient as they were.
+        # 2018 did not update weights without a gradient, so they did not decay.
         self.decayed = [
             optimization.is_decayed(variable.path) and (task.reads_pooler(model) or "/pooler/" not in variable.path)
             for variable in model.trainable_variables
@@ -138,7 +137,7 @@ class Step:
         self.names = ("loss", *each, *task.counter_names, *FACTS, *TOTALS)
         keys = [(tuple(variable.shape), decayed, task.update)
                 for variable, decayed in zip(model.trainable_variables, self.decayed)]
-        # of each weight
+        # for each weight
         self.rate_factors = parts.rate_factors(model, config.optimizer.layer_decay, config.optimizer.head_rate)
         self.pure_updates = [optimization.pure_update(config.optimizer, *key) for key in keys]
         self.updates_in_place = [optimization.update_in_place(config.optimizer, *key) for key in keys]
@@ -187,7 +186,7 @@ class Step:
         return gradients, loss, row
 
     def metrics(self, row: dict[str, Shaped[Any, ""]], parameter_norm: Float[Any, ""]) -> Float[Any, " names"]:
-        """Returns the values of `names` from what `measure` and `decide` say and the norm of the new weights."""
+        """Returns the values of `names`, from the results of `measure` and `decide` and the norm of the new weights."""
         failed = row["failed"] | ~tf.math.is_finite(parameter_norm)
         row = row | {"parameter_norm": parameter_norm, "failed": failed, "skipped": ~failed & ~row["taken"]}
         return tf.stack([tf.cast(row[name], tf.float32) for name in self.names])

@@ -89,7 +89,7 @@ def test_a_damaged_one_is_not_used(path, cache, caplog):
     for data in (b"", b"[]", b"null", whole[:100], whole[:512], whole[:-8], whole[:-1], whole + bytes(8), *flipped):
         pathlib.Path(index.index_path).write_bytes(data)
         caplog.clear()
-        assert find_index(path, cache) is None and "a new index of its records is made" in caplog.text, data[:80]
+        assert find_index(path, cache) is None and "its records are indexed again" in caplog.text, data[:80]
     assert make_index(path, cache) == find_index(path, cache)
 
 

@@ -200,7 +200,7 @@ def test_a_search_predicts_evaluates_and_exports_with_its_best_run(tuner):
     for wrong, told in (("--vary=seed=1,2", "expected --seeds"), ("--vary=optimizer.beta_1=0.9,0.90",
                                                                   "beta_1-0.9 several times"),
                         ("--grid --set=training.steps=5",
-                         "config.training.epochs: expected config.training.steps 0 (not 5) beside it")):
+                         "config.training.epochs: expected config.training.steps 0 (not 5) with it")):
         done = tuner.types(f"{line.replace('search', 'other')} {wrong}", status=1, messages=("error: .*",))
         assert told in done.err
 
@@ -223,7 +223,7 @@ def test_a_run_is_another_one_on_other_data(tuner):
     alone = line.replace("--data_dir=glue", "--train_file=glue/SST-2/train.tsv")
     done = tuner.types(f"{alone} --nodo_train", status=1, messages=("error: .*",))
     assert (
-        "--output_dir=out: its run held out no part of its training file; expected --eval_file to evaluate on"
+        "--output_dir=out: its run held out no part of the training file; expected --eval_file"
         in done.err
     )
 

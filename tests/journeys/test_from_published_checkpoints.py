@@ -31,7 +31,7 @@ def test_from_a_tf1_checkpoint_over_domain_text_to_a_served_classifier(google):
         "--input_file=domain.tfrecord --output_dir=runs/domain --max_seq_length=48 --max_predictions_per_seq=6 "
         "--train_batch_size=16 --eval_batch_size=64 --num_train_steps=40 --num_warmup_steps=5 --learning_rate=2e-3 "
         "--set=training.log_every=10", messages=("1 of 1 files of evaluation records are training .*",))
-    assert "initialised (weights only): " in done.out
+    assert "initialized (weights only): " in done.out
     logged = [
         json.loads(line) for line in (google.folder / "runs/domain/log.jsonl").read_text(encoding="utf-8").splitlines()
     ]

@@ -73,7 +73,7 @@ def test_a_frozen_encoder_has_neither_layers_made_anew_nor_a_decay():
         parts.check_parts(frozen, 0, 1.0, 3)
         with pytest.raises(
                 ValueError,
-                match=rf"reinitialize_layers: {layer} would be made anew and frozen \(.*options\.features\)"):
+                match=rf"reinitialize_layers: {layer} would be reinitialized and frozen \(.*options\.features\)"):
             parts.check_parts(frozen, count, 1.0, 3)
         with pytest.raises(ValueError,
                            match=r"optimizer\.layer_decay: expected 1\.0, .* frozen \(.*options\.features\), got 0\.5"):

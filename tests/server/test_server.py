@@ -129,7 +129,7 @@ def test_mistakes_give_one_line(demo_root, arguments, message):
     ("--model_name=mine --model_config_file=x", "--model_name: expected --model_base_path"),
     ("--model_name=mine --models=x", "--model_name: expected --model_base_path"),
     ("--batching_parameters_file=x --enable_batching=false",
-     "--batching_parameters_file: expected --enable_batching beside it"),
+     "--batching_parameters_file: expected --enable_batching with it"),
     ("--enable_per_model_batching_parameters --noenable_batching", "--enable_per_model_batching_parameters: expected"),
     ("--run_cost=0 --enable_batching=false", "--run_cost: expected --enable_batching"),
     ("--monitoring_config_file=x --rest_api_port=-1 --port=0", "--monitoring_config_file: expected REST"),

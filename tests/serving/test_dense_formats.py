@@ -123,7 +123,7 @@ def test_run_predict_asks_a_model_of_another_runtime_for_pairs(make, tmp_path):
     assert finished.returncode == 0 and "entailment" in finished.stdout, finished.stderr
     finished = run_here("-m", "official_bert.run_predict", "--task=rte", f"--model={tmp_path}/onnx", "--pairs",
                         "He left.\tHe went away.")
-    assert finished.returncode == 1 and "an exported model, which answers as it was exported" in finished.stderr
+    assert finished.returncode == 1 and "an exported model, whose options are fixed" in finished.stderr
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_float16_is_judged_by_its_numbers_without_texts_and_by_its_answers_with_
     assert not list(tmp_path.glob("*/1"))
     _, lines = write(make, "classification", tmp_path, ("litert_float16",),
                      texts=CheckTexts([{"text": text} for text in TEXTS], None, 0.5))
-    assert "of 4 answers are not the SavedModel's" in lines[0]
+    assert "of 4 answers differ from the SavedModel's" in lines[0]
 
 
 @pytest.mark.slow
@@ -191,7 +191,7 @@ def test_smaller_weights_are_judged_by_the_users_texts(make, tmp_path):
       "--format=onnx_text: expected one of .*, which take token ids: the tokenizer of ONNX Runtime Extensions"),
      (("litert_text",), {}, "--format=litert_text: .*UnicodeDecode"),
      (("onnx",), {"opset": 99}, "--opset: expected 13 to 18, got 99"),
-     (("litert",), {"opset": 15}, "--opset: expected --format=onnx beside it"),
+     (("litert",), {"opset": 15}, "--opset: expected --format=onnx with it"),
      (("litert_int8",), {}, "--format=litert_int8: expected --check_file"),
      (("litert_float16", "litert_int8"), {}, "--format=litert_int8: expected --check_file"),
      (("onnx",), {"texts": CheckTexts([{"text": "a"}])}, "--check_file: expected a format with smaller weights")])
@@ -221,7 +221,7 @@ def test_a_best_path_and_smaller_products_are_refused_by_name(make, tmp_path):
     with pytest.raises(ValueError, match=r"--format=litert: expected saved_model alone .*\(--vectors=binary\)"):
         export.export(vectors, of_retrieval,
                       export.ExportOptions(output=str(tmp_path), batch_sizes=(), formats=("litert",)))
-    with pytest.raises(ValueError, match="--precision=int8: expected --format=saved_model alone beside it, got litert"):
+    with pytest.raises(ValueError, match="--precision=int8: expected --format=saved_model alone with it, got litert"):
         export.export(served, config,
                       export.ExportOptions(output=str(tmp_path), formats=("saved_model", "litert"), precision="int8"))
     assert not list(pathlib.Path(tmp_path).glob("*/1"))

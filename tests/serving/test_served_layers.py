@@ -145,7 +145,7 @@ def test_more_constants_than_a_graph_should_hold_are_refused(monkeypatch, tmp_pa
     with pytest.raises(ValueError, match="--constant_weights: expected layers of at most"):
         export.export(type("Served", (), {"model": model, "longest": {}, "labels": ()}), None, options)
     with pytest.raises(ValueError,
-                       match="--constant_weights: expected saved_model in --format beside it, got True without"):
+                       match="--constant_weights: expected saved_model in --format with it, got True without"):
         export.export(None, None, dataclasses.replace(options, formats=("onnx",)))
     assert not (tmp_path / "m").exists()
 

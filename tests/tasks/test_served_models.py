@@ -206,7 +206,7 @@ def test_an_export_in_a_smaller_precision_answers_nearly_the_same(make, name, pr
      "got a model that gives answer, start, end, score, null_score"),
     ("glue", {"no_answer": True}, "--no_answer: read by question answering alone, got a model that gives label"),
     ("squad", {"no_answer": False, "null_score_diff_threshold": 2.0
-               }, "--null_score_diff_threshold: expected --no_answer beside it"),
+               }, "--null_score_diff_threshold: expected --no_answer with it"),
     ("squad", {"null_score_diff_threshold": float("nan")}, "--null_score_diff_threshold: expected a number, got nan"),
     ("glue", {"pooling": "mean"
               }, r"--pooling: read by embeddings \(--head=embeddings\) alone, got a model that gives label"),
@@ -247,7 +247,7 @@ ENTITY = {"entities": ["Brno", ""], "types": ["LOC", ""], "starts": [3, 0], "end
 @pytest.mark.parametrize(
     ("kind", "row", "answer", "lines"),
     [(ServedFillMask, {}, {"tokens": [["a", "b"], ["", ""]], "probabilities": [[0.75, 0.25], [0.0, 0.0]]
-                           }, ["0.750  a", "0.250  b"]),
+                           }, ["a 0.750   b 0.250"]),
      (ServedClassifier, {}, {"label": "yes", "probabilities": [0.25, 0.75]}, ["yes  (0.750)"]),
      (ServedMultiLabel, {}, {"labels": ["a", "c", ""]}, ["a, c"]), (ServedMultiLabel, {}, {"labels": [""]}, ["(none)"]),
      (ServedRegression, {}, {"score": 2.5}, ["2.5000"]),

@@ -16,7 +16,7 @@ def test_a_smoothing_of_one_language_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("some words\n")
     done = run_here("tools/build_vocab.py", f"--input_file={tmp_path}/a.txt", f"--output_file={tmp_path}/v.txt",
                     "--smoothing=0.5")
-    assert done.returncode == 1 and "--smoothing: expected several languages in --input_file beside it" in done.stderr
+    assert done.returncode == 1 and "--smoothing: expected several languages in --input_file with it" in done.stderr
 
 
 @pytest.mark.parametrize("cut", [slice(0, 300), slice(0, 2)])

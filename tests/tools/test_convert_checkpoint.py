@@ -136,7 +136,7 @@ def test_thresholds_that_a_format_cannot_hold_are_told(convert, tmp_path):
                                  threshold=[0.9, 0.2, 0.4])
     formats.write(stored, "ours", str(tmp_path / "run"))
     said = convert(to="hugging_face", input=tmp_path / "run", output=tmp_path / "there")
-    assert "left out, for this format has no place for the threshold of the labels: [0.9, 0.2, 0.4]" in said
+    assert "not written, because this format has no place for the threshold of the labels: [0.9, 0.2, 0.4]" in said
     assert "left out" not in convert(to="ours", input=tmp_path / "run", output=tmp_path / "again")
 
 
@@ -152,7 +152,7 @@ def test_the_sentence_task_stays_with_our_checkpoints_and_others_say_that_they_c
                                         told.append).options == {"sentence_task": "sop"}
     assert told[0].endswith("its sentence task, sop, is evaluated")
     said = convert(to="hugging_face", input=tmp_path / "run", output=tmp_path / "there")
-    assert "left out, for this format has no place for the sentence task: sop" in said
+    assert "not written, because this format has no place for the sentence task: sop" in said
 
 
 @pytest.mark.usefixtures("uncompared")

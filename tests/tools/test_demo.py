@@ -112,7 +112,8 @@ def test_the_demo_runs_to_the_end(root, tmp_path):
         "--set=training.eval_every=100", "--set=optimizer.warmup_steps=100"
     ], check=False, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "Held-out masked-LM loss" in done.stdout and "The texts had: " in done.stdout
+    assert "Held-out masked-LM loss" in done.stdout and "The masked words were: " in done.stdout
+    assert len(done.stdout.splitlines() + done.stderr.splitlines()) <= 60
     assert (tmp_path / "demo/loss.png").stat().st_size > 5000
     losses = [json.loads(line)["eval/mlm_loss"] for line in (tmp_path / "demo/model/log.jsonl").read_text().splitlines()
               if "eval/mlm_loss" in line]
@@ -122,4 +123,4 @@ def test_the_demo_runs_to_the_end(root, tmp_path):
     asked = subprocess.run([sys.executable, *shlex.split(typed[1])], check=False, capture_output=True, text=True,
                            timeout=300, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root)})
     assert asked.returncode == 0, asked.stderr
-    assert asked.stdout.startswith("The [MASK] is called.\n") and len(asked.stdout.splitlines()) == 6
+    assert asked.stdout.startswith("The [MASK] is called.\n") and len(asked.stdout.splitlines()) == 2

@@ -84,7 +84,7 @@ def test_the_command_writes_what_retrieval_reads(tmp_path, monkeypatch):
     rows = [json.loads(line) for line in (tmp_path / "mined.jsonl").read_text().splitlines()]
     assert [len(row["negatives"]) for row in rows] == [2, 2, 2, 2]
     for flags, told in ((("--first_rank=9", "--last_rank=9"), "no pair has a negative by these rules"),
-                        (("--faiss_index=Flat",), "--faiss_index: expected --model beside it, got Flat without"),
+                        (("--faiss_index=Flat",), "--faiss_index: expected --model with it, got Flat without"),
                         (("--margin=0.1", "--relative_margin=0.1"), "expected one of them")):
         done = run_here(*mine[:2], "--output_file=other.jsonl", *flags)
         assert done.returncode == 1 and told in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr

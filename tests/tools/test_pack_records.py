@@ -139,7 +139,7 @@ def test_what_cannot_be_packed_is_refused_and_leaves_nothing(pack, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     for arguments, message in [
             ([tmp_path / "empty", tmp_path / "new"], "expected records, got 1 empty file$"),
-            ([path, tmp_path], "train would be written over another file"),
+            ([path, tmp_path], "train would overwrite another file"),
             ([path, tmp_path / "packed"], "train exists; give a new folder"),
             ([tmp_path / "packed" / "train", tmp_path / "new"], "its records are packed already"),
             ([tmp_path / "unmasked", tmp_path / "new"], "have no masks yet; set config.options.pack"),

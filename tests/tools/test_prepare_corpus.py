@@ -83,7 +83,7 @@ def test_options_that_would_do_nothing_are_refused(tmp_path, option, wanted):
     (tmp_path / "a.txt").write_text("A line.\n")
     given = [f"--input_file=sw:{tmp_path}/a.txt", "--format=text", option]
     done = run_here("tools/prepare_corpus.py", *given, f"--output_file={tmp_path}/out/c.txt")
-    assert done.returncode == 1 and f"{option.partition('=')[0]}: expected {wanted} beside it, got " in done.stderr
+    assert done.returncode == 1 and f"{option.partition('=')[0]}: expected {wanted} with it, got " in done.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -373,7 +373,7 @@ def test_words_of_pdfs_are_joined_replaced_and_counted_or_told(tmp_path):
                      "words hyphenated at line ends, joined": {"words": 1}}
     assert "warning" not in done.stderr
     done = run_here("tools/prepare_corpus.py", "--input_file=-", f"--output_file={tmp_path}/d.txt", "--pdf_text")
-    assert done.returncode == 1 and "--pdf_text: expected files, which it reads twice beside it" in done.stderr
+    assert done.returncode == 1 and "--pdf_text: expected files, which it reads twice with it" in done.stderr
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-16-le", "cp037"])

@@ -141,6 +141,6 @@ def test_mistakes_are_one_line(tmp_path, monkeypatch, root):
                             (("--input_file=x", "--max_seq_length=8"), "--input_file: expected it beside --prune"),
                             (("--vectors=x", "--max_seq_length=8"),
                              "--vectors: expected new words"), (("--nokeep_characters", "--max_seq_length=8"),
-                                                                "--keep_characters: expected --prune beside it")):
+                                                                "--keep_characters: expected --prune with it")):
         done = resize(f"--init_checkpoint={tmp_path}", f"--output_dir={tmp_path}/out", *arguments)
         assert done.returncode == 1 and told in done.stderr and not (tmp_path / "out").exists(), done.stderr

@@ -151,7 +151,7 @@ def test_a_base_with_one_other_weight_is_refused(trained, base, tmp_path):
 def test_an_unknown_product_is_refused_before_work(settings, message, train_file, base, tmp_path):
     with pytest.raises(ValueError, match=message):
         run(train_file, tmp_path / "run", base, adapters=settings)
-    with pytest.raises(ValueError, match="expected --init_checkpoint beside it, the base that is fixed"):
+    with pytest.raises(ValueError, match="expected --init_checkpoint with it, the base that is fixed"):
         run(train_file, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -24,6 +24,7 @@ from official_bert.reports.metric_text import metric_lines
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.training import checkpointing, evaluation, loop, run_config
 from official_bert.training.checkpointing import BestCheckpoint
+from official_bert.training.reporting import run_log
 from official_bert.training.reporting.run_log import Watcher
 from official_bert.training.running.cluster import Placement
 from official_bert.training.running.evaluations import Evaluations
@@ -110,10 +111,10 @@ def test_training_ends_when_patience_does_and_the_best_answers(patient_run):
     assert metrics["accuracy"] == 0.9 and json.loads((folder / "best/metric.json").read_text()) == {
         "metric": "accuracy", "value": 0.9, "step": 8, "batches": 0, "loss": 0.5}
     assert (
-        "best checkpoint: by accuracy, more is better, of 8 evaluations; 3 without a better value end the training; "
-        "the best one answers") in said
+        "best checkpoint: by accuracy (higher is better) of 8 evaluations; training stops after 3 without a better "
+        "value; the best checkpoint is used") in said
     assert "stopped early: at step 20 of 32: 3 evaluations without a better accuracy (training.patience)" in said
-    assert "the best checkpoint answers: accuracy 90.00 % at step 8, kept in best/" in said
+    assert "the best checkpoint is used: accuracy 90.00 % at step 8, saved in best/" in said
     assert list(logged(folder, "best_checkpoint")) == [0] and list(logged(folder, "stopped_early")) == [20]
     assert "accuracy = 0.9\n" in (folder / "eval_results.txt").read_text()
     assert sorted(path.name for path in folder.glob("**/*.index")) == ["ckpt-20.index", "ckpt-8.index"]
@@ -225,7 +226,8 @@ def test_evaluations_trace_the_model_once_and_no_evaluation_data_leave_the_last(
     assert len(counts) >= 3 and len(set(counts)) == 1
     capsys.readouterr()
     assert tune(tmp_path / "unmeasured", files(), epochs=1.0) == {}
-    assert "best checkpoint: none, there is no evaluation data: the last one answers" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "best checkpoint: none, because there is no evaluation data: the last checkpoint is used" in said
     assert formats.find_prefix(str(tmp_path / "unmeasured")) == str(tmp_path / "unmeasured" / "ckpt-4")
 
 
@@ -266,6 +268,22 @@ def test_runs_of_2018s_commands_and_earlier_runs_answer_with_their_last_checkpoi
     assert formats.find_prefix(str(tmp_path)) == str(tmp_path / "ckpt-9")
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(merge(earlier, {"training": {"answer_with": "best"}})))
     assert formats.find_prefix(str(tmp_path)) == str(tmp_path / "best" / "ckpt-5")
+
+
+def test_the_screen_shows_a_line_of_training_a_minute_and_the_newest_before_a_message(tmp_path, capsys, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(run_log.time, "monotonic", lambda: now)
+    metrics = {"loss": 1.0, "learning_rate": 0.1, "gradient_norm": 1.0, "skipped": 0.0, "tokens_per_second": 7.0}
+    with contextlib.closing(Watcher(RunFolder(str(tmp_path)), 9)) as watcher:
+        for step, now in enumerate((0.0, 30.0, 59.0, 60.0, 61.0, 62.0), 1):  # noqa: B007 (the clock reads `now`)
+            watcher.training(step, metrics, 1.0)
+        watcher.evaluation(6, {"loss": 0.5}, ("best so far",))
+        watcher.say("saved ckpt-6")
+        watcher.training(7, metrics, 1.0)
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line.partition("  ")[0] for line in lines] == [
+        "step 1/9", "step 4/9", "step 6/9", "evaluation at step 6:", "saved ckpt-6", "step 7/9"]
+    assert lines[3].endswith("(best so far)") and sorted(logged(tmp_path, "train/loss")) == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_an_undefined_metric_chooses_no_checkpoint_and_is_printed_as_such(tmp_path, capsys):

@@ -91,7 +91,7 @@ def test_a_worker_that_ends_without_a_word_is_named(hosts, ending):
     errors = in_threads(hosts, attend)
     assert errors.pop(ending) == ""
     assert errors == [
-        f"--strategy=multi_worker: {hosts[ending]} has ended before the training began; its own output says why"
+        f"--strategy=multi_worker: {hosts[ending]} ended before the training began; see its own output"
     ] * 2
 
 
@@ -234,7 +234,7 @@ def test_a_wrong_key_or_flag_is_told_before_other_workers_are_awaited(hosts):
     for wrong, told in (("--set=training.stepz=3",
                          "config.training: unknown keys ['stepz']; did you mean training.steps?"),
                         ("--idle_seconds=3",
-                         "--idle_seconds: expected --mode=eval_continuous beside it, got 3.0 without; it would do "
+                         "--idle_seconds: expected --mode=eval_continuous with it, got 3.0 without; it would do "
                          "nothing")):
         done = run_here("-m", "official_bert.run_pretraining", "--input_file=none", "--output_dir=none",
                         "--strategy=multi_worker", f"--worker_hosts={','.join(hosts)}", wrong)

@@ -213,13 +213,13 @@ def test_a_teacher_of_another_vocabulary_reads_rows_of_its_own(kind, tmp_path):
 @pytest.mark.parametrize(
     ("options", "training", "wrong"),
     [({}, {"distillation": {"temperature": 3.0}
-           }, r"config.training.distillation.temperature: expected config.training.teacher beside it"),
+           }, r"config.training.distillation.temperature: expected config.training.teacher with it"),
      ({}, {"teacher": "T", "distillation": {"temperature": 0.0}}, "temperature: expected a number above 0"),
      ({}, {"teacher": "T", "distillation": {"answers": 0.0}}, "nothing would be learned from the teacher"),
      ({}, {"teacher": "T", "distillation": {"states": 1.0}}, r"states: expected 0 for task classification"),
      ({}, {"teacher": "T", "distillation": {"student_layers": "0;2"}}, "student_layers: expected numbers of layers"),
      ({}, {"teacher": "T", "distillation": {"relation_heads": 2}
-           }, "relation_heads: expected training.distillation.relations beside it, got 2 without"),
+           }, "relation_heads: expected training.distillation.relations with it, got 2 without"),
      ({"labels": ["good", "other"]}, {"teacher": "T"}, r"config.training.teacher: .*its head is not used"),
      ({}, {"teacher": "nowhere"}, r"config.training.teacher: nowhere"),
      ({}, {"teacher": "T", "distillation": {"keep": "kept", "kept_gigabytes": 1e-9}

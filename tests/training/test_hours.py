@@ -123,7 +123,7 @@ def test_a_stopped_training_goes_on_with_its_time_and_its_log_is_that_of_what_it
            }, "config.optimizer.warmup_steps: expected 0 and a warmup_proportion beside training.hours"),
      ({}, {"schedule": "warmup_stable_decay", "decay_proportion": 0.9}, "of at most 1 together, got 0.25 and 0.9"),
      ({"hours": 0.0, "steps": 5, "replay": "log.jsonl"
-       }, {}, "config.training.replay: expected training.hours beside it"),
+       }, {}, "config.training.replay: expected training.hours with it"),
      ({"replay": "nowhere.jsonl"}, {}, "config.training.replay: expected the log of a run, got no file nowhere.jsonl")])
 def test_what_does_not_fit_a_time_is_told_before_the_first_step(records, tmp_path, training, optimizer, wrong):
     with pytest.raises(ValueError, match=wrong):
@@ -138,7 +138,7 @@ def test_what_does_not_fit_a_time_is_told_before_the_first_step(records, tmp_pat
     ("flags", "wrong"),
     [(["--hours=0"], "error: --hours: expected a time above 0, got 0"),
      (["--hours=1", "--num_train_steps=5"
-       ], "error: config.training.steps: expected config.training.hours 0 (not 1.0) beside it"),
+       ], "error: config.training.steps: expected config.training.hours 0 (not 1.0) with it"),
      (["--hours=1", "--set=phases=[{steps: 3}]"], "error: config.phases: expected none beside training.hours")])
 def test_the_flag_for_hours_is_refused_in_one_line(records, tmp_path, flags, wrong):
     run = tmp_path / "run"

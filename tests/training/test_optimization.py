@@ -114,7 +114,7 @@ def test_a_stable_schedule_of_decay_alone_is_the_linear_one_and_its_stable_part_
     [({"schedule": "warmup_stable_decay"
        }, "config.optimizer.decay_steps: expected decay_steps or decay_proportion above 0"),
      ({"decay_steps": 4
-       }, r"config.optimizer.decay_steps: expected optimizer.schedule: warmup_stable_decay \(not linear\) beside it"),
+       }, r"config.optimizer.decay_steps: expected optimizer.schedule: warmup_stable_decay \(not linear\) with it"),
      ({"schedule": "constant", "decay_shape": "one_minus_sqrt"
        }, "config.optimizer.decay_shape: expected optimizer.schedule: warmup_stable_decay"),
      (STABLE | {"power": 2.0}, "config.optimizer.power: expected optimizer.schedule: polynomial"),

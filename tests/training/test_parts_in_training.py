@@ -124,12 +124,12 @@ def test_the_last_layers_are_made_anew_as_the_seed_says(train_file, tmp_path):
     said = []
     run(train_file, tmp_path / "second", tmp_path / "first", said=said, optimizer={"learning_rate": 0.0},
         reinitialize_layers=1)
-    assert "made anew (seed 12345): the last 1 layers and the pooler" in said
+    assert "reinitialized (seed 12345): the last 1 layers and the pooler" in said
     found, taken = weights_of(tmp_path / "second"), weights_of(tmp_path / "first")
     for name, value in found.items():
         source = wanted if name.startswith(("layer_1/", "pooler/")) else taken
         np.testing.assert_array_equal(value, source[name].reshape(value.shape), err_msg=name)
-    with pytest.raises(ValueError, match="reinitialize_layers: expected --init_checkpoint beside it"):
+    with pytest.raises(ValueError, match="reinitialize_layers: expected --init_checkpoint with it"):
         run(train_file, tmp_path / "third", reinitialize_layers=1)
 
 
@@ -152,7 +152,7 @@ def test_a_frozen_run_is_resumed_evaluated_answers_and_initialises_another(train
     assert Predictor(str(tmp_path / "frozen"))("the atlas")["label"] in LABELS
     said.clear()
     run(train_file, tmp_path / "other", tmp_path / "frozen", said=said)
-    assert any("initialised (weights only)" in line and "new:" not in line for line in said)
+    assert any("initialized (weights only)" in line and "new:" not in line for line in said)
     with pytest.raises(ValueError, match=r"another configuration \(training.freeze: 'embeddings, layer 0' -> ''\)"):
         run(train_file, tmp_path / "frozen", tmp_path / "first")
 

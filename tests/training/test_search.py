@@ -110,7 +110,7 @@ def test_a_training_of_its_own_in_the_folder_of_a_search_is_refused(tmp_path):
     task = load_task(make_config("glue", options={"dataset": "mrpc"}))
     with pytest.raises(
             ValueError,
-            match=f"--output_dir={tmp_path} holds a search, whose best run {tmp_path}/batch16-seed10 answers"):
+            match=f"--output_dir={tmp_path} holds a search, whose best run is {tmp_path}/batch16-seed10;"):
         FineTuning(task, data_files(data_dir=GLUE), RunFolder(str(tmp_path)), Placement()).carry_out()
 
 
@@ -267,5 +267,5 @@ def test_every_seed_trains_with_every_fold_held_out_once(tmp_path):
                                                                                              "expected --seeds")):
         with pytest.raises(ValueError, match=said):
             search.search(Config(), search.settings_of(keys), 1, str(tmp_path), "f1", train_one)
-    with pytest.raises(ValueError, match="--folds: expected no options.folds beside it"):
+    with pytest.raises(ValueError, match="--folds: expected no options.folds with it"):
         search.search(Config(options={"folds": 3}), [{}], 1, str(tmp_path), "f1", train_one, folds=3)

@@ -50,7 +50,7 @@ def test_a_run_of_real_tokens_alone_trains_as_one_with_padding(tmp_path, train_f
     wanted, said = train(tmp_path / "padded", train_file, skip_padding=False)
     assert not skipped and not any("skip_padding" in line for line in said)
     found, said = train(tmp_path / "real", train_file, accumulation_steps=2)
-    assert set(skipped) == {1} and "layers compute real tokens alone (training.skip_padding)" in said
+    assert set(skipped) == {1} and "layers skip padding (training.skip_padding)" in said
     assert len(wanted) == 6
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
 

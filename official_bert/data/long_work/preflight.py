@@ -19,6 +19,7 @@ from official_bert import files
 from official_bert.data.tabular.formats import is_packed
 
 SPARE_HANDLES = 64  # for everything but inputs and outputs: libraries, scratch files, pipes
+SMALL_SHARE = 0.01  # of the free disk space: smaller needs are not printed
 
 
 def check_outputs(outputs: Sequence[str], inputs: Iterable[str] = (), patterns: str = "",
@@ -87,14 +88,14 @@ def check_disk(needed: Mapping[str, int], what: str) -> None:
 
 
 def announce_disk(likely: Mapping[str, int], what: str) -> None:
-    """Prints a line for each disk: how much the work will take there, {folder: bytes}, and how much is free; a warning
-    if that is less.
+    """Prints how much the work will take on each disk, {folder: bytes}, if it is more than `SMALL_SHARE` of the free
+    space; a warning if it is more than all of it.
     """
     for folders, total, free in _by_disk(likely):
         about = f"about {filesize.decimal(total)} for {what}, {filesize.decimal(free)} are free in {folders}"
         if total > free:
             print(f"warning: disk: {about}: it may become full", file=sys.stderr, flush=True)
-        else:
+        elif total > SMALL_SHARE * free:
             print(f"disk: {about}", flush=True)
 
 

@@ -8,12 +8,13 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-FIRST_LINE = 1.0  # seconds after which a stage is first reported; the time between lines doubles
-BETWEEN_LINES = 30.0  # seconds at most
+FIRST_LINE = 10.0  # seconds after which a stage is first reported; the time between lines doubles
+BETWEEN_LINES = 60.0  # seconds at most
 
 
 class Reporter:
-    """Shows the stages of a command one after another, and the seconds of each; any thread may call `show`.
+    """Shows the stages of a command one after another and, at the end, the seconds of each in one line; any thread may
+    call `show`.
 
     Without a terminal, a separate thread writes the lines, so that they appear even while compiled code runs.
     """
@@ -25,6 +26,7 @@ class Reporter:
                              disable=not console.is_terminal, transient=True)
         self._lock, self._end = threading.Lock(), threading.Event()
         self._stage, self._share, self._begin = "", 0.0, 0.0
+        self._finished: list[str] = []
         self._task = TaskID(0)
         self._thread = threading.Thread(target=self._write_lines, daemon=True)
 
@@ -38,6 +40,8 @@ class Reporter:
         self._end.set()
         with contextlib.suppress(OSError):  # the terminal may be gone
             self._bar.stop()
+        if self._finished:
+            _write(", ".join(self._finished))
 
     def show(self, stage: str, share: float) -> None:
         """Notes that `share` of a stage is done; 1 ends the stage."""
@@ -48,11 +52,11 @@ class Reporter:
             self._share = share
             self._bar.update(self._task, completed=share)
             if share >= 1:
-                _write(f"{stage}: {time.monotonic() - self._begin:.1f} s")
+                self._finished.append(f"{stage}: {time.monotonic() - self._begin:.1f} s")
                 self._stage = ""
 
     def _write_lines(self) -> None:
-        """Writes a line for the current stage after 1, 2, 4, 8, 16 and 30 seconds, then every 30 seconds."""
+        """Writes a line for the current stage after 10, 20, 40 and 80 seconds, then every minute."""
         begin, wait, due = 0.0, FIRST_LINE, 0.0
         while not self._end.wait(0.1):
             with self._lock:

@@ -85,7 +85,7 @@ class WorkFolder:
             except BlockingIOError:
                 self._file.close()
                 raise BusyError(
-                    f"{self.path}: another run is working here; wait for its end or give another name") from None
+                    f"{self.path}: another run is using it; wait for its end or give another name") from None
             except OSError:  # a file system without locks
                 return
             if os.path.exists(path) and os.path.samestat(os.fstat(self._file.fileno()), os.stat(path)):

@@ -22,7 +22,7 @@ def of_this_schema(batch: Mapping[str, tf.Tensor]) -> Batch:
     version.
     """
     with tf.control_dependencies([tf.debugging.assert_equal(
-            batch["schema_version"], records.SCHEMA_VERSION, "records of another schema version: make them anew")]):
+            batch["schema_version"], records.SCHEMA_VERSION, "records of another schema version: create them again")]):
         return {**batch, "input_ids": tf.identity(batch["input_ids"])}
 
 

@@ -119,11 +119,10 @@ def expected_bytes(config: InstanceConfig, facts: VocabularyFacts, tokens: int) 
 
 
 def likely_bytes(config: InstanceConfig, facts: VocabularyFacts, tokens: int) -> tuple[int, int, int]:
-    """Estimates the bytes of token store, rows and uncompressed records for a corpus of about `tokens` tokens: what
-    articles take.
+    """Estimates the bytes of token store, rows and uncompressed records for articles of about `tokens` tokens.
 
-    Instances are shorter than they may be, so there are a third more of them, and a value of a record takes more than a
-    byte.
+    Instances are shorter than the longest possible ones, so there are a third more of them. A value of a record takes
+    more than a byte.
     """
     rows, records = expected_bytes(config, facts, tokens)
     return int(1.15 * tokens * np.dtype(facts.token_type).itemsize), rows * 4 // 3, int(2.4 * records)

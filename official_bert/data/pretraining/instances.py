@@ -35,7 +35,7 @@ class InstanceConfig:
     max_predictions_per_seq: int = DEFAULT_PREDICTIONS
     """Most tokens of an instance that must be predicted."""
     dupe_factor: Count = 10
-    """Passes over the corpus, each with pairs and masks of its own."""
+    """Passes over the corpus, each with new pairs and masks."""
     short_seq_prob: Probability = 0.1
     """Probability that a document's instances aim at a random shorter length, as texts of fine-tuning have."""
     sentence_task: Literal["nsp", "sop", "none"] = "nsp"

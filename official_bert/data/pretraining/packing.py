@@ -236,7 +236,7 @@ def _known(index: RecordIndex) -> np.ndarray | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        logging.warning("%s: %s; its records are measured again", index.path, error)
+        logging.warning("%s: %s; the lengths of its records are read again", index.path, error)
         return None
 
 

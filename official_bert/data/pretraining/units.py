@@ -43,7 +43,7 @@ class TextUnits:
         check_fields(self, "--")
         if self.word_separator and self.segmenter:
             raise ValueError(
-                f"--segmenter={self.segmenter}: expected no --word_separator beside it, which gives the words, got "
+                f"--segmenter={self.segmenter}: expected no --word_separator with it, which gives the words, got "
                 f"{self.word_separator!r}")
         marks = self.phrase_marks
         if marks and (len(marks) != 2 or not all(mark and mark == "".join(mark.split()) for mark in marks)
@@ -84,7 +84,7 @@ class TextUnits:
             inside, closed, rest_of_line = after.partition(end)
             if not closed or begin in inside:
                 raise ValueError(
-                    f"a phrase begins with {begin} and does not end in its line: no phrase goes on in another record")
+                    f"a phrase begins with {begin} and does not end in its line: no phrase continues in another record")
             yield (inside.replace(self.word_separator, " ") if self.word_separator else inside), True
 
     def _words(self, text: str, divided: bool) -> Iterator[tuple[str, bool]]:

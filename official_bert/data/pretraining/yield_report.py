@@ -22,8 +22,11 @@ EXAMPLES = 3  # shown of each reason
 EXAMPLE_LENGTH = 240  # characters of an example, the rest is cut
 SCREEN_WIDTH = 120  # if the output is not a terminal
 MOST_LOST = 0.05  # a larger share lost of any unit of `WARNED_UNITS` is a warning
+MOST_REASONS = 4  # in the printed line
+SMALL = 0.001  # a smaller share of a unit is in the table and the file, not in the printed lines
 REASONS = ("dropped", "repeated", "notes")  # fields of a report
 WARNED_UNITS = ("characters", "tokens")
+MEASURES = (*WARNED_UNITS, "words", "sentences", "documents")  # units for the share of a reason, in order of preference
 
 
 @dataclasses.dataclass
@@ -134,17 +137,37 @@ class YieldReport:
                 **{name: {key: vars(reason) for key, reason in getattr(self, name).items()} for name in REASONS},
                 "warnings": self.warnings()}
 
-    def table(self, show_examples: bool = False) -> rich.table.Table:
-        """Returns the report for a terminal: a column for each unit; rows for input, output and each reason."""
+    def lines(self) -> list[str]:
+        """Returns the report in short: the kept amounts; the largest drops that no warning names; the notes.
+
+        Shares below `SMALL` are left out.
+        """
+        totals = {unit: balance["in"] + balance["repeated"] for unit in self.units() if (balance := self.balance(unit))}
+        kept = ", ".join(f"all {total:,} {unit}" if self.kept[unit] == total else
+                         f"{self.kept[unit]:,} of {total:,} {unit}" for unit, total in totals.items())
+        warned = bool(self.warnings())
+        drops = sorted(((share, unit, name) for name, reason in self.dropped.items()
+                        if (reason.expected or not warned) and (unit := next(filter(reason.amounts.get, MEASURES), ""))
+                        and (share := reason.amounts[unit] / totals[unit]) >= SMALL), reverse=True)
+        shares = ", ".join(f"{name} {share:.2%}" + f" of {unit}" * (number == 0 or unit != drops[number - 1][1])
+                           for number, (share, unit, name) in enumerate(drops[:MOST_REASONS]))
+        more = f", {len(drops) - MOST_REASONS} more reasons (--show_examples)" * (len(drops) > MOST_REASONS)
+        notes = ", ".join(f"{name} ({', '.join(f'{amount:,} {unit}' for unit, amount in reason.amounts.items())})"
+                          for name, reason in self.notes.items()
+                          if any(amount >= SMALL * totals.get(unit, 0) for unit, amount in reason.amounts.items()))
+        return [f"kept: {kept}", *[f"dropped: {shares}{more}"] * bool(drops), *[f"found: {notes}"] * bool(notes)]
+
+    def table(self) -> rich.table.Table:
+        """Returns the report for a terminal: a column for each unit, then examples; rows for input, output and each
+        reason.
+        """
         units = self.units()
-        table = rich.table.Table("", *(rich.table.Column(unit, justify="right") for unit in units),
-                                 *["examples"] * show_examples)
+        table = rich.table.Table("", *(rich.table.Column(unit, justify="right") for unit in units), "examples")
         shares = {unit: self.shares(unit) for unit in units}
 
         def add_row(name: str, amounts: Mapping[str, int], column: str = "", examples: Iterable[str] = ()) -> None:
             cells = [_cell(amounts.get(unit, 0), shares[unit].get(column)) for unit in units]
-            shown = [rich.markup.escape("\n".join(examples))] * show_examples
-            table.add_row(rich.markup.escape(name), *cells, *shown)
+            table.add_row(rich.markup.escape(name), *cells, rich.markup.escape("\n".join(examples)))
         add_row("in", {unit: self.balance(unit)["in"] for unit in units})
         for name, reason in self.repeated.items():
             add_row(f"+ {name}", reason.amounts, examples=reason.examples)
@@ -167,15 +190,18 @@ def _cell(amount: int, percent: float | None) -> str:
 def define_report() -> None:
     """Defines --report_file and --show_examples."""
     flags.DEFINE_string("report_file", "", "Where to write the report as JSON, with examples of dropped text.")
-    flags.DEFINE_bool("show_examples", False, "Show examples of dropped text in the printed table.")
+    flags.DEFINE_bool("show_examples", False, "Print all counts in a table, with examples of the dropped text.")
 
 
 def present(report: YieldReport, report_file: str = "", show_examples: bool = False, **facts: object) -> None:
-    """Prints the report and its warnings, and writes it to `report_file` as JSON under "yield", beside other `facts`.
+    """Prints the report (with `show_examples` as a table) and its warnings, and writes it to `report_file` as JSON
+    under "yield", beside other `facts`.
     """
-    screen = rich.console.Console()
-    (screen if screen.is_terminal else rich.console.Console(width=SCREEN_WIDTH)).print(
-        report.table(show_examples))
+    if show_examples:
+        screen = rich.console.Console()
+        (screen if screen.is_terminal else rich.console.Console(width=SCREEN_WIDTH)).print(report.table())
+    else:
+        print("\n".join(report.lines()))
     for warning in report.warnings():
         print(f"warning: {warning}", file=sys.stderr)
     if report_file:

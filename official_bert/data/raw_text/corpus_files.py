@@ -24,7 +24,7 @@ class Mixture:
 
     def __post_init__(self) -> None:
         if self.mix and self.smoothing is not None:
-            raise ValueError("--mix: expected no --smoothing beside it")
+            raise ValueError("--mix: expected no --smoothing with it")
 
     @property
     def is_asked(self) -> bool:

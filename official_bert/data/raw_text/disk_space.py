@@ -1,4 +1,4 @@
-"""The disk that preparing a corpus takes: told before the work begins, and refused if it cannot suffice."""
+"""Checks before the work begins that the disk has room for preparing a corpus."""
 
 from collections.abc import Sequence
 
@@ -15,8 +15,8 @@ LOOKED_AT = 32  # files
 
 def check_disk_of_corpus(inputs: Sequence[str], size: int, place: str, work_folder: str,
                          filters: Sequence[str]) -> None:
-    """Says how much disk a corpus of `inputs`, `size` bytes of files, takes in the folder `place`, and how much is
-    free.
+    """Prints how much disk space a corpus of `inputs`, `size` bytes of files, takes in the folder `place`, if it is
+    much of the free space.
 
     What a stopped run left in `work_folder` is not needed again. `filters` are the flags that leave text out or repeat
     it. Raises ValueError if the disk is too small: for plain text without filters below LEAST times its size, otherwise

@@ -63,7 +63,9 @@ def splitting_rule(language: str) -> str:
 
 
 def describe_rule(language: str) -> str:
-    """Returns a line that names the rules for sentences of `language`; raises the errors of `splitting_rule`."""
+    """Returns a line that names the rules for sentences of `language`; "" if these are its own.
+
+    Raises the errors of `splitting_rule`.
+    """
     rule = splitting_rule(language)
-    return f"sentences of {language} end by " + ("rules of its own"
-                                                 if rule == language else f"the rules of {rule} (fallback)")
+    return "" if rule == language else f"sentences of {language} are split by the rules of {rule} (fallback)"

@@ -173,7 +173,7 @@ def _read_texts(path: str, warn: Warn, encoding: str) -> tuple[list[str], list[s
     if not texts:
         raise ValueError(f"{path}: no row in this file")
     if empty:
-        warn(f"{path}:{empty[0]}: an empty text; kept{and_others(len(empty) - 1)}")
+        warn(f"{path}:{empty[0]}: an empty text; not ignored{and_others(len(empty) - 1)}")
     return list(lines), texts
 
 

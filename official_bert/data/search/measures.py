@@ -81,4 +81,4 @@ def worst_queries(queries: Sequence[str], measured: Sequence[dict[str, float]], 
     """The queries with the lowest nDCG@10: the answer that was wanted, and the text that stands first."""
     mistakes = [Mistake([query], answer, nearest, 1.0 - row["ndcg_at_10"])
                 for query, row, answer, nearest in zip(queries, measured, answers, first) if row["ndcg_at_10"] < 1.0]
-    return mistakes_section(mistakes, "1 - nDCG@10", name="worst_queries", title="The queries that fare worst")
+    return mistakes_section(mistakes, "1 - nDCG@10", name="worst_queries", title="The queries with the worst rankings")

@@ -145,8 +145,8 @@ def _negatives(table: Table, columns: SearchColumns, warn: Warn) -> list[tuple[s
         negatives.append(tuple(texts[:columns.most_negatives or None]))
     if dropped:
         warn(
-            f"{dropped}: negatives that stand there twice, or answer the same anchor in another row, are left out "
-            f"here and in later rows"
+            f"{dropped}: repeated negatives, and those that answer the same anchor in another row, are ignored here "
+            "and in later rows"
         )
     return negatives
 

@@ -104,7 +104,7 @@ def csv_rows(lines: Iterator[str], delimiter: str, where: str) -> Iterator[tuple
     except csv.Error as error:
         reason: object = error
         if "new-line character" in str(error):
-            reason = "a carriage return alone ends no line; expected line feeds"
+            reason = "a carriage return alone does not end a line; expected line feeds"
         raise ValueError(f"{where}:{begins}: not valid CSV: {reason}") from None
 
 
@@ -224,7 +224,7 @@ def check_names_once(source: object, names: Sequence[str]) -> None:
     """Raises ValueError for two columns of one name, of which one would count without a word."""
     for name, count in Counter(names).items():
         if count > 1:
-            raise ValueError(f"{source}: column {name!r} stands there {count} times")
+            raise ValueError(f"{source}: column {name!r} occurs {count} times")
 
 
 def parquet_objects(path: str) -> Iterator[tuple[int, dict]]:

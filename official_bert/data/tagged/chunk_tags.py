@@ -28,7 +28,7 @@ LETTERS: Mapping[str, str] = {"iob1": "BIIB", "iob2": "BIIB", "iobes": "BIES", "
                               "bmewo": "BMEW"}  # of a chunk's first, inner and last word, and of a chunk of one word
 LIKE_SUFFIX = re.compile(r"[_.:/|][BIMESLUW]$")  # if all tags end so, it ends no type
 LIKE_PREFIX = re.compile(r"[A-Z]-|[BIMESLUW][_.:/|]")  # begins no type
-HINT = " (options.scheme=plain reads tags that stand for themselves, such as parts of speech)"
+HINT = " (options.scheme=plain reads tags without prefixes, such as parts of speech)"
 FORM = "a tag such as O, B-PER or I-PER"
 
 
@@ -100,10 +100,10 @@ def remarks(labels: Sequence[str]) -> list[str]:
     nothing = meaningless(labels)
     types = [] if nothing or any(map(has_prefix, labels)) else [label for label in labels if LIKE_PREFIX.match(label)]
     return ([
-        f"its labels {', '.join(nothing)} mark no entity beside the others: they count as O"
+        f"its labels {', '.join(nothing)} mark no entity, unlike the others: they count as O"
     ] if nothing else []) + ([
-        f"its labels {', '.join(types)} begin with no known letter (B, I, M, E, L, S, U, W) and a -: they are types "
-        f"of their own"
+        f"its labels {', '.join(types)} begin with no known letter (B, I, M, E, L, S, U, W) and a -: they are read as "
+        "types"
     ] if types else [])
 
 
@@ -120,7 +120,7 @@ def check_tags(places: Mapping[str, str]) -> None:
     has_letters = bool(LIKE_PREFIX.match(wrong)) or all(map(LIKE_SUFFIX.search, other_tags))
     if scheme_tags:
         raise ValueError(f"{places[wrong]}: expected {FORM}, got {wrong!r}; the file has {scheme_tags[0]!r} in "
-                         f"{places[scheme_tags[0]]}: tags of one scheme are wanted")
+                         f"{places[scheme_tags[0]]}: all tags must be of one scheme")
     if OUTSIDE not in places or has_letters:
         raise ValueError(f"{places[wrong]}: expected {FORM}, got {wrong!r}{'' if has_letters else HINT}")
 

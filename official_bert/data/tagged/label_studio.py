@@ -125,7 +125,8 @@ def _entities(text: str, regions: Iterable[Task]) -> list[Span]:
     for region in regions:
         start, end = _places(region)
         if TYPES[1] in region and MARKUP.search(text):
-            raise ValueError("expected plain text, got HTML, whose tags the places of hypertextlabels do not count")
+            raise ValueError("expected plain text, got HTML, whose tags are not counted in the positions of "
+                             "hypertextlabels")
         kinds = next((region[key] for key in TYPES if key in region), None)
         if kinds is None:
             raise ValueError(f"expected {' or '.join(TYPES)} of a region, got none from {start} to {end}")

@@ -227,7 +227,7 @@ class Reading:
     def notes(self, source: Source) -> list[str]:
         """Lines for the user about what was counted."""
         places_and_words = [(self.widened, "cut a word and were widened to it"),
-                            (self.dropped, "overlapped a longer one and were left out")]
+                            (self.dropped, "overlapped a longer one and were ignored")]
         counts = [(self.rejected, UNACCEPTED), (self.unlabelled, "nobody labelled")]
         return [f"{source}: {len(places)} spans {what}, the first in {places[0]}"
                 for places, what in places_and_words if places] + [
@@ -310,7 +310,7 @@ def _apart(chunks: Sequence[Chunk], where: str, reading: Reading) -> list[Chunk]
                              None):
             if reading.overlaps == "refuse":
                 raise ValueError(
-                    f"{where}: entities overlap, {neighbour.kind} and {chunk.kind}, and each word has one tag; "
+                    f"{where}: entities overlap, {neighbour.kind} and {chunk.kind}, but each word has one tag; "
                     "options.overlaps=longest keeps the longest")
             reading.dropped.append(where)
         else:

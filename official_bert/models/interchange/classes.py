@@ -55,11 +55,11 @@ def in_order_of(stored: StoredModel, task: Classes) -> tuple[StoredModel, list[s
         return stored, []
     order = places(stored.labels, task.labels)  # also of LABEL_n: they may be the labels of the data; TF 1 has no names
     if not named(stored.labels) and order is None:
-        return stored, [f"its classes have no names: taken in the task's order {', '.join(task.labels)}"]
+        return stored, [f"its classes have no names: assumed to be in the task's order {', '.join(task.labels)}"]
     if order is None:
         return _without_head(stored), [
             f"its head is not used: its classes are {_shown(stored.labels)}, those of the task are "
-            f"{_shown(task.labels)} (tools/convert_checkpoint.py --labels names them anew)"
+            f"{_shown(task.labels)} (tools/convert_checkpoint.py --labels renames them)"
         ]
     if order == list(range(len(order))):
         unnamed = ("its classes have no names but LABEL_0, LABEL_1, ...: options.labels gives them others, in the "

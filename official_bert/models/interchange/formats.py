@@ -155,7 +155,7 @@ def read(path: str, head: Head = "", base: str = "") -> StoredModel:
     """
     name, where = find_format(path)
     if name == "peft" and not base:
-        raise ValueError(f"{path}: expected --base beside it (base=... in Python), the model that this adapter is for; "
+        raise ValueError(f"{path}: expected --base with it (base=... in Python), the model that this adapter is for; "
                          f"its adapter_config.json names {_named_base(where)!r}")
     if name != "peft" and base:
         raise ValueError(f"--base={base}: expected a PEFT folder, which has adapter_config.json, beside it, got {path}")
@@ -192,7 +192,7 @@ def _over_base(model: StoredModel, run: RunFolder) -> StoredModel:
     """
     record, settings = run.base, run.recorded_config().training.adapters
     if settings is None:
-        raise ValueError(f"{run.file(BASE_FILE)}: expected a run with training.adapters beside it, got one without")
+        raise ValueError(f"{run.file(BASE_FILE)}: expected a run with training.adapters with it, got one without")
     try:
         base = read(record["path"])
     except ValueError as error:

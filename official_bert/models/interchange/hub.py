@@ -73,7 +73,7 @@ def _downloaded(name: str) -> str:
             repository, revision=revision, allow_patterns=files_to_download(files, name))
     except errors.GatedRepoError:
         raise ValueError(
-            f"{name}: the Hugging Face hub wants a token of somebody whom its owner admits; HF_TOKEN gives it"
+            f"{name}: the Hugging Face hub requires a token of a user with access; set HF_TOKEN"
         ) from None
     except errors.RevisionNotFoundError:
         raise ValueError(f"{name}: the repository has no revision {revision!r}") from None
@@ -86,14 +86,14 @@ def _downloaded(name: str) -> str:
         config = huggingface_hub.try_to_load_from_cache(repository, "config.json", revision=revision)
         if not isinstance(config, str):
             raise ValueError(
-                f"{name}: no such file or folder, and the Hugging Face hub could not be asked ({_line(error)}); fetch "
-                f"it once "
-                "with a network, or give the path of a folder that has the files") from None
+                f"{name}: no such file or folder, and the Hugging Face hub cannot be reached ({_line(error)}); "
+                "download it once with a network, or give the path of a folder with the files") from None
         folder = os.path.dirname(config)
         if not any(kind.fullmatch(file) for kind in WEIGHTS for file in os.listdir(folder)):
             raise ValueError(
-                f"{name}: only a part could be fetched ({_line(error)}); the same command again goes on") from None
-        logging.warning("%s: the Hugging Face hub could not be asked; what was fetched before is used", name)
+                f"{name}: only a part could be downloaded ({_line(error)}); the same command continues the "
+                "download") from None
+        logging.warning("%s: the Hugging Face hub cannot be reached; the earlier download is used", name)
         return folder
 
 

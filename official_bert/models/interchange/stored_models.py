@@ -250,7 +250,7 @@ def refuse_acts(config: ModelConfig, what: str, hidden_acts: Sequence[str]) -> N
     """Raises ValueError for an activation or an epsilon that another implementation lacks."""
     if config.hidden_act not in hidden_acts:
         raise ValueError(
-            f"{what} has no hidden_act {config.hidden_act!r} (only {', '.join(hidden_acts)}); --hidden_act says "
-            "that the file's origin is mistaken, as for Google's models in Hugging Face's form")
+            f"{what} has no hidden_act {config.hidden_act!r} (only {', '.join(hidden_acts)}); --hidden_act overrides "
+            "the file, as for Google's models in Hugging Face's format")
     if config.layer_norm_epsilon != 1e-12:
         raise ValueError(f"{what} has layer_norm_epsilon 1e-12 only, the model {config.layer_norm_epsilon}")

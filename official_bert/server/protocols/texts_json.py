@@ -38,7 +38,7 @@ def read_embed(body: bytes, limits: Limits) -> Reading:
     prompt = field(request, "prompt_name", str, "")
     inputs = _texts_or_ids(request, "inputs", limits)
     if prompt and "input_ids" in inputs:
-        raise invalid("'prompt_name': expected texts beside it, got token ids")
+        raise invalid("'prompt_name': expected texts with it, got token ids")
     return Reading(signature=prompt, inputs=inputs, more={
         "normalize": field(request, "normalize", bool, True), "truncate": _truncate(request),
         "dimensions": _dimensions(request)})

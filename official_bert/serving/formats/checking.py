@@ -137,7 +137,7 @@ def _loss(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]
     if names:
         changed = sum(
             any(_kept(first[name]) != _kept(second[name]) for name in names) for first, second in zip(before, after))
-        return changed / count, f"{changed} of {count} answers are not the SavedModel's"
+        return changed / count, f"{changed} of {count} answers differ from the SavedModel's"
     name = next(name for name in ("embedding", "weights", "score") if name in before[0])
     words = 1 + max(int(answer["ids"].max()) for answer in (*before, *after)) if name == "weights" else 0
     mean = sum(_vector(answer, name, words) for answer in before) / count if count > 1 else 0.0

@@ -65,7 +65,7 @@ def check_choices(names: Sequence[str], options: FormatOptions, precision: str) 
     by_answers = [name for name in smaller if JUDGED_BY[name] == "answers"]
     if formats and precision != "float32":
         raise ValueError(
-            f"--precision={precision}: expected --format=saved_model alone beside it, got {formats[0]}, whose "
+            f"--precision={precision}: expected --format=saved_model alone with it, got {formats[0]}, whose "
             f"products are "
             "float32; litert_float16 and litert_int8 have smaller weights")
     if by_answers and not options.texts:
@@ -73,10 +73,10 @@ def check_choices(names: Sequence[str], options: FormatOptions, precision: str) 
             f"--format={by_answers[0]}: expected --check_file, texts on which its loss of accuracy is measured")
     if options.texts and not smaller:
         raise ValueError(
-            "--check_file: expected a format with smaller weights (litert_float16, litert_int8) beside it; others are "
+            "--check_file: expected a format with smaller weights (litert_float16, litert_int8) with it; others are "
             "compared number by number")
     if options.opset != DEFAULT_OPSET and "onnx" not in formats:
-        raise ValueError("--opset: expected --format=onnx beside it")
+        raise ValueError("--opset: expected --format=onnx with it")
 
 
 def write_format(served: ServedModel, config: Config, form: str, folder: str, assets: str, *, version: int,

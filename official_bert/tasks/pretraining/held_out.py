@@ -49,8 +49,7 @@ def warn_of_shared_records(train: Sequence[str], held_out: Sequence[str]) -> Non
     ]
     if shared:
         logging.warning(
-            "%d of %d files of evaluation records are training records, the first is %s: what is measured there says "
-            "nothing "
+            "%d of %d files of evaluation records are training records, the first is %s: the results say nothing "
             "about other text", len(shared), len(held_out), shared[0])
 
 

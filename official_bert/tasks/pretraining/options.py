@@ -35,9 +35,10 @@ class Options:
     sentence_loss: bool = True
     """False: the second segments stay, but no head learns their task (the paper's "No NSP")."""
     objective: Literal["masked_lm", "next_token", "replaced_tokens"] = "masked_lm"
-    """What is learned. next_token: every token is predicted from those before it (paper 5.1), with model.attention
-    left_to_right. replaced_tokens: which tokens are guesses of a small model that learns masked words beside (ELECTRA);
-    its defaults are sentence_loss false and masking token_draws, of which 85 % become [MASK] and 15 % stay."""
+    """The task to learn. next_token: predict every token from those before it (paper 5.1), with model.attention
+    left_to_right. replaced_tokens: find the tokens that a small generator has replaced, which is trained on masked
+    words at the same time (ELECTRA); its defaults are sentence_loss false and masking token_draws, of which 85 % become
+    [MASK] and 15 % stay."""
     masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)
     """Masks of records made with --masking=dynamic."""
     generator_width: PositiveShare = only_with(0.25, *REPLACED_TOKENS)
@@ -48,7 +49,7 @@ class Options:
     """Tables of model and generator: one set (ELECTRA), the model's as differences to the generator's (DeBERTa v3), or
     one set each."""
     adds_first: bool = only_with(False, *REPLACED_TOKENS)
-    """The row of [CLS] is added to each row before the head that tells replaced tokens (DeBERTa v3)."""
+    """The row of [CLS] is added to each row before the head that detects replaced tokens (DeBERTa v3)."""
     replaced_weight: Positive = only_with(50.0, *REPLACED_TOKENS)
     """Factor of the loss of replaced tokens; that of the generator's words is 1."""
     boundary_weight: NonNegative = only_with(0.0, "objective", "masked_lm")
@@ -59,7 +60,7 @@ class Options:
     max_instances_per_row: Count = 8
     """Most instances of a row, with pack."""
     first_weights: Literal["random", "neighbours"] = "random"
-    """neighbours: heads of the first layer begin by looking at the tokens beside, all else at random."""
+    """neighbours: heads of the first layer start by attending to neighbouring tokens; random: all are random."""
 
     def __post_init__(self) -> None:
         check_fields(self)

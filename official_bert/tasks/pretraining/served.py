@@ -96,13 +96,12 @@ class ServedFillMask(ServedModel):
 
     @staticmethod
     def describe(row: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
-        """Returns the words for each blank, with their probabilities, or says that there is none."""
+        """Returns a line for each blank, its words with their probabilities, or says that there is none."""
         blanks = [blank for blank in zip(answer["tokens"], answer["probabilities"]) if any(blank[0])]
         if not blanks:
             return [f"  {ServedFillMask.lacks_question(row, answer)}"]
         return [
-            f"  {probability:.3f}  {token}" for tokens, probabilities in blanks
-            for token, probability in zip(tokens, probabilities)
+            "  " + "   ".join(f"{token} {probability:.3f}" for token, probability in zip(*blank)) for blank in blanks
         ]
 
 
@@ -121,6 +120,7 @@ def best_words(logits: tf.Tensor, present: tf.Tensor, words: tf.Tensor, count: i
 
     The model may have more rows than the vocabulary has words (R >= V): those are no answer.
     """
+    logits = tf.ensure_shape(logits, [None, None, None])  # without a rank, TensorFlow warns of a cost that it lacks
     probabilities, best = tf.math.top_k(tf.nn.softmax(logits)[:, :, :tf.size(words)], count)
     return {"tokens": tf.where(present[:, :, None], tf.gather(words, best), ""),
             "probabilities": tf.where(present[:, :, None], probabilities, 0.0)}

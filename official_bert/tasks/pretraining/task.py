@@ -333,8 +333,8 @@ class Task(TaskBase):
                             empty[0])
         if fitting := {path: held for path, held in lengths.items() if self._fits(path, held)}:
             return fitting
-        raise ValueError(f"{patterns}: one of config.phases wants records of {self.options.max_seq_length} tokens and "
-                         f"{self.options.max_predictions_per_seq} predictions, and none of the files holds such")
+        raise ValueError(f"{patterns}: one of config.phases needs records of {self.options.max_seq_length} tokens and "
+                         f"{self.options.max_predictions_per_seq} predictions, but none of the files has them")
 
     def _check_origins(self, paths: Sequence[str], allow_changed_data: bool, shuffle: bool) -> None:
         """Raises ValueError for records that were made for another task about sentences, or with another vocabulary or

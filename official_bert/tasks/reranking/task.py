@@ -77,7 +77,7 @@ class Options(SplitOptions, TableOptions):
                 f"got {columns}")
         if self.label_column and self.negative_columns:
             raise ValueError(
-                "config.options.label_column: expected no negative_columns beside it: labels say which texts are "
+                "config.options.label_column: expected no negative_columns with it: labels say which texts are "
                 "negatives"
             )
 
@@ -164,9 +164,8 @@ class Task(RankingTask):
         collection = self.read_collection(path)
         if lacking := [query for query, judged in enumerate(collection.irrelevant) if not judged]:
             logging.warning(
-                "%s: %d queries without a passage judged irrelevant: the passages that BM25 ranks first and that do "
-                "not answer "
-                "them are their negatives (at most %d)", path, len(lacking), most or FOUND_NEGATIVES)
+                "%s: %d queries without a passage judged irrelevant: their negatives are the passages that BM25 ranks "
+                "first and that do not answer them (at most %d)", path, len(lacking), most or FOUND_NEGATIVES)
             rankings = self._search(collection)
             irrelevant = [judged or [passage for passage in ranking if passage not in grades][:most or FOUND_NEGATIVES]
                           for judged, ranking, grades in zip(collection.irrelevant, rankings, collection.relevant)]

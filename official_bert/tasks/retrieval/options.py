@@ -60,7 +60,7 @@ class Options(SplitOptions, TableOptions):
     margin: Positive = only_with(0.2, "loss", "triplet")
     """Least difference of cosines, of triplets."""
     matryoshka: Sizes = ()
-    """First numbers of the vectors that are good vectors too; the loss is the sum over them."""
+    """Sizes of beginnings of the vectors that are trained as vectors too; the loss is summed over them."""
     pooling: Poolings = "mean"
     """Vector of a text, of one or several of these poolings: the row of [CLS], the mean of all rows,
     their largest numbers, their sum divided by the root of their number, their mean weighted by place, the last row."""
@@ -69,7 +69,7 @@ class Options(SplitOptions, TableOptions):
     vector_layers: tuple[VectorLayer, ...] = ()
     """Layers behind the pooling: dense, layer_norm or normalize."""
     dimensions: Natural = 0
-    """First numbers of a vector that are given alone; 0: all."""
+    """Only these first numbers of a vector are used; 0: all."""
     normalize: bool = False
     """Exported vectors have length 1."""
     query_prompt: str = ""
@@ -77,7 +77,7 @@ class Options(SplitOptions, TableOptions):
     passage_prompt: str = ""
     """Text in front of second texts and negatives."""
     default_prompt: str = ""
-    """Text in front of texts of which nobody says whether they are queries or passages, in answers."""
+    """Prompt in prediction for texts that are marked neither as queries nor as passages."""
     unknown_ids: UnknownIds = "refuse"
     """Judgements of a collection (BEIR) whose ids are unknown."""
     empty_text: labelled_texts.EmptyText = "refuse"
@@ -89,7 +89,7 @@ class Options(SplitOptions, TableOptions):
             raise ValueError(
                 "config.options.train_on: scores: expected options.score_column and score_range (the lowest and the "
                 "highest "
-                "score; for STS-B [0,5]) beside it")
+                "score; for STS-B [0,5]) with it")
         self._check_loss()
         self._check_columns()
 
@@ -98,7 +98,7 @@ class Options(SplitOptions, TableOptions):
         if (self.loss_name in OF_SCORES) != (self.train_on == "scores"):
             raise ValueError(
                 f"config.options.loss: {self.loss_name}: expected options.train_on: "
-                f"{'scores' if self.loss_name in OF_SCORES else 'pairs or texts'} beside it, got {self.train_on}")
+                f"{'scores' if self.loss_name in OF_SCORES else 'pairs or texts'} with it, got {self.train_on}")
         if self.train_on == "texts" and self.loss_name not in OF_GROUPS:
             raise ValueError(
                 f"config.options.loss: {self.loss_name}: expected contrastive beside options.train_on: texts")

@@ -61,8 +61,8 @@ class LabelCounts:
         exact = alignment == "characters"
         which = "nearest" if exact else "first"
         counts = [(self.widened, "wider than the answer" + ("" if exact else ", up to all between two spaces")),
-                 (self.moved, f"not at answer_start but at the {which} place that reads as the answer"),
-                 (self.outside, "in no window as a whole, trained as no answer"),
+                 (self.moved, f"not at answer_start but at the {which} occurrence of the answer"),
+                 (self.outside, "not complete in any window, trained as no answer"),
                  (self.unlike_2018, "unlike those of options.answer_alignment=2018")]
         if not any(count for count, _ in counts):
             return ""

@@ -65,8 +65,8 @@ class Options(SplitOptions, DecodingRules):
     several_answers: SeveralAnswers = "refuse"
     """Training questions with several answers; first: the first one, all: an example for each different one."""
     answer_alignment: Alignment = "characters"
-    """How answers and pieces are aligned, in training and prediction; 2018: as by run_squad.py, which sees words
-    between spaces."""
+    """How answers and pieces are aligned, in training and prediction; 2018: as in run_squad.py, by words between
+    spaces."""
     buckets: tuple[int, ...] = ()
     """Lengths to which batches are padded; none: the longest row of each batch."""
     encoding: str = ""
@@ -228,7 +228,7 @@ class Task(FileTask):
         no_answer = defaults.version_2_with_negative if options.no_answer is None else options.no_answer
         if options.null_score_diff_threshold is not None and not no_answer:
             raise ValueError(
-                "--null_score_diff_threshold: expected --no_answer beside it, because this model always gives an answer"
+                "--null_score_diff_threshold: expected --no_answer with it, because this model always gives an answer"
             )
         return ServedSpans.make(self, model, options, doc_stride=defaults.doc_stride,
                                 max_query_length=defaults.max_query_length,
@@ -326,7 +326,7 @@ def _check_overlap(train: SquadFile, second_file: SquadFile, refuse: Callable[[s
     if refuse and len(shared) >= SAME_SHARE * len(answered_questions):
         refuse(message)
     else:
-        logging.warning("%s: what is measured there says nothing about other questions", message)
+        logging.warning("%s: the results say nothing about other questions", message)
 
 
 def _ids_by_question(file: SquadFile) -> dict[tuple[str, str], str]:

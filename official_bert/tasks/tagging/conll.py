@@ -329,7 +329,7 @@ def check_held_out(train: SentenceFile, held_out: SentenceFile, refuse: Callable
     if shared >= SAME_SHARE * count:
         refuse(f"{message}: expected data that the model is not trained on")
     elif shared > count / 2:
-        warn(f"{message}: what is measured there says little about other texts")
+        warn(f"{message}: the results say little about other texts")
 
 
 def documents_of(sentences: Sequence[Sentence]) -> list[list[Sentence]]:

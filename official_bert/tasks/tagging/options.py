@@ -76,7 +76,7 @@ class Options(SplitOptions):
         super().__post_init__()
         if self.crf and (self.class_weights or self.label_smoothing):
             raise ValueError(
-                "config.options.class_weights, label_smoothing: expected no crf beside them: its loss is that of "
+                "config.options.class_weights, label_smoothing: expected no crf with them: its loss is that of "
                 "whole chains"
             )
 

@@ -45,12 +45,12 @@ class Options(LabelOptions, TableOptions):
     kind: Literal["classifier", "multi_label", "regression"] = "classifier"
     """One label, several labels or a score."""
     text_column: str = "text"
-    """Column of the text; if the file has none of the default name, the one that looks so."""
+    """Column of the text; detected if the file has none of the default name."""
     text_pair_column: str = ""
     """Column of the second text; empty: one text only."""
     label_column: str = "label"
-    """Column of the label, the score, or several labels with `label_separator` between them; if the file has none of
-    the default name, the one that looks so."""
+    """Column of the label, the score, or several labels with `label_separator` between them; detected if the file has
+    none of the default name."""
     label_columns: tuple[str, ...] = only_with((), *SEVERAL)
     """Columns of 0 and 1, one for each label, whose name is the label."""
     label_separator: str = only_with(",", *SEVERAL)

@@ -35,10 +35,10 @@ class Options(LabelOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.majority_class and self.folds:
-            raise ValueError("config.options.majority_class: expected no folds beside it")
+            raise ValueError("config.options.majority_class: expected no folds with it")
         if self.dataset != "xnli" and (self.language, self.train_language) != ("en", ""):
             raise ValueError(
-                f"config.options.language, train_language: expected xnli beside them, {self.dataset} has one language")
+                f"config.options.language, train_language: expected xnli with them, {self.dataset} has one language")
         if not glue_files.DATASETS[self.dataset].labels and (self.class_weights or self.label_smoothing
                                                              or self.majority_class):
             raise ValueError(

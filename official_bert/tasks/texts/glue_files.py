@@ -148,7 +148,7 @@ class Reader:
             if path := _first([files[name]], self._folders()):
                 paths[name] = path
             else:
-                self.warn(f"{self.dataset.folder}: no file {files[name]} beside {paths[first]}; done without")
+                self.warn(f"{self.dataset.folder}: no file {files[name]} beside {paths[first]}; it is not read")
         return paths
 
     def _find(self, file: str) -> str:

@@ -208,7 +208,7 @@ class StudentOfAnswers(Student):
                 f"got "
                 f"{most:g}; keep: computed computes them at each step instead")
         if choice == "kept" or (choice == "auto" and fits):
-            return True, f"{account} are computed once and kept: {_shown(size)}"
+            return True, f"{account} are computed once and cached: {_shown(size)}"
         if not teacher.reads_rows:
             raise ValueError(
                 f"{SETTINGS}.keep: expected kept answers ({_shown(size)}, kept_gigabytes {most:g}), because the "
@@ -261,7 +261,7 @@ class StudentOfWords(Student):
                 f"{self._relation_heads}")
 
     def distilled(self, resolved: Resolved, files: DataFiles, steps: Steps) -> Resolved:
-        note = (f"teacher {self.task.config.training.teacher}: what it says is computed at each step "
+        note = (f"teacher {self.task.config.training.teacher}: its outputs are computed at each step "
                 f"({', '.join(self.settings.of_teacher)})")
         return dataclasses.replace(resolved, task=self.with_teacher().task_of(), notes=(*resolved.notes, note))
 

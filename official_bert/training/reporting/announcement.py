@@ -22,7 +22,7 @@ BACKWARD = 0.25  # of the activations; fits the measured peaks on a CPU (docs/re
 USUAL_LENGTH = 128  # tokens of a row, for tasks that do not say it
 SAMPLE = 500  # rows in which [UNK] is counted
 FEW_ROWS = 100  # to evaluate on
-MOST_UNKNOWN = 0.05  # a larger share of the tokens is told
+MOST_UNKNOWN = 0.05  # a larger share of the tokens is reported
 
 
 def announce(trainer: Trainer, config: Config) -> list[str]:
@@ -39,9 +39,9 @@ def announce(trainer: Trainer, config: Config) -> list[str]:
         sizes.append((memory_of(phase_values, parameters, rows, length, fixed), rows, length))
     memory, rows, length = max(sizes, key=lambda phase_values: sum(phase_values[0].values()))
     each = ", ".join(f"{name} {_size(count)}" for name, count in memory.items())
-    return [f"runs on {devices(trainer.strategy)}; {replicas} replica{'s' * (replicas > 1)}; {precision(config)}; "
-            f"{parameters:,} trained parameters",
-            f"memory on each device, about {_size(sum(memory.values()))}: {each} of {rows} rows of {length} tokens",
+    return [f"runs on {devices(trainer.strategy)}; {replicas} replica{'s' * (replicas > 1)}, each {rows} rows of "
+            f"{length} tokens at once; {precision(config)}; {parameters:,} trained parameters",
+            f"memory of a device, about {_size(sum(memory.values()))}: {each}",
             *unreached_rate(config, trainer.total_steps), *missing_libraries()]
 
 
@@ -79,23 +79,23 @@ def few_held_out(resolved: Resolved) -> list[str]:
 def about_padding(trainer: Trainer, first: Resolved) -> list[str]:
     """Says that layers compute no padding, or that they cannot do without it as they are asked to."""
     if isinstance(source := first.train, ExampleSource) and len(source.buckets) != 1:
-        return ["layers compute real tokens alone (training.skip_padding)"] * trainer.step.skips_padding
+        return ["layers skip padding (training.skip_padding)"] * trainer.step.skips_padding
     asked = first.task.config.training.skip_padding is True
     return ["rows are all of one length: training.skip_padding = true has no effect"] * asked
 
 
 def best_checkpoint(phases: Sequence[Phase]) -> str:
-    """Says what decides which checkpoint is the best, and which one answers; "" for a run of which neither is asked."""
+    """Says what decides which checkpoint is the best, and which one is used; "" for a run that needs neither."""
     first = phases[0].resolved
     training, metric = first.task.config.training, first.task.best_metric()
     if first.held_out is None:
-        return ("none, there is no evaluation data: the last one answers, unless best/ has "
+        return ("none, because there is no evaluation data: the last checkpoint is used, unless best/ has "
                 "one" if training.answer_with == "best" else "")
     count = 0 if training.hours else sum(len(evaluation_steps(phase)) for phase in phases)
-    patience = f"; {training.patience} without a better value end the training" if training.patience else ""
+    patience = f"; training stops after {training.patience} without a better value" if training.patience else ""
     return (
-        f"by {metric.removeprefix('-')}, {'less' if metric.startswith('-') else 'more'} is better, of {count or 'all'} "
-        f"evaluation{'s' * (count != 1)}{patience}; the {training.answer_with} one answers")
+        f"by {metric.removeprefix('-')} ({'lower' if metric.startswith('-') else 'higher'} is better) of "
+        f"{count or 'all'} evaluation{'s' * (count != 1)}{patience}; the {training.answer_with} checkpoint is used")
 
 
 def cut_rows(resolved: Resolved) -> dict[str, tuple[int, int]]:

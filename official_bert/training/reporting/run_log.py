@@ -16,6 +16,8 @@ from official_bert.copies import original_paths
 from official_bert.models.run_folder import BOARD_FOLDER, LOG_FILE, RunFolder
 from official_bert.reports.metric_text import shown
 
+SECONDS_BETWEEN_LINES = 60.0  # of training on the screen; the log has all of them
+
 
 class Profile:
     """TensorFlow's profiler over steps first + 1 to last; `edges` are (first, last), empty for no profile."""
@@ -55,18 +57,23 @@ class Profile:
 
 
 class Watcher:
-    """Writes metrics of training and evaluation; silent (`enabled=False`) on workers other than the chief."""
+    """Writes metrics of training and evaluation; silent (`enabled=False`) on workers other than the chief.
+
+    The log has every line of training. The screen shows the first one, then at most one a minute, and the newest one
+    before any other message.
+    """
 
     def __init__(self, run: RunFolder, total_steps: int, enabled: bool = True, log_file: str = LOG_FILE,
                  board_folder: str = BOARD_FOLDER):
         # no total: the end is a time
         self.run, self.total_steps, self.enabled, self.share = run, total_steps, enabled, 0.0
+        self.next_line, self.shown_at = "", -math.inf
         if enabled:
             path = run.file(log_file)
             _remove_unfinished_line(path)
             self.log = open(path, "a", encoding="utf-8")  # noqa: SIM115 (close)
             self.board = tf.summary.create_file_writer(run.file(board_folder))
-            self.say(f"curves in a browser: tensorboard --logdir={shlex.quote(original_paths(run.file(board_folder)))}")
+            self.say(f"curves: tensorboard --logdir={shlex.quote(original_paths(run.file(board_folder)))}")
 
     def training(self, step: int, metrics: Mapping[str, float], steps_per_second: float) -> None:
         """Logs the means of the metrics since the last call, after `step` steps."""
@@ -78,17 +85,18 @@ class Watcher:
             if name == "loss" or name.endswith("accuracy")
         ]
         shown_metrics += [f"{metrics['skipped']:.0f} skipped"] if metrics["skipped"] else []
-        self.say(
+        self.next_line = (
             f"step {step}{of}  {'  '.join(shown_metrics)}  lr {metrics['learning_rate']:.3g}  "
-            f"|g| {metrics['gradient_norm']:.3g}  {metrics['sequences_per_second']:.1f} seq/s  "
-            f"{metrics['tokens_per_second']:.0f} tokens/s  {metrics['model_flops_per_second'] / 1e9:.4g} GFLOP/s  {end}"
-        )
+            f"|g| {metrics['gradient_norm']:.3g}  {metrics['tokens_per_second']:,.0f} tokens/s  {end}")
+        if time.monotonic() - self.shown_at >= SECONDS_BETWEEN_LINES:
+            self._show_training()
         self._write("train", step, metrics)
 
-    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Logs the metrics of an evaluation of the weights after `step` steps."""
+    def evaluation(self, step: int, metrics: Mapping[str, float], facts: Sequence[str] = ()) -> None:
+        """Logs the metrics of an evaluation of the weights after `step` steps; prints `facts` behind them."""
         self.say(f"evaluation at step {step}:  " + "  ".join(f"{name} {shown(name, value)}"
-                                                             for name, value in metrics.items()))
+                                                             for name, value in metrics.items())
+                 + f"  ({', '.join(facts)})" * bool(facts))
         self._write("eval", step, metrics)
 
     def write_share(self, step: int, share: float) -> None:
@@ -110,9 +118,15 @@ class Watcher:
             self._write_row(step, {name: text})
 
     def say(self, line: str) -> None:
-        """Prints a line."""
+        """Prints a line, after the newest one of training."""
         if self.enabled:
+            self._show_training()
             print(line, flush=True)
+
+    def _show_training(self) -> None:
+        if self.next_line and self.enabled:
+            print(self.next_line, flush=True)
+            self.next_line, self.shown_at = "", time.monotonic()
 
     def _write(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
         if not self.enabled:
@@ -131,6 +145,7 @@ class Watcher:
 
     def close(self) -> None:
         if self.enabled:
+            self._show_training()
             self.log.close()
             self.board.close()
 

@@ -149,7 +149,8 @@ def _initialize(model: keras.Model, config: Config, init_checkpoint: str, task: 
     with named_as_teacher(bool(layers)):
         result = checkpoints.initialize_from(model, init_checkpoint, task.classes, layers)
     parts.put_back(model, new_values)
-    report(f"initialised (weights only): {result.describe()}")
+    report(f"initialized (weights only): {result.describe()}")
     if new_values:
-        report(f"made anew (seed {config.seed}): the last {config.training.reinitialize_layers} layers and the pooler")
+        report(f"reinitialized (seed {config.seed}): the last {config.training.reinitialize_layers} layers and the "
+               "pooler")
     return result.origin

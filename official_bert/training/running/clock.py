@@ -151,7 +151,7 @@ def check(training: TrainingConfig, strategy: tf.distribute.Strategy) -> None:
     """
     if training.replay and not training.hours:
         raise ValueError(
-            "config.training.replay: expected training.hours beside it, those of the run that is repeated, got "
+            "config.training.replay: expected training.hours with it, those of the run that is repeated, got "
             f"{training.replay} without")
     if training.replay:
         read_shares(training.replay)

@@ -26,7 +26,7 @@ CALL_SECONDS, RETRY_SECONDS = 2.0, 0.2  # for one attempt to call another worker
 LONGEST_MESSAGE = 1 << 20  # bytes
 HERE = "--strategy=multi_worker: "
 REASON_SECONDS = 10.0  # for the first worker to say why one of them has ended
-ENDED = "has ended before the training began; its own output says why"
+ENDED = "ended before the training began; see its own output"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@ answer.
 """
 
 import bisect
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,6 +37,10 @@ class Evaluations:
         """Whether weights are measured after `step` steps; those after the last step always are, at the end."""
         return step < self.phases[-1].last and self.due[bisect.bisect_left(self.due, step)] == step
 
+    def follow(self, step: int) -> bool:
+        """Whether weights are measured after `step` steps, or after the last step."""
+        return self.phases[-1].resolved.held_out is not None and (self.is_due(step) or step == self.phases[-1].last)
+
     def next_due(self, step: int) -> int:
         """The step of the first evaluation after `step`."""
         return self.due[bisect.bisect_right(self.due, step)]
@@ -62,11 +67,10 @@ class Evaluations:
             better = self.best.keep_if_better(self.trainer.checkpoint, step, metrics, self._first_measured_like(phase),
                                               self.settings.eval_steps, self.folder.written(step), tuned)
             write_tuned(tuned, self.folder.run.checkpoint(step))
-        self.watcher.evaluation(step, metrics)
+        saved = os.path.basename(self.folder.written(step))
+        self.watcher.evaluation(step, metrics, (f"saved {saved}",) * bool(saved) + ("best so far",) * better)
         self.done.add(step)
         self.measured = {step: metrics}
-        if better:
-            self.watcher.say(f"best so far: {self.best.describe()}")
         self.publish()
         return metrics
 
@@ -99,7 +103,7 @@ class Evaluations:
                                                                               and bool(self.best.record)):
             return metrics
         best = self._read_best()
-        self.watcher.say(f"the best checkpoint answers: {best.describe()}")
+        self.watcher.say(f"the best checkpoint is used: {best.describe()}")
         if best.record["step"] == step or phase.resolved.held_out is None:
             return metrics
         best.restore(self.trainer.checkpoint)

@@ -7,7 +7,7 @@ import signal
 import types
 from collections.abc import Callable, Iterator
 
-FINISHING = "first finishes the steps or the evaluation under way and saves; a second Ctrl-C ends without saving"
+FINISHING = "finishes the current steps or evaluation and saves; a second Ctrl-C stops without saving"
 
 
 class Signals:

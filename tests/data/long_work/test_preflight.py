@@ -75,6 +75,7 @@ def test_disk_is_announced_in_one_line_and_a_disk_that_may_become_full_is_a_warn
     usage = collections.namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 5_000_000_000))
     preflight.announce_disk({".": 2_000_000_000, "text": 400_000_000}, "this")
+    preflight.announce_disk({".": 50_000_000}, "what takes a hundredth of the disk")
     preflight.announce_disk({".": 6_000_000_000}, "this")
     told = capsys.readouterr()
     assert told.out == "disk: about 2.4 GB for this, 5.0 GB are free in ., text\n"

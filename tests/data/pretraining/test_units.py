@@ -58,7 +58,7 @@ def test_lines_are_divided_as_their_marks_say(units, line, wanted):
 
 @pytest.mark.parametrize(("changes", "told"), [
     ({"word_separator": "--"}, "--word_separator: expected one character, got '--'"),
-    ({"word_separator": "/", "segmenter": "jieba"}, "--segmenter=jieba: expected no --word_separator beside it"),
+    ({"word_separator": "/", "segmenter": "jieba"}, "--segmenter=jieba: expected no --word_separator with it"),
     ({"phrase_marks": ("[[",)}, r"--phrase_marks: expected two different marks .* got '\[\['"),
     ({"phrase_marks": ("/", "|"), "word_separator": "/"}, "none of them the separator, got '/,|'")])
 def test_marks_that_cannot_be_are_refused(changes, told):
@@ -170,7 +170,7 @@ def test_units_are_masked_whole_in_records_with_masks_too(tmp_path, vocab, maski
     ("a [[new\nyork]] b\n", ["--masking=dynamic", "--phrase_marks=[[,]]"],
      "text.txt: at byte offset 0: a phrase begins with [[ and does not end in its line: no phrase goes on in another "
      "record: 'a [[new'"
-     ), ("使用/语言\n", ["--word_separator=/"], "expected another --masking than token beside it"),
+     ), ("使用/语言\n", ["--word_separator=/"], "expected another --masking than token with it"),
     ("使用/语言\n", ["--masking=dynamic", "--word_separator=/", "--engine=beam"], "--engine=local")
 ])
 def test_units_that_are_not_there_or_do_not_end_are_refused_in_one_line(tmp_path, vocab, text, flags, told):

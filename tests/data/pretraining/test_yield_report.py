@@ -1,3 +1,4 @@
+import functools
 import io
 import json
 from collections import Counter
@@ -79,11 +80,31 @@ def test_the_table_has_counts_shares_and_examples_even_with_brackets():
     report = small_report()
     report.drop("markup", "[/b] text", characters=1)
     out = io.StringIO()
-    rich.console.Console(file=out, width=200).print(report.table(show_examples=True))
+    rich.console.Console(file=out, width=200).print(report.table())
     text = out.getvalue()
     assert "59.41 %" in text and "[/b] text" in text and "Early history" in text
-    rich.console.Console(file=(short := io.StringIO()), width=200).print(report.table())
-    assert "59.41 %" in short.getvalue() and "text" not in short.getvalue()
+
+
+def test_the_lines_name_the_largest_drops_in_the_best_unit_that_they_have():
+    report = small_report()
+    report.drop("markup", expected=True, characters=10)
+    report.drop("duplicates", expected=True, documents=1)
+    report.note("tags", tags=1234, files=2)
+    for rare in (report.note, functools.partial(report.drop, expected=True)):
+        rare("hardly any", documents=0)
+    assert report.warnings() == ["14.3% of the characters of running text were dropped: too short 9.1%"]
+    assert report.lines() == ["kept: 2 of 4 documents, 60 of 110 characters",
+                              "dropped: headings 27.27% of characters, duplicates 25.00% of documents, "
+                              "markup 9.09% of characters", "found: tags (1,234 tags, 2 files)"]
+    report = YieldReport()
+    report.keep(tokens=979)
+    report.repeat("passes", tokens=500)
+    for number in range(7):
+        report.drop(f"reason {number}", tokens=number)
+    report.note("replaced", tokens=0)
+    assert report.lines() == [
+        "kept: 979 of 1,000 tokens", "dropped: reason 6 0.60% of tokens, reason 5 0.50%, reason 4 0.40%, "
+        "reason 3 0.30%, 2 more reasons (--show_examples)"]
 
 
 def test_an_empty_report_has_no_warning():

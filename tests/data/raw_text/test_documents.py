@@ -217,4 +217,4 @@ def test_counts_of_what_was_replaced_are_shown(capsys):
     report.keep(characters=9)
     report.note("left-over tags removed", "<br>", tags=1234)
     present(report)
-    assert "(left-over tags removed, 1,234 tags)" in capsys.readouterr().out
+    assert capsys.readouterr().out == "kept: all 9 characters\nfound: left-over tags removed (1,234 tags)\n"

@@ -157,7 +157,7 @@ def test_overlapping_spans_are_refused_or_the_longest_is_kept():
         span_forms.to_words("one two three", spans, "f:4", Reading())
     reading = Reading("longest")
     assert span_forms.to_words("one two three", spans, "f:4", reading)[1] == [Chunk("B", 0, 3)]
-    assert "1 spans overlapped a longer one and were left out, the first in f:4" in reading.notes("f")[1]
+    assert "1 spans overlapped a longer one and were ignored, the first in f:4" in reading.notes("f")[1]
 
 
 @pytest.mark.parametrize(

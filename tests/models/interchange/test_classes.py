@@ -94,9 +94,10 @@ def test_transitions_of_a_crf_follow_too():
     ("labels", "kind", "told"),
     [(("red", "green", "blue"), "classifier", "its head is not used: its classes are red, green, blue"),
      (NLI.labels, "multi_label", "its head is not used: it was trained as multi_label, the task is classifier"),
-     ((), "", "its classes have no names: taken in the task's order contradiction, entailment, neutral"),  # of TF 1
+     # of TF 1
+     ((), "", "its classes have no names: assumed to be in the task's order contradiction, entailment, neutral"),
      (("LABEL_0", "LABEL_1", "LABEL_2"), "",
-      "its classes have no names: taken in the task's order contradiction, entailment, neutral")])
+      "its classes have no names: assumed to be in the task's order contradiction, entailment, neutral")])
 def test_other_classes_are_not_mistaken_for_the_tasks(labels, kind, told):
     stored = dataclasses.replace(stored_small("classifier"), labels=labels, kind=kind)
     found, remarks = classes.in_order_of(stored, NLI)

@@ -75,7 +75,7 @@ def test_a_repository_is_fetched_once_without_programs_and_then_needs_no_network
         offline, _ = answers(ask(tmp_path, url, "google-bert/tiny", "google-bert/other", **variables))
         assert offline[0] == lines[0]
         assert offline[1].startswith(
-            "ERROR google-bert/other: no such file or folder, and the Hugging Face hub could not be asked (")
+            "ERROR google-bert/other: no such file or folder, and the Hugging Face hub cannot be reached (")
         assert offline[1].endswith("fetch it once with a network, or give the path of a folder that has the files")
     read = formats.read(str(folder))
     assert read.head == "pretraining" and list(read.vocab)[-1] == "river"
@@ -122,8 +122,8 @@ def test_a_cut_connection_is_told_and_the_same_command_goes_on(repositories, tmp
         server.cut_after["model.safetensors"] = 100
         lines, _ = answers(ask(tmp_path, server.url, "google-bert/tiny"))
         assert lines[0].startswith(
-            ("ERROR google-bert/tiny: only a part could be fetched",
-             "ERROR google-bert/tiny: no such file or folder, and the Hugging Face hub could not be asked"))
+            ("ERROR google-bert/tiny: only a part could be downloaded",
+             "ERROR google-bert/tiny: no such file or folder, and the Hugging Face hub cannot be reached"))
         server.cut_after.clear()
         both = [ask(tmp_path, server.url, "google-bert/tiny") for _ in range(2)]  # two at once
         found = {answers(process)[0][0] for process in both}

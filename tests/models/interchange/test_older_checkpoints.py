@@ -236,4 +236,4 @@ def test_added_tokens_that_the_tokenizer_passes_over_are_told(tmp_path, caplog):
                                         encoding="utf-8")
     (tmp_path / "added_tokens.json").write_text('{"<user>": 6}', encoding="utf-8")
     assert official_bert.load_tokenizer(tmp_path).tokenize("a") == ["a"]
-    assert f"{tmp_path}: its added tokens (<user>) are cut into pieces here, as other text" in caplog.text
+    assert f"{tmp_path}: its added tokens (<user>) are split into pieces here, as other text is" in caplog.text

@@ -120,7 +120,7 @@ def test_python_takes_a_folder_with_its_base(tmp_path):
     np.testing.assert_array_equal(model.classifier.output_weights, stored.weights["classifier/output_weights"])
     kernel = model.encoder.transformer_layers[0].attention.query.kernel
     np.testing.assert_array_equal(np.reshape(kernel, (WIDTH, WIDTH)), stored.weights["layer_0/attention/query/kernel"])
-    with pytest.raises(ValueError, match=r"adapter: expected --base beside it .* names 'owner/base'"):
+    with pytest.raises(ValueError, match=r"adapter: expected --base with it .* names 'owner/base'"):
         official_bert.load_model(tmp_path / "adapter")
     with pytest.raises(ValueError, match="expected a PEFT folder, which has adapter_config.json, beside it"):
         official_bert.load_model(base, base=base)
@@ -187,7 +187,7 @@ def test_convert_checkpoint_merges_adapters_or_keeps_them_as_it_is_asked(tmp_pat
         convert("peft", base=base)
         with pytest.raises(ValueError, match=r"--to=ours: .*adapter has adapters for a base: --merge_adapters writes"):
             convert("ours", base=base)
-        with pytest.raises(ValueError, match="--merge_adapters: expected another format beside it, got --to=peft"):
+        with pytest.raises(ValueError, match="--merge_adapters: expected another format with it, got --to=peft"):
             convert("peft", base=base, merge_adapters=True, output=tmp_path / "again")
     wanted = logits_of(formats.read(str(tmp_path / "adapter"), base=str(base)))
     for found in (formats.read(str(tmp_path / "as_hugging_face")),

@@ -107,7 +107,7 @@ def test_a_student_begins_with_layers_of_its_teacher(teacher, records, tmp_path)
     config = config_of(teacher, {"num_hidden_layers": 2}, steps=1, distillation={"student_layers": "0,2"})
     said = []
     loop.train(load_task(config), data_files(records), str(tmp_path / "run"), Placement(), report=said.append)
-    assert any("initialised (weights only)" in line and "of its layers 0, 2" in line and "new:" not in line
+    assert any("initialized (weights only)" in line and "of its layers 0, 2" in line and "new:" not in line
                for line in said), said
     theirs = weights_by_name(teacher[1])
     _, model = restore_for_inference(str(tmp_path / "run"))

@@ -56,7 +56,7 @@ def test_the_objective_has_defaults_of_its_own_that_a_user_may_change():
      ({"generator_layers": 0.0}, {}, "generator_layers: expected a share above 0, at most 1, got 0.0"),
      ({"replaced_weight": -1.0}, {}, "replaced_weight: expected a number above 0, got -1.0"),
      ({"objective": "masked_lm"}, {},
-      r"generator_width: expected options.objective: replaced_tokens \(not masked_lm\) beside it, got 0.5 without"),
+      r"generator_width: expected options.objective: replaced_tokens \(not masked_lm\) with it, got 0.5 without"),
      ({"max_predictions_per_seq": 0}, {}, "max_predictions_per_seq: expected at least 1"),
      ({}, {"pooler_norm": True, "embedding_size": 0},
       r"^config.model.pooler_norm: expected false beside options.objective replaced_tokens, .*generator_width 0.5\)")])

@@ -61,4 +61,4 @@ def test_a_text_without_a_blank_is_told_so():
     padded = {"tokens": [["", ""]], "probabilities": [[0.0, 0.0]]}  # in a batch with another text
     assert "no [MASK]" in ServedFillMask.describe({"text": "No blank."}, padded)[0]
     found = ServedFillMask.describe({"text": "A [MASK]"}, {"tokens": [["b", "c"]], "probabilities": [[0.5, 0.25]]})
-    assert found == ["  0.500  b", "  0.250  c"]
+    assert found == ["  b 0.500   c 0.250"]

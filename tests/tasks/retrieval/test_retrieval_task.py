@@ -90,9 +90,9 @@ def test_the_vectors_of_training_are_those_that_are_served(pooling, tmp_path, gr
      ({}, {"train_on": "scores"}, "expected options.score_column and score_range"),
      ({}, {"train_on": "scores", "score_column": "score"}, "expected options.score_column and score_range"),
      ({}, {"train_on": "scores", "score_column": "score", "score_range": [0, 5], "temperature": 0.1
-           }, "temperature: expected options.train_on: pairs beside it, got 0.1 without; it would do nothing"),
+           }, "temperature: expected options.train_on: pairs with it, got 0.1 without; it would do nothing"),
      ({}, {"train_on": "scores", "score_column": "score", "score_range": [0, 5], "group_size": 16
-           }, "group_size: expected options.train_on: pairs beside it, got 16 without; it would do nothing"),
+           }, "group_size: expected options.train_on: pairs with it, got 16 without; it would do nothing"),
      ({}, {"score_range": [5.0, 0.0]}, "expected lowest and highest score"),
      ({}, {"text_pair_column": "text"}, "expected two columns, got 'text' twice")])
 def test_groups_that_would_be_cut_and_wrong_options_are_refused(tmp_path, training, options, told):

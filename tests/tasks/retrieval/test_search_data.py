@@ -200,17 +200,17 @@ def test_a_correlation_cannot_choose_the_best_checkpoint_of_a_search(tmp_path, o
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [({"loss": "cosent"}, "loss: cosent: expected options.train_on: scores beside it, got pairs"),
-     ({"loss": "kl", "group_size": 32}, "loss: kl: expected options.teacher_columns and negative_columns beside it"),
-     ({"loss": "triplet", "temperature": 0.2}, "temperature: expected a loss that reads it beside it"),
-     ({"teacher_columns": ["t"]}, r"teacher_columns: expected options.loss: margin_mse or kl \(not empty\) beside it"),
+    [({"loss": "cosent"}, "loss: cosent: expected options.train_on: scores with it, got pairs"),
+     ({"loss": "kl", "group_size": 32}, "loss: kl: expected options.teacher_columns and negative_columns with it"),
+     ({"loss": "triplet", "temperature": 0.2}, "temperature: expected a loss that reads it with it"),
+     ({"teacher_columns": ["t"]}, r"teacher_columns: expected options.loss: margin_mse or kl \(not empty\) with it"),
      ({"label_column": "y", "negative_columns": ["no"]}, "label_column: expected no negative_columns"),
      ({"negative_columns": ["no", "no"]}, "expected different columns"),
      ({"matryoshka": [4, 4]}, "expected different numbers"),
      ({"matryoshka": [32]}, r"matryoshka: expected at most model\.hidden_size = 16, got 32"),
      ({"train_on": "texts", "loss": "triplet"}, "expected contrastive beside options.train_on: texts"),
      ({"train_on": "texts", "negative_columns": ["no"]
-       }, r"negative_columns: expected options.train_on: pairs \(not texts\) beside it"),
+       }, r"negative_columns: expected options.train_on: pairs \(not texts\) with it"),
      ({"loss": "triplet", "group_size": 32
        }, r"row 1: expected a negative, which options\.loss: triplet compares .* \(4 such rows\)")])
 def test_options_without_a_meaning_are_refused(tmp_path, options, told):

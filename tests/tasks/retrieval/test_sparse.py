@@ -106,7 +106,7 @@ def test_sparse_vectors_search_and_are_served(tmp_path):
 
 
 @pytest.mark.parametrize(("options", "told"), [
-    ({"pooling": "cls"}, "pooling: expected --task=retrieval beside it"),
+    ({"pooling": "cls"}, "pooling: expected --task=retrieval with it"),
     ({"query_penalty": -1.0}, "query_penalty: expected at least 0, got -1"),
     ({"query_penalty": 0.0, "passage_penalty": 0.0, "penalty_steps": 5},
      "penalty_steps: expected a query_penalty or a passage_penalty above 0"),

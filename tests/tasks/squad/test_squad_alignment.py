@@ -78,16 +78,13 @@ def test_labels_with_other_text_than_the_answer_are_counted(tmp_path, tokenizer)
     labels, counts = labelled(tmp_path, tokenizer, "characters", *rows, max_seq_length=16)
     assert labels[4] == (5, ["京"])  # 京 at 5 is nearer to 4 than that at 1
     assert counts.line("characters") == (
-        "labels of 6 answers: 1 wider than the answer; 1 not at answer_start but at the nearest place that reads as "
-        "the answer; "
-        "1 in no window as a whole, trained as no answer; 3 unlike those of options.answer_alignment=2018")
+        "labels of 6 answers: 1 wider than the answer; 1 not at answer_start but at the nearest occurrence of the "
+        "answer; 1 not complete in any window, trained as no answer; 3 unlike those of options.answer_alignment=2018")
     _, counts = labelled(tmp_path, tokenizer, 2018, *rows, max_seq_length=16)
     assert counts.line(2018) == (
         "labels of 6 answers: 2 wider than the answer, up to all between two spaces; 2 not at answer_start but at the "
-        "first place that "
-        "reads as the answer; 1 in no window as a whole, trained as no answer; options.answer_alignment=characters "
-        "labels the answer's own "
-        "characters")
+        "first occurrence of the answer; 1 not complete in any window, trained as no answer; "
+        "options.answer_alignment=characters labels the answer's own characters")
     assert labelled(tmp_path, tokenizer, "characters", ("a b", "a", 0))[1].line("characters") == ""
 
 

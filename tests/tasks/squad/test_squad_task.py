@@ -284,7 +284,7 @@ def test_a_threshold_for_no_answer_where_every_question_is_answered_is_refused_b
     task = make_task(golden, max_seq_length=96, null_score_diff_threshold=2.0)
     with pytest.raises(
             ValueError,
-            match=r"null_score_diff_threshold: expected options\.version_2_with_negative: true beside it, got 2\.0"):
+            match=r"null_score_diff_threshold: expected options\.version_2_with_negative: true with it, got 2\.0"):
         task.check(TRAIN_AND_EVALUATE)
     task.check(Steps(train=False))  # a run that has it can be used
 

@@ -37,5 +37,5 @@ def test_words_weigh_in_training_as_their_tags_are_balanced(tmp_path, features):
 
 @pytest.mark.parametrize("options", [{"class_weights": "balanced"}, {"label_smoothing": 0.1}])
 def test_a_crf_takes_neither(options):
-    with pytest.raises(ValueError, match=r"options\.class_weights, label_smoothing: expected no crf beside them"):
+    with pytest.raises(ValueError, match=r"options\.class_weights, label_smoothing: expected no crf with them"):
         load_task(make_config("ner", options={"crf": True, **options}))

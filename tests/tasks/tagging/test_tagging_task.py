@@ -284,7 +284,7 @@ def test_mistakes_are_named_with_their_place(golden, files, tmp_path):
                                                               r"features: weighted_sum or sum or concat \(not last\)")):
         with pytest.raises(
                 ValueError,
-                match=f"options.{list(unused)[-1]}: expected options.{wanted} beside it, got .*it would do nothing"):
+                match=f"options.{list(unused)[-1]}: expected options.{wanted} with it, got .*it would do nothing"):
             make_task(golden, **unused)
 
 

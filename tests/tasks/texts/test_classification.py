@@ -122,7 +122,7 @@ def test_scores_have_their_range_and_their_file_of_answers(tmp_path):
     ({"metrics": ["accuracy"], "kind": "multi_label"}, "do not fit kind multi_label"),
     ({"metrics": ["f1"], "labels": ["0", "1", "2"]
       }, "f1 is that of the second of two labels, got 3; expected macro_f1"),
-    ({"label_columns": ["a"]}, r"label_columns: expected options.kind: multi_label \(not classifier\) beside it"),
+    ({"label_columns": ["a"]}, r"label_columns: expected options.kind: multi_label \(not classifier\) with it"),
     ({"labels": ["1", "0", "1"]}, r"config\.options\.labels: expected every name once, got \['1', '0', '1'\]"),
     ({"kind": "multi_label", "label_columns": ["a", "a"]}, r"config\.options\.label_columns: expected every name once"),
     ({"kind": "multi_label", "label_columns": ["a", "b"], "labels": ["b"]
@@ -131,16 +131,16 @@ def test_scores_have_their_range_and_their_file_of_answers(tmp_path):
       }, r"the names of the labels, \['x', 'y'\], got"),
     ({"labels": ["1"]}, r"train\.tsv:3: column 'label': expected one of \['1'\], got '0'"),
     ({"labels": ["0", "1"], "kind": "regression"
-      }, r"config.options.labels: expected options.kind: classifier or multi_label \(not regression\) beside it"),
+      }, r"config.options.labels: expected options.kind: classifier or multi_label \(not regression\) with it"),
     ({"score_range": [0.0, 1.0]
-      }, r"config.options.score_range: expected options.kind: regression \(not classifier\) beside it"),
+      }, r"config.options.score_range: expected options.kind: regression \(not classifier\) with it"),
     ({"score_range": [0.0, 1.0], "kind": "multi_label"
-      }, r"config.options.score_range: expected options.kind: regression \(not multi_label\) beside it"),
+      }, r"config.options.score_range: expected options.kind: regression \(not multi_label\) with it"),
     ({"text_column": "label"}, "text_column, label_column: expected different columns, got 'label' for text and label"),
     ({"kind": "multi_label", "label_columns": ["label", "text"]
       }, "expected different columns, got 'text' for text and label"),
     ({"label_separator": ";"
-      }, r"config.options.label_separator: expected options.kind: multi_label \(not classifier\) beside it, got ;"),
+      }, r"config.options.label_separator: expected options.kind: multi_label \(not classifier\) with it, got ;"),
 ])
 def test_options_that_do_not_fit_the_file(tmp_path, options, said):
     train = written(tmp_path / "train.tsv", ["text\tlabel", "a\t1", "b\t0"])
@@ -199,7 +199,7 @@ def test_rows_without_agreement_are_left_out_of_gold_labels_alone(tmp_path, capl
     data = data_of(written(tmp_path / "train.csv", rows), {"label_column": "gold_label"})
     assert data.task.options.labels == ("no", "yes") and len(data.train.examples) == 2
     assert (
-        "train.csv:3: column 'gold_label': '-', on which people did not agree; left out\n" in caplog.text
+        "train.csv:3: column 'gold_label': '-', because the annotators disagreed; ignored\n" in caplog.text
     )
     rows[0] = "text,label"
     assert data_of(written(tmp_path / "other.csv", rows), {}).task.options.labels == ("-", "no", "yes")

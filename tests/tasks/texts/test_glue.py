@@ -119,7 +119,7 @@ def test_languages_are_those_of_xnli_alone(options):
     assert fixture_task("xnli", **options).options.pairs
     with pytest.raises(
             ValueError,
-            match="config.options.language, train_language: expected xnli beside them, mnli has one language"):
+            match="config.options.language, train_language: expected xnli with them, mnli has one language"):
         fixture_task("mnli", **options)
 
 

@@ -84,14 +84,14 @@ def test_a_weighted_batch_cut_into_micro_batches_is_the_same_step(tmp_path, one_
 @pytest.mark.parametrize(
     ("options", "said"),
     [({"kind": "regression", "class_weights": "balanced"
-       }, r"class_weights: expected options.kind: classifier \(not regression; .* beside it, got balanced without"),
+       }, r"class_weights: expected options.kind: classifier \(not regression; .* with it, got balanced without"),
      ({"kind": "regression", "label_smoothing": 0.1
-       }, r"label_smoothing: expected options.kind: classifier or multi_label \(not regression\) beside it"),
+       }, r"label_smoothing: expected options.kind: classifier or multi_label \(not regression\) with it"),
      ({"kind": "multi_label", "class_weights": "balanced"
-       }, r"classifier \(not multi_label; several labels have positive_weights\) beside it"),
+       }, r"classifier \(not multi_label; several labels have positive_weights\) with it"),
      ({"positive_weights": "balanced"
-       }, r"positive_weights: expected options.kind: multi_label \(not classifier\) beside it"),
-     ({"threshold": "tuned"}, r"threshold: expected options.kind: multi_label \(not classifier\) beside it"),
+       }, r"positive_weights: expected options.kind: multi_label \(not classifier\) with it"),
+     ({"threshold": "tuned"}, r"threshold: expected options.kind: multi_label \(not classifier\) with it"),
      ({"kind": "multi_label", "threshold": 1.5}, "threshold: expected probabilities from 0 to 1, got 1.5"),
      ({"kind": "multi_label", "threshold": [0.5, 0.4, 0.3]
        }, r"config\.options\.threshold: expected a number for each of the 2 labels, got 3"),
@@ -199,7 +199,8 @@ def test_thresholds_that_the_run_does_not_ask_for_are_those_of_this_evaluation_a
         f"commands that shall use it: [{stone}, {water}]" in said)
     FineTuning(load_task(run.config()), files, run, Placement(), steps=Steps(train=False),
                report=said.append).carry_out()
-    assert f"measured with what an earlier evaluation tuned: threshold: 'tuned' -> {before['threshold']}" in said
+    tuned = f"threshold: 'tuned' -> {before['threshold']}"
+    assert f"evaluated with the values that an earlier evaluation tuned: {tuned}" in said
 
 
 def test_an_evaluation_of_a_checkpoint_that_is_no_run_tunes_the_thresholds_of_the_answers(tmp_path):

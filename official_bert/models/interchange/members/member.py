@@ -195,10 +195,10 @@ def key_remarks(values: Values, read: frozenset[str]) -> list[str]:
     rates = [f"{key} {value}" for key, value in drops.items() if value != 0.1]
     unknown = sorted(set(values) - read - PASSED_OVER - {*SWITCHES, *OF_OTHERS})
     return [
-        *([f"{', '.join(rates)}: of training alone, and not kept: a task says what its head drops (options.dropout)"]
+        *([f"{', '.join(rates)}: used in training only, and not read: options.dropout is the dropout of a task's head"]
           if rates else []),
         *([
-            f"keys of its config.json that are not known here, nor to Hugging Face's classes, are passed over: "
+            f"keys of its config.json that are not known here, nor to Hugging Face's classes, are ignored: "
             f"{', '.join(unknown)}"
         ] if unknown else [])
     ]

@@ -70,9 +70,9 @@ def read(folder: str) -> StoredModel:
         for ours, theirs in their_names.items()
     }
     narrow = {str(usual_tensors[theirs].dtype) for theirs in their_names.values()} - {"float32"}
-    notes = [f"{' and '.join(sorted(narrow))} weights were made float32"] if narrow else []
+    notes = [f"{' and '.join(sorted(narrow))} weights were converted to float32"] if narrow else []
     if config.hidden_act == "gelu_erf":
-        notes.append("hidden_act gelu is Hugging Face's, the erf form: gelu_erf here")
+        notes.append("hidden_act gelu means the erf form, which is gelu_erf here")
     notes += member.remarks(values)
     of_tokenizer = tokenizers.read(folder)
     vectors, vector_weights = sentence_transformers.read(folder, head, config.hidden_size, read_tensors)
@@ -80,7 +80,7 @@ def read(folder: str) -> StoredModel:
     warnings = [*filter(None, [vectors.get("why_no_vectors", "")]), *tokenizers.remarks(folder, of_tokenizer["vocab"])]
     if own_class:
         warnings.append(f"{architecture} is a class of its own, read by the names of its weights "
-                        f"({f'head: {head}' if head else 'the encoder'}); what it computes otherwise is not done here")
+                        f"({f'head: {head}' if head else 'the encoder'}); its other computations are not done here")
     return StoredModel(
         origin=f"{NAME} {folder} ({architecture or member.title})", weights=weights, table=table, config=config,
         model_type=model_type, head=head, unknown=[*unknown, *unusable], notes=notes, warnings=warnings, **of_tokenizer,

@@ -89,8 +89,8 @@ def remarks(folder: str, vocab: Sequence[str] | None) -> list[str]:
     if not lost:
         return []
     return [
-        f"its added tokens ({', '.join(lost[:4])}{', ...' if len(lost) > 4 else ''}) are cut into pieces here, as "
-        f"other text"
+        f"its added tokens ({', '.join(lost[:4])}{', ...' if len(lost) > 4 else ''}) are split into pieces here, as "
+        "other text is"
     ]
 
 

@@ -54,7 +54,7 @@ def read(folder: str) -> StoredModel:
     own_head = [TASK_WEIGHTS_FILE] if os.path.exists(os.path.join(folder, TASK_WEIGHTS_FILE)) else []
     notes = []
     if tokenizer is not None and tokenizer.lowercase and not tokenizer.strip_accents:
-        notes.append("its tokenizer keeps accents (strip_accents); here they go with lower-casing, as in 2018")
+        notes.append("its tokenizer keeps accents (strip_accents); here lower-casing removes them, as in 2018")
     return dataclasses.replace(from_backbone(backbone, tokenizer, heads, labels, f"{NAME} {folder}", own_head),
                                kind=kind, notes=notes)
 

@@ -169,7 +169,7 @@ def read_keras(path: str) -> StoredModel:
         head="choice" if isinstance(model, ChoiceClassifier) else head, objective="next_token" if predicts_next else "",
         vocab=stored_models.read_vocab(os.path.dirname(path)),
         warnings=[NO_CLASSES] if head == "classifier" and weights["classifier/output_bias"].size > 1 else [],
-        notes=["the file does not hold the objective; a left-to-right model is taken to predict the next token"]
+        notes=["the file does not hold the objective; a left-to-right model is assumed to predict the next token"]
         if predicts_next else [])
 
 
@@ -182,8 +182,8 @@ def write(stored: StoredModel, folder: str) -> list[str]:
     config = stored_models.require_config(stored)
     if stored.head == "replaced":
         raise ValueError(
-            f"{stored.origin}: a run that tells replaced tokens has a generator that goes on learning, and none is "
-            "converted to ours; --leave_out='replaced.*' converts the encoder")
+            f"{stored.origin}: a run that detects replaced tokens also trains a generator, and none is converted to "
+            "ours; --leave_out='replaced.*' converts the encoder")
     variables = {
         name: tf.Variable(in_our_shape(name, weight, config.num_attention_heads))
         for name, weight in stored.weights.items()

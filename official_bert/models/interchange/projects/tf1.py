@@ -125,7 +125,7 @@ def _read_electra(prefix: str, reader: Any, names: Sequence[str], wants_generato
     config = electra.tf1_sizes(weights, sizes := stored_models.read_config(folder), prefix)
     notes = []
     if sizes is None or sizes.hidden_size != config.hidden_size:
-        notes.append("attention heads are taken to have 64 numbers each")
+        notes.append("attention heads are assumed to have 64 numbers each")
     if both and not is_generator:
         notes.append("the generator beside it is not read; convert_checkpoint --head=pretraining reads it")
     return _stored(prefix, " (ELECTRA)", electra.TF1_TABLE, weights, unknown, config=config, model_type="electra",

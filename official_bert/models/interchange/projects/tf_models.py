@@ -62,7 +62,7 @@ def read(prefix: str) -> StoredModel:
     return StoredModel(origin=f"{NAME} {prefix}", weights=weights, table=TABLE, config=config
                        or infer_config(weights, prefix), unknown=unknown, head=stored_models.head_of(weights, prefix),
                        vocab=vocab, do_lower_case=casing.of_folder(prefix, vocab),
-                       notes=[] if config else ["activations are taken to be gelu in the tanh form"])
+                       notes=[] if config else ["activations are assumed to be gelu in the tanh form"])
 
 
 def infer_config(weights: dict[str, np.ndarray], where: str) -> ModelConfig:

@@ -77,11 +77,11 @@ def test_what_is_passed_over_is_told(tmp_path):
         json.dumps(values | {"seq_classif_dropout": 0.3, "qa_dropout": 0.1, "colour": "red"}))
     notes = formats.read(str(tmp_path)).notes
     assert (
-        "seq_classif_dropout 0.3: of training alone, and not kept: a task says what its head drops (options.dropout)"
+        "seq_classif_dropout 0.3: used in training only, and not read: options.dropout is the dropout of a task's head"
         in notes
     )
     assert (
-        "keys of its config.json that are not known here, nor to Hugging Face's classes, are passed over: colour"
+        "keys of its config.json that are not known here, nor to Hugging Face's classes, are ignored: colour"
         in notes
     )
     assert not any("passed over" in note for note in formats.read(str(folder)).notes)
