@@ -199,7 +199,7 @@ def placement_values(values: Any) -> dict[str, Any]:
     """
     strategy = "tpu" if values.use_tpu else values.strategy
     if values["strategy"].present and strategy != values.strategy:
-        raise ValueError(f"--use_tpu: is --strategy=tpu, got --strategy={values.strategy} with it")
+        raise ValueError(f"--use_tpu: means --strategy=tpu, got --strategy={values.strategy} too")
     without_tpu = values["use_tpu"].present and not values.use_tpu  # 2018's scripts name the TPU that they do not use
     for name, owner in PLACEMENT.items():
         if values[name].value != values[name].default and owner != strategy and not (owner == "tpu" and without_tpu):

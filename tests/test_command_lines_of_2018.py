@@ -79,7 +79,7 @@ def test_a_flag_that_is_no_number_is_refused_although_it_is_within_its_bounds():
      ({"strategy": "tpu", "num_cpu_devices": 2}, "--num_cpu_devices: expected --strategy=mirrored with it, got tpu"),
      ({"strategy": "mirrored", "worker_hosts": "a:1,b:1"
        }, "--worker_hosts: expected --strategy=multi_worker with it, got mirrored"),
-     ({"strategy": "mirrored", "use_tpu": True}, "--use_tpu: is --strategy=tpu, got --strategy=mirrored with it"),
+     ({"strategy": "mirrored", "use_tpu": True}, "--use_tpu: means --strategy=tpu, got --strategy=mirrored too"),
      ({"strategy": "mirrored", "num_cpu_devices": 2}, ""), ({"use_tpu": True, "tpu_name": "local"}, ""),
      ({"use_tpu": False, "tpu_name": "local"}, "")])
 def test_flags_of_another_strategy_are_refused(given, told):

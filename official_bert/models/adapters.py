@@ -28,8 +28,8 @@ def find_base(run: RunFolder, init_checkpoint: str) -> tuple[dict[str, Any], boo
     recorded = run.base
     path = init_checkpoint or recorded.get("path", "")
     if original_paths(path) != path:
-        raise ValueError(f"{WHERE}: expected --init_checkpoint without --base with it: --base names the base of "
-                         "--init_checkpoint; convert_checkpoint --merge_adapters writes a merged model")
+        raise ValueError(f"{WHERE}: expected no --base, which names the base of adapters in --init_checkpoint; "
+                         "convert_checkpoint --merge_adapters writes the merged model, which can be a base")
     if not path:
         raise ValueError(f"{WHERE}: expected --init_checkpoint with it, the base that is fixed")
     try:

@@ -168,7 +168,7 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], w
     outputs = ", ".join(signatures["serving_default"].structured_outputs)
     precision = "" if options.precision == "float32" else f"{options.precision}; "
     return (f"{', '.join(inputs)} -> {outputs}; {precision}{requests} warm-up requests; "
-            f"ops beyond TensorFlow's own: {', '.join(foreign) or 'none'}")
+            f"custom ops: {', '.join(foreign) or 'none'}")
 
 
 def batching_parameters(inputs: Mapping[str, tf.TensorSpec], batch_sizes: Sequence[int]) -> str:

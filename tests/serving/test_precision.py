@@ -114,7 +114,7 @@ def test_the_command_writes_a_smaller_model_that_says_its_precision(tmp_path, pr
                             f"--precision={name}", f"--output={tmp_path / name}", "--warmup_batch_sizes=2")
         assert finished.returncode == 0, finished.stderr
         told = "" if name == "float32" else f"{name}; "
-        assert f" -> embedding; {told}2 warm-up requests; ops beyond TensorFlow's own: none" in finished.stdout
+        assert f" -> embedding; {told}2 warm-up requests; custom ops: none" in finished.stdout
         folder = tmp_path / name / "ids" / "1"
         assert (folder / "assets" / "precision.txt").read_text() == f"{name}\n"
         sizes[name] = os.path.getsize(folder / "variables" / "variables.data-00000-of-00001")

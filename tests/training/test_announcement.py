@@ -33,7 +33,7 @@ def test_devices_precision_parameters_and_memory_are_said():
     assert announcement.activation_bytes(config, 4, 16) == 64 * 304 * 4 + 480 * 8
     # A quarter of that again, and the gradient of a table of 40 x 16.
     assert second == (
-        f"memory of a device, about {(16 * count + 81664 + 20416 + 2560) / 1000:.1f} KB: weights {count / 250:.1f} "
+        f"about {(16 * count + 81664 + 20416 + 2560) / 1000:.1f} KB of memory a replica: weights {count / 250:.1f} "
         f"KB, moments {count / 125:.1f} KB, gradients {count / 250:.1f} KB, activations 81.7 KB, backward pass 23.0 KB")
 
 

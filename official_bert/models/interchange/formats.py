@@ -192,7 +192,7 @@ def _over_base(model: StoredModel, run: RunFolder) -> StoredModel:
     """
     record, settings = run.base, run.recorded_config().training.adapters
     if settings is None:
-        raise ValueError(f"{run.file(BASE_FILE)}: expected a run with training.adapters with it, got one without")
+        raise ValueError(f"{run.file(BASE_FILE)}: expected training.adapters in the configuration of the run, got none")
     try:
         base = read(record["path"])
     except ValueError as error:

@@ -102,7 +102,7 @@ class RestProtocol:
             return other.name
         folder = os.path.join(os.path.dirname(models[name].base_path), form)
         raise invalid(f"model {name!r} takes {'text' if takes_ids else 'token ids'}: expected {folder}, which takes "
-                      f"{'token ids' if takes_ids else 'text'}, to be served with it")
+                      f"{'token ids' if takes_ids else 'text'}, to be served beside it")
 
     async def chosen_model(self, is_able: IsAble = any_model) -> str:
         """Returns the model for requests that name none: the default, the only one, or the only one that is able.

@@ -41,7 +41,7 @@ def announce(trainer: Trainer, config: Config) -> list[str]:
     each = ", ".join(f"{name} {_size(count)}" for name, count in memory.items())
     return [f"runs on {devices(trainer.strategy)}; {replicas} replica{'s' * (replicas > 1)}, each {rows} rows of "
             f"{length} tokens at once; {precision(config)}; {parameters:,} trained parameters",
-            f"memory of a device, about {_size(sum(memory.values()))}: {each}",
+            f"about {_size(sum(memory.values()))} of memory a replica: {each}",
             *unreached_rate(config, trainer.total_steps), *missing_libraries()]
 
 
@@ -85,12 +85,14 @@ def about_padding(trainer: Trainer, first: Resolved) -> list[str]:
 
 
 def best_checkpoint(phases: Sequence[Phase]) -> str:
-    """Says what decides which checkpoint is the best, and which one is used; "" for a run that needs neither."""
+    """Says what decides which checkpoint is the best, and which one is used; "" if the last one always is."""
     first = phases[0].resolved
     training, metric = first.task.config.training, first.task.best_metric()
     if first.held_out is None:
         return ("none, because there is no evaluation data: the last checkpoint is used, unless best/ has "
                 "one" if training.answer_with == "best" else "")
+    if training.answer_with == "last" and not training.patience:
+        return ""
     count = 0 if training.hours else sum(len(evaluation_steps(phase)) for phase in phases)
     patience = f"; training stops after {training.patience} without a better value" if training.patience else ""
     return (
