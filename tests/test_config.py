@@ -290,7 +290,7 @@ def test_a_configuration_of_the_package_has_a_name(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"mine.yaml: base: .*pretrain/smal: no such .* are pretrain/small"):
         load_config(str(mine))
     with pytest.raises(ValueError,
-                       match=r"pretrain/smal: no such configuration file.*nearest names there are pretrain/small"):
+                       match=r"pretrain/smal: no such configuration file.*similar names: pretrain/small"):
         load_config("pretrain/smal")
 
 

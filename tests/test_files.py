@@ -242,7 +242,7 @@ def test_a_private_folder_is_its_users_alone(tmp_path, monkeypatch):
             files.make_private_folder(str(folder))
     folder.chmod(0o755)
     monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
-    with pytest.raises(ValueError, match=rf"own: .* got one of another user \(number {folder.stat().st_uid}\)"):
+    with pytest.raises(ValueError, match=rf"own: .* got one of another user \(id {folder.stat().st_uid}\)"):
         files.make_private_folder(str(folder))
 
 

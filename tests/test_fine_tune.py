@@ -134,7 +134,7 @@ def test_wrong_arguments_are_named():
                                ({"train": ROWS, "restore_best_weights": True}, 'did you mean answer_with="best"[?]$'),
                                ({"train": ROWS, "zzz": 3},
                                 "^zzz: expected one of seed, "), ({"train": ROWS, "init_checkpoint": ""},
-                                                                  "^init_checkpoint: expected the BERT to begin with"),
+                                                                  "^init_checkpoint: expected the pretrained BERT"),
                                ({"train": [{"review": "a", "label": 1}], "text_column": "body"},
                                 "expected a key 'body', found 'review', 'label'; text_column= names another"),
                                ({"train": [{"text": "", "label": 1}, {"text": "a", "label": 0}, *ROWS]},

@@ -130,7 +130,7 @@ def test_a_shard_that_another_process_answers_is_left_to_it(inputs, capsys):
     [(lambda folder: (folder / "part-1.jsonl").write_text('{"id": 1, "text": "a"}\n'),
       "its answers were made with another input_file; give"),
      (lambda folder:
-      (folder / "out/answers-of-00005.json").unlink(), "which would say what it is made of, is not; --discard")])
+      (folder / "out/answers-of-00005.json").unlink(), "which records how it was made, does not; --discard")])
 def test_shards_of_other_inputs_are_refused(inputs, change, told):
     folder, _ = inputs
     make(folder, Predictor()).write()

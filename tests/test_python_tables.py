@@ -158,5 +158,5 @@ def test_an_exported_model_knows_the_columns_and_the_labels_and_is_not_measured(
     exported = official_bert.Predictor(tmp_path / "model")
     wanted, found = predictor(table), exported(table)
     assert list(found.columns) == list(wanted.columns) and list(found["label"]) == list(wanted["label"])
-    with pytest.raises(ValueError, match="an exported model has no task to measure it by; evaluate the run"):
+    with pytest.raises(ValueError, match="an exported model has no task to evaluate; evaluate the run"):
         exported.evaluate(table)

@@ -173,7 +173,7 @@ def test_questions_that_their_answers_would_replace_are_refused(files, tmp_path)
     asked = write_questions(tmp_path / "predictions.json", 3, 5)
     before = asked.read_bytes()
     done = run(f"--output_dir={tmp_path}", "--do_predict", f"--predict_file={asked}")
-    assert done.returncode == 1 and f"--predict_file={asked}: answers would replace this file" in done.stderr, (
+    assert done.returncode == 1 and f"--predict_file={asked}: the answers would overwrite this file" in done.stderr, (
         done.stderr
     )
     assert asked.read_bytes() == before

@@ -177,7 +177,7 @@ def test_a_key_may_be_within_another(tmp_path):
     ("a.csv", "Text,label\na,1\n",
      r"expected a column 'text', found 'Text', 'label' \('Text' differs by case or spaces only\)"),
     ("a.csv", "text ,label\na,1\n", r"'text ' differs by case"),
-    ("a.csv", "text,label\ra,1\r", "a carriage return alone ends no line"),
+    ("a.csv", "text,label\ra,1\r", "a carriage return alone does not end a line"),
     ("a.csv", b"PK\x03\x04x", r"a\.csv: not a readable workbook")])
 def test_the_name_that_is_meant_is_named(tmp_path, name, content, message):
     with pytest.raises(ValueError, match=message):

@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_refused_in_a_line_and_nothing_is_written(make, for
 def test_a_damaged_description_is_refused_in_a_line(tmp_path):
     for text in ("{", "[]", "{}", '{"format": "mlmodel"}'):
         (tmp_path / "model.json").write_text(text)
-        told = r"model\.json: (expected (what run_export writes beside a model|a mapping)|not valid JSON: )"
+        told = r"model\.json: (expected (the files that run_export writes beside a model|a mapping)|not valid JSON: )"
         with pytest.raises(ValueError, match=told) as caught:
             Predictor(tmp_path)
         assert "\n" not in str(caught.value)

@@ -340,7 +340,7 @@ def test_an_exported_model_knows_how_its_answers_read_by_the_task_in_its_assets(
     assert Predictor(folder).describe is ServedModel.describe
     with pytest.raises(
             ValueError,
-            match="--pretokenized: read by taggers alone, got .*tags, an exported model, which answers as it was"):
+            match="--pretokenized: read by taggers alone, got .*tags, an exported model, whose options are"):
         Predictor(folder, ServingOptions(pretokenized=True))
     with pytest.raises(
             ValueError,

@@ -183,7 +183,7 @@ def test_a_killed_worker_is_told_in_one_line(root, tmp_path, long_source):
     os.kill(max(below), signal.SIGKILL)  # started last
     _, errors = running.communicate(timeout=60)
     assert running.returncode == 1 and "Traceback" not in errors
-    assert "error: a worker process was ended from outside" in errors
+    assert "error: a worker process was killed" in errors
 
 
 @pytest.mark.parametrize("output, told", [("text/out.txt", "would be an input the next time"), ("text", "got a folder"),

@@ -132,7 +132,7 @@ def test_data_that_answers_would_replace_are_refused_before_training(tmp_path, g
         (tmp_path / "linked.conll").symlink_to(path)
         path = tmp_path / "linked.conll"
     task = load_task(make_config(sections.pop("task"), **sections))
-    with pytest.raises(ValueError, match=f"--{given}={path}: answers would replace this file"):
+    with pytest.raises(ValueError, match=f"--{given}={path}: the answers would overwrite this file"):
         FineTuning(task, data_files(**files | {given: path}), RunFolder(str(output)), Placement(),
                    steps=Steps(predict=True)).carry_out()
     assert [one.name for one in output.iterdir()] == [WRITTEN["ner"]]

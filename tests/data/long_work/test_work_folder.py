@@ -67,7 +67,7 @@ def test_another_run_is_refused_and_may_discard(stopped, tmp_path):
     with WorkFolder(stopped, MADE_OF) as work:  # nothing was lost
         assert work.finished("done", is_whole)
         raise_later = WorkFolder(stopped, MADE_OF | {"--random_seed": 2}, discard=True)
-        with pytest.raises(ValueError, match="another run is working here"), raise_later:
+        with pytest.raises(ValueError, match="another run is using it"), raise_later:
             pass
         assert work.finished("done", is_whole)
     with WorkFolder(stopped, MADE_OF | {"--random_seed": 2}, discard=True) as work:

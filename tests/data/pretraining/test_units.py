@@ -75,7 +75,7 @@ def test_tokens_that_continue_a_unit_are_told_apart_and_lines_stay_what_they_are
     assert encoded.lengths.tolist() == [5, 0, 0, 4] and encoded.blank.tolist() == [False, True, False, False]
     with pytest.raises(
             WrongMarksError,
-            match="a phrase begins with < and does not end in its line: no phrase goes on in another") as error:
+            match="a phrase begins with < and does not end in its line: no phrase continues in another") as error:
         tokenizer.encode_bytes("使用\n的<New\nyork>".encode())
     assert error.value.offset == len("使用\n".encode())
     with pytest.raises(WrongMarksError, match="a phrase ends with > that has not begun"):
@@ -168,7 +168,7 @@ def test_units_are_masked_whole_in_records_with_masks_too(tmp_path, vocab, maski
     ("使用语言\n\n模型的\n", ["--masking=whole_word", "--word_separator=/"
                        ], "text.txt: expected units of several tokens, --word_separator=/, and the text has none"),
     ("a [[new\nyork]] b\n", ["--masking=dynamic", "--phrase_marks=[[,]]"],
-     "text.txt: at byte offset 0: a phrase begins with [[ and does not end in its line: no phrase goes on in another "
+     "text.txt: at byte offset 0: a phrase begins with [[ and does not end in its line: no phrase continues in another "
      "record: 'a [[new'"
      ), ("使用/语言\n", ["--word_separator=/"], "expected another --masking than token with it"),
     ("使用/语言\n", ["--masking=dynamic", "--word_separator=/", "--engine=beam"], "--engine=local")

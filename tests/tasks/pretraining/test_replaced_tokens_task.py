@@ -247,7 +247,7 @@ def test_the_commands_take_a_run_as_a_discriminator(tmp_path, sharing):
     assert resized.returncode == 0 and "its generator is left out" in resized.stdout, resized.stderr
     assert not (tmp_path / "resized" / "generator").exists()
     refused = run_here("-m", "official_bert.run_export", f"--checkpoint={tmp_path}/run", f"--output={tmp_path}/served")
-    assert refused.returncode == 1 and "nothing is served of a head that tells replaced tokens" in refused.stderr
+    assert refused.returncode == 1 and "a head that detects replaced tokens is not served" in refused.stderr
     filled = run_here("-m", "official_bert.run_predict", "--task=fill_mask", f"--model={tmp_path}/there/generator",
                       "a [MASK] c")
     assert filled.returncode == 0 and filled.stdout.strip(), filled.stderr
