@@ -54,8 +54,9 @@ def run_ours(work: pathlib.Path, text: str, *flags_of_run: str, dupes: int = DUP
     result = timed(str(ROOT / "tools" / "create_pretraining_data.py"), f"--input_file={text}",
                    f"--output_file={work / 'ours.tfrecord'}", f"--vocab_file={FLAGS.vocab_file}", *SETTINGS,
                    f"--dupe_factor={dupes}", f"--num_workers={FLAGS.num_workers}", *flags_of_run, cache=cache)
-    stages = {name: float(seconds) for name, seconds in re.findall(r"^([a-z ]+): ([\d.]+) s$", result["errors"], re.M)}
-    tokens, instances = re.search(r"(\d+) tokens -> (\d+) instances", result["output"]).groups()
+    stages = {name: float(seconds) for name, seconds in re.findall(r"([a-z]+[a-z ]*): ([\d.]+) s\b", result["errors"])}
+    counts = re.search(r"([\d,]+) tokens \(.*\) -> ([\d,]+) instances", result["output"]).groups()
+    tokens, instances = (count.replace(",", "") for count in counts)
     size = sum(path.stat().st_size for path in work.glob("ours.tfrecord*"))
     return result | {"stages": stages, "tokens": int(tokens), "instances": int(instances), "bytes": size}
 

@@ -149,8 +149,8 @@ def test_a_class_of_ones_own_is_read_by_the_names_of_its_weights(folder, caplog)
     model = formats.read(str(path))
     assert (model.head, model.unknown) == ("classifier", ["crf.transitions"])
     assert model.warnings == [
-        "BertWithCRF is a class of its own, read by the names of its weights (head: classifier); its other computations "
-        "are not done here"
+        "BertWithCRF is a class of its own, read by the names of its weights (head: classifier); its other "
+        "computations are not done here"
     ]
     restore_for_inference(str(path))
     assert "not used: crf.transitions" in caplog.text and "BertWithCRF is a class of its own" in caplog.text
