@@ -95,8 +95,7 @@ def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: 
         computed = tf.cond(are_few, lambda: compute_few(order), lambda: compute(order)) if few else compute(order)
         return [computed[name] for name in results]
     values = tf.cond(_group_size(ordered, tokens_at_once) >= total, at_once, in_turn)
-    # `tf.cond` loses the ranks, of whose lack TensorFlow warns in a line of 600 characters
-    return {name: tf.ensure_shape(value, spec.shape) for (name, spec), value in zip(results.items(), values)}, order
+    return dict(zip(results, values)), order
 
 
 def group_sizes(lengths: Int[Any, " R"], tokens_at_once: int) -> tuple[Int[Any, " R"], Int[Any, " G"]]:

@@ -120,6 +120,7 @@ def best_words(logits: tf.Tensor, present: tf.Tensor, words: tf.Tensor, count: i
 
     The model may have more rows than the vocabulary has words (R >= V): those are no answer.
     """
+    logits = tf.ensure_shape(logits, [None, None, None])  # without a rank, TensorFlow warns of a cost that it lacks
     probabilities, best = tf.math.top_k(tf.nn.softmax(logits)[:, :, :tf.size(words)], count)
     return {"tokens": tf.where(present[:, :, None], tf.gather(words, best), ""),
             "probabilities": tf.where(present[:, :, None], probabilities, 0.0)}
