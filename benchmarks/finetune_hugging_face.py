@@ -60,6 +60,15 @@ def load(folder, run):
     return tokenizer, transformers.AutoModelForSequenceClassification.from_pretrained(folder, **kind, **ATTENTION)
 
 
+def with_adapters(model, run):
+    """Returns the model with the adapters of a run's settings, beside which only its head learns, as PEFT makes it."""
+    if not run["adapters"]:
+        return model
+    import peft
+    task = {"texts": "SEQ_CLS", "tags": "TOKEN_CLS", "spans": "QUESTION_ANS"}[run["kind"]]
+    return peft.get_peft_model(model, peft.LoraConfig(task_type=task, **run["adapters"]))
+
+
 def make_rows(tokenizer, part, longest):
     """Returns unpadded inputs: the given rows, or texts tokenized by the library's own tokenizer."""
     if "texts" not in part:
@@ -91,6 +100,7 @@ def train(folder, run_file):
     transformers.set_seed(run["seed"])
     torch.set_num_threads(run["threads"])
     tokenizer, model = load(folder, run)
+    model = with_adapters(model, run)
     rows = {part: make_rows(tokenizer, run[part], run["max_seq_length"]) for part in ("train", "eval")}
     size = run["batch_size"]
     optimizer = make_optimizer(model, run["epsilon"])

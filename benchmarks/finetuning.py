@@ -7,6 +7,9 @@ r"""Compares our fine-tuning with Hugging Face's PyTorch loop: time, quality, an
     python benchmarks/finetuning.py --task=ner --data_dir=WNUT17 --init_checkpoint=MODEL_FOLDER \
         --set=options.crf=true --sides=ours
 
+    python benchmarks/finetuning.py --task=mrpc --data_dir=MRPC --init_checkpoint=MODEL_FOLDER \
+        --set='training.adapters={rank: 8}' --learning_rate=1e-3
+
 MODEL_FOLDER is a Hugging Face folder. Both sides take turns on the same machine, with the same texts, batch size,
 steps, rates of each step, epsilon, decay, clipping and dynamic padding; for tags and questions (`--task=squad`) also
 with the same rows. Theirs is AdamW with bias correction: `--set=optimizer.name=adamw_bias_corrected` makes ours the
@@ -127,7 +130,8 @@ def run_theirs(seed: int, resolved) -> dict:
     run = {
         "seed": seed, "threads": FLAGS.threads or len(os.sched_getaffinity(0)), "batch_size": FLAGS.batch_size,
         "rates": rates_of(resolved), "epsilon": resolved.task.config.optimizer.epsilon,
-        "max_seq_length": FLAGS.max_seq_length, "precision": FLAGS.precision
+        "max_seq_length": FLAGS.max_seq_length, "precision": FLAGS.precision,
+        "adapters": adapters_of(resolved.task.config.training.adapters)
     }
     measure = of_rows(run, resolved) if FLAGS.task in KINDS else of_texts(run, resolved)
     path = os.path.join(FLAGS.work_dir, "run.json")
@@ -138,6 +142,15 @@ def run_theirs(seed: int, resolved) -> dict:
         "seed": seed, "seconds": found["seconds"], "command": time.monotonic() - began,
         "metrics": measure(found["logits"])
     }
+
+
+def adapters_of(settings) -> dict | None:
+    """Returns settings of adapters under the names of PEFT's arguments."""
+    if settings is None:
+        return None
+    targets = settings.target_modules
+    return {"r": settings.rank, "lora_alpha": settings.alpha, "lora_dropout": settings.dropout, "bias": settings.bias,
+            "use_rslora": settings.use_rslora, "target_modules": targets if isinstance(targets, str) else list(targets)}
 
 
 def rates_of(resolved, most: int = 0) -> list[float]:

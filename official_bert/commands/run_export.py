@@ -18,6 +18,8 @@ from official_bert import command_line
 
 FLAGS = flags.FLAGS
 command_line.define_base("checkpoint")
+flags.DEFINE_list("adapters", [], "Runs with training.adapters, or heads alone, and PEFT folders, all for the base in "
+                  "--checkpoint: the tasks of one SavedModel, which has a signature for each, named as its folder.")
 flags.DEFINE_string(
     "checkpoint", None, "A training run's output folder (its best checkpoint, if training.answer_with says so, or its "
     "newest), one checkpoint in it (folder/ckpt-1000), or a checkpoint of any format that --init_checkpoint takes: TF "
@@ -117,9 +119,9 @@ def main(_: list[str]) -> None:
     writing = command_line.from_flags(
         ExportOptions, FLAGS, batch_sizes=[*map(int, FLAGS.warmup_batch_sizes)], formats=FLAGS.format,
         other_formats=FormatOptions(opset=FLAGS.opset))
-    print("\n".join(export_model(FLAGS.checkpoint, command_line.from_flags(ServingOptions, FLAGS), writing,
-                                 command_line.from_flags(Texts, FLAGS), FLAGS.vocab_file, FLAGS.do_lower_case,
-                                 FLAGS.base)))
+    print("\n".join(export_model(FLAGS.checkpoint, FLAGS.adapters, command_line.from_flags(ServingOptions, FLAGS),
+                                 writing, command_line.from_flags(Texts, FLAGS), FLAGS.vocab_file,
+                                 FLAGS.do_lower_case, FLAGS.base)))
 
 
 def check_flags(values: Any) -> None:

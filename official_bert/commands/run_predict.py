@@ -38,6 +38,7 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "model", None, "A training run's folder, a checkpoint of any format that --init_checkpoint takes, or an "
     "exported model.", required=True)
+flags.DEFINE_string("signature", None, "The task of an exported model of several (run_export --adapters).")
 flags.DEFINE_string("vocab_file", "", "The vocabulary of a checkpoint, if it is not beside it.")
 flags.DEFINE_bool("do_lower_case", None, "Whether a checkpoint's text is lower-cased; by default as its files say.")
 flags.DEFINE_bool("pairs", None, "A checkpoint's classifier reads two texts; not needed for a training run.")

@@ -143,8 +143,8 @@ def check_flags(values: Any) -> None:
 def read_served(model_name: str, model_base_path: str, model_config_file: str, default_model: str = "",
                 folder: str = "") -> "list[ServedModelConfig]":
     """Returns the models to serve: one, those of a file, or those below a folder."""
-    from official_bert.server.server_config import ServedModelConfig, is_ids_twin, read_models
-    from official_bert.server.version_folders import find_models, model_versions, why_no_versions
+    from official_bert.server.server_config import ServedModelConfig, each_task, is_ids_twin, read_models
+    from official_bert.server.version_folders import find_models, model_versions, tasks_of, why_no_versions
     ways = {"--model_base_path": model_base_path, "--models": folder, "--model_config_file": model_config_file}
     if len(given := [name for name, value in ways.items() if value]) != 1:
         raise ValueError(f"expected one of {', '.join(ways)}, got {' and '.join(given) or 'none'}")
@@ -157,11 +157,17 @@ def read_served(model_name: str, model_base_path: str, model_config_file: str, d
     models = read_models(model_config_file) if model_config_file else [
         ServedModelConfig(name=name, base_path=path)
         for name, path in (find_models(folder) if folder else {model_name: model_base_path}).items()]
-    if folder:  # ids beside text, which would double time and memory
-        models = [dataclasses.replace(model, on_demand=is_ids_twin(model, models)) for model in models]
     for model in models:  # checked now, before the seconds that TensorFlow takes to start
         if not model_versions(model.base_path):
             raise ValueError(f"model {model.name}: {why_no_versions(model.base_path)}")
+    models = [each for model in models for each in each_task(model, tasks_of(model.base_path))]
+    places: dict[str, str] = {}
+    for model in models:
+        if (other := places.setdefault(model.name, model.base_path)) != model.base_path:
+            raise ValueError(f"expected different names of models and tasks, got {model.name} twice: {other} and "
+                             f"{model.base_path}")
+    if folder:  # ids beside text, which would double time and memory
+        models = [dataclasses.replace(model, on_demand=is_ids_twin(model, models)) for model in models]
     if default_model and default_model not in (names := [model.name for model in models]):
         raise ValueError(f"--default_model: expected one of {', '.join(names)}, got {default_model!r}")
     return models

@@ -89,13 +89,13 @@ class Predictor:
         portable = None if exported_folder(path) else portable_folder(path)
         if portable or exported_folder(path):
             as_exported = f"{path}, an exported model, whose options are fixed"
-            options.read((), as_exported)
+            options.read(() if portable else ("signature",), as_exported)
             if options.max_seq_length:
                 raise ValueError(f"--max_seq_length: expected a run or a checkpoint with it, got {as_exported}")
             if vocab_file or do_lower_case is not None:
                 raise ValueError(f"--vocab_file, --do_lower_case: {path} is an exported model, which has its own")
-            self._model = _load_portable(portable) if portable else load_exported(path, "text")
-            self.config, task, kind = _exported(self._model.place, self._model.outputs)
+            self._model = _load_portable(portable) if portable else load_exported(path, task=options.signature or "")
+            self.config, task, kind = _exported(self._model.assets, self._model.outputs)
             self.labels = tuple(task.classes.labels) if task else kind.labels
             if options.head == "embeddings" and ServedEmbeddings.outputs[0] not in self._model.outputs:
                 raise ValueError(f"--head=embeddings: expected a model exported with it, got {as_exported}")
@@ -346,7 +346,7 @@ def _load_portable(folder: str) -> ModelFunction:
     served = make_served_model(task, stand_in, options)
     served.engine = as_model(engine, described)
     model = function_of(served)
-    model.place = folder
+    model.place, model.assets = folder, os.path.join(folder, "assets")
     return model
 
 
@@ -367,12 +367,13 @@ def class_that_gives(outputs: Iterable[str], classes: Iterable[type[ServedModel]
 
 
 def _exported(folder: str, outputs: Iterable[str]) -> tuple[Config | None, TaskBase | None, type[ServedModel]]:
-    """Returns the configuration and the task of an exported model, as far as they are known here, and its class.
+    """Returns the configuration and the task of an exported model, as far as they are known here, and its class, by the
+    files that describe it.
 
     A model that was exported by other code, or by a user's task that is not on the path, can answer nevertheless: files
     beside it name its labels and its padded outputs.
     """
-    assets = RunFolder(os.path.join(folder, "assets"))
+    assets = RunFolder(folder)
     config, task, kind = None, None, _unknown_class(assets)
     with contextlib.suppress(ValueError):
         config = assets.recorded_config()

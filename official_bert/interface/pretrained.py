@@ -13,6 +13,7 @@ from official_bert.models.interchange import casing, formats
 from official_bert.models.interchange.prefixes import local_checkpoint
 from official_bert.models.interchange.projects import hugging_face_tokenizers, ours
 from official_bert.models.run_folder import RunFolder
+from official_bert.runtimes.saved_tasks import assets_of, task_names
 from official_bert.serving.loading import exported_folder
 from official_bert.tasks.loading import restore_model
 from official_bert.text import loading
@@ -48,9 +49,11 @@ def load_tokenizer(path: str | os.PathLike, do_lower_case: bool | None = None) -
 def _vocabulary(path: str) -> tuple[str, bool | None]:
     """Returns the vocabulary file of a path, and whether text is lower-cased (None if the files do not say)."""
     folder = exported_folder(path)
-    home = RunFolder(os.path.join(folder, "assets")) if folder else RunFolder.holding(path)
+    home = RunFolder(assets_of(folder)) if folder else RunFolder.holding(path)
     if home and home.vocab_file:
-        return home.vocab_file, home.recorded_config().tokenizer.do_lower_case
+        # of several tasks, the first one says how text is lower-cased
+        described = RunFolder(assets_of(folder, next(iter(task_names(folder)), ""))) if folder else home
+        return home.vocab_file, described.recorded_config().tokenizer.do_lower_case
     if is_file(path) and path.endswith(
         (".txt", *tokenizer_files.ENDINGS)) and os.path.basename(path) not in NO_TOKENIZERS:
         return path, None

@@ -45,11 +45,12 @@ class LowRankAdapter(keras.layers.Layer):
         return super().get_config() | self.settings
 
 
-def attach(dense: Dense, **settings: Any) -> None:
+def attach(dense: Dense, **settings: Any) -> LowRankAdapter:
     """Gives a built dense layer an adapter with these `settings` of `LowRankAdapter`, with weights below its name."""
     dense._tracker.unlock()  # Keras locks what is built; its own `enable_lora` does the same
-    dense.adapter = LowRankAdapter(dense.units, name="adapter", dtype=dense.dtype_policy, **settings)
+    dense.adapter = adapter = LowRankAdapter(dense.units, name="adapter", dtype=dense.dtype_policy, **settings)
     width = dense.kernel.shape.num_elements() // dense.units
     with dense._open_name_scope():
-        dense.adapter.build((None, width))
+        adapter.build((None, width))
     dense._tracker.lock()
+    return adapter

@@ -12,6 +12,7 @@ from official_bert.layers.adapters import attach
 from official_bert.layers.dense import Dense
 from official_bert.models.encoder import encoder_within, weights_by_name
 from official_bert.models.interchange import adapted, formats
+from official_bert.models.interchange.stored_models import LowRank, StoredModel
 from official_bert.models.parts import part_of
 from official_bert.models.run_folder import RunFolder
 from official_bert.training_config import AdaptersConfig
@@ -73,6 +74,15 @@ def products_of(model: keras.Model) -> Mapping[str, Dense]:
     names = {id(weight): name.removesuffix("/kernel") for name, weight in weights_by_name(model).items()}
     layers = [layer for layer in encoder_within(model)._flatten_layers() if isinstance(layer, Dense)]
     return {names[id(layer.kernel)]: layer for layer in layers}
+
+
+def separate(model: keras.Model, products: Mapping[str, LowRank], base: StoredModel) -> None:
+    """Takes the products of adapters out of the kernels of a model, which then are the base's, and attaches them."""
+    layers = products_of(model)
+    for name, product in products.items():
+        dense = layers[name]
+        dense.kernel.assign(base.weights[f"{name}/kernel"].reshape(dense.kernel.shape))
+        attach(dense, rank=product.down.shape[1], scale=product.scale).set_weights([product.down, product.up])
 
 
 def reset(model: keras.Model) -> None:

@@ -16,15 +16,14 @@ import tensorflow as tf
 
 from official_bert.files import remove
 from official_bert.runtimes.model_weights import check_saved_model
+from official_bert.runtimes.saved_tasks import assets_of
 from official_bert.runtimes.split_signature import FINISH, LENGTHS, ORDER, PREPARE, SIZES
 from official_bert.server.batch_queue import BatchingParameters
 from official_bert.server.reading.requests import DEFAULT_SIGNATURE
 from official_bert.server.reading.tensors import Arrays, TensorSpec, check_names
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
 
-LABELS_FILE = os.path.join("assets", "labels.txt")
-ABOUT_FILE = os.path.join("assets", "about.json")
-PADDED_FILE = os.path.join("assets", "padded_outputs.json")
+LABELS_FILE, ABOUT_FILE, PADDED_FILE = "labels.txt", "about.json", "padded_outputs.json"
 MOST_ASSET_BYTES = 1 << 20
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MOST_WARMUP_REQUESTS = 1000
@@ -111,30 +110,61 @@ class Signature:
         return dict(zip(self.outputs, map(np.asarray, values)))
 
 
+class LoadedGraph:
+    """A SavedModel in a session, which the tasks of several share: `users` of them. It is freed with the last one, and
+    its folder too if `is_copy`.
+
+    Raises OSError or ValueError for a folder that cannot be loaded.
+    """
+
+    def __init__(self, folder: str, session_config: tf.compat.v1.ConfigProto | None = None, is_copy: bool = False):
+        self.folder, self.is_copy, self.users = folder, is_copy, 0
+        self.session = tf.compat.v1.Session(graph=tf.Graph(), config=session_config)
+        try:
+            with self.session.graph.as_default():
+                meta_graph = tf.compat.v1.saved_model.load(self.session, ["serve"], folder)
+            check_saved_model(folder, meta_graph.graph_def, folder)
+        except BaseException as error:
+            self.session.close()
+            raise _as_reported(error, folder) from None
+        self.definitions = {key: definition for key, definition in meta_graph.signature_def.items()
+                            if not key.startswith("__saved_model")}
+
+    def release(self) -> None:
+        """Ends the use by one of the users; runs of the last one that are under way are cancelled."""
+        self.users -= 1
+        if not self.users:
+            self.session.close()
+            if self.is_copy:
+                remove(self.folder)
+
+
 class Servable:
     """A loaded version: its signatures by name. Raises OSError or ValueError if the folder cannot be loaded.
 
     `batching` are the parameters by which its requests share batches; None: each runs alone. `labels` are the lines of
-    `assets/labels.txt`: names that a model's exporter gives to its classes. `is_copy`: the folder is removed at the
-    end. `split_signatures` are for an engine alone.
+    `labels.txt`: names that a model's exporter gives to its classes. `split_signatures` are for an engine alone. With
+    `task`, it is one of those in the folder, whose signature is the default here. The `graph` may be loaded already.
     """
 
     def __init__(self, name: str, version: int, folder: str, session_config: tf.compat.v1.ConfigProto | None = None,
-                 batching: BatchingParameters | None = None, is_copy: bool = False):
-        self.copies = [folder] if is_copy else []
-        self.name, self.version, self.batching = name, version, batching
-        self.labels, self.about = read_labels(folder), read_about(folder)
+                 batching: BatchingParameters | None = None, task: str = "", graph: LoadedGraph | None = None):
+        self.copies: list[str] = []  # that are removed at the end
+        self.name, self.version, self.batching, self.task = name, version, batching, task
+        assets = assets_of(folder, task)
+        self.labels, self.about = read_labels(assets), read_about(assets)
         self._warm_up_later: list[tuple[str, Any]] = []
-        self._session = tf.compat.v1.Session(graph=tf.Graph(), config=session_config)
+        self.graph: LoadedGraph | None = None
         try:
-            with self._session.graph.as_default():
-                meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], folder)
-            check_saved_model(folder, meta_graph.graph_def, folder)
-            padded = read_padded(folder)
-            self.signatures = {
-                key: Signature(key, definition, self._session, padded.get(key))
-                for key, definition in meta_graph.signature_def.items() if not key.startswith("__saved_model")
-            }
+            self.graph = graph or LoadedGraph(folder, session_config)
+            self.graph.users += 1
+            definitions = self.graph.definitions
+            if task and task not in definitions:
+                raise ValueError(f"{folder}: expected the task {task}, got one with {', '.join(definitions)}")
+            definitions = {DEFAULT_SIGNATURE: definitions[task]} if task else definitions
+            padded = read_padded(assets)
+            self.signatures = {key: Signature(key, definition, self.graph.session, padded.get(key))
+                               for key, definition in definitions.items()}
             # No client may ask for split signatures: nothing checks what the second takes.
             self.split_signatures = {
                 key: self.signatures.pop(key)
@@ -142,15 +172,11 @@ class Servable:
             }
             for signature in self.split_signatures.values():
                 signature.in_callers_thread = True
-            self.definitions = {key: meta_graph.signature_def[key] for key in self.signatures}
+            self.definitions = {key: definitions[key] for key in self.signatures}
             self.input_specs = {key: signature.inputs for key, signature in self.signatures.items()}
-        # TensorFlow's own; a tag or a tensor that is not there, or other metadata.
-        except (tf.errors.OpError, RuntimeError, KeyError, TypeError, AttributeError) as error:
+        except BaseException as error:
             self.close()
-            raise ValueError(f"{folder}: {_first_line(getattr(error, 'message', str(error)))}") from None
-        except BaseException:
-            self.close()
-            raise
+            raise _as_reported(error, folder) from None
 
     def signature(self, name: str) -> Signature:
         """Returns the signature of a name, `serving_default` for "". Raises RequestError."""
@@ -173,8 +199,10 @@ class Servable:
         requests: list[tuple[str, Any]] = []
         for record in tf.data.TFRecordDataset(path).take(MOST_WARMUP_REQUESTS).as_numpy_iterator():
             log = prediction_log_pb2.PredictionLog.FromString(record)
-            if log.WhichOneof("log_type") == "predict_log":
-                requests.append((f"{path}: request {len(requests) + 1}", log.predict_log.request))
+            request = log.predict_log.request
+            if log.WhichOneof("log_type") == "predict_log" and self.task in ("", request.model_spec.signature_name):
+                request.model_spec.signature_name = "" if self.task else request.model_spec.signature_name
+                requests.append((f"{path}: request {len(requests) + 1}", request))
         if others_later:
             self._warm_up_later = [(place, request) for place, request in requests
                                    if request.model_spec.signature_name not in ("", DEFAULT_SIGNATURE)]
@@ -199,11 +227,22 @@ class Servable:
     def close(self) -> None:
         """Frees the memory; runs that are under way are cancelled."""
         self._warm_up_later = []
-        self._session.close()
+        if self.graph is not None:
+            self.graph.release()
+            self.graph = None
         self.signatures = {}
         self.split_signatures = {}
         for folder in self.copies:
             remove(folder)
+
+
+def _as_reported(error: BaseException, folder: str) -> BaseException:
+    """Returns the error to raise for one of loading a folder: of TensorFlow's, and of a tag, a tensor or metadata that
+    is not there, the first line.
+    """
+    if isinstance(error, (tf.errors.OpError, RuntimeError, KeyError, TypeError, AttributeError)):
+        return ValueError(f"{folder}: {_first_line(getattr(error, 'message', str(error)))}")
+    return error
 
 
 def _names_of_split_signatures(signatures: Mapping[str, Signature]) -> list[str]:

@@ -39,6 +39,7 @@ class ServedModelConfig:
     latest: int = 1  # so many of the highest
     specific: tuple[int, ...] = ()
     labels: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    task: str = ""  # of several in one SavedModel
     on_demand: bool = False  # whether it is loaded when the first request asks for it
 
     def chosen(self, versions: Iterable[int]) -> list[int]:
@@ -81,12 +82,20 @@ class ServerOptions:
 def twin(model: ServedModelConfig, models: Iterable[ServedModelConfig], form: str) -> ServedModelConfig | None:
     """Returns the served model of the same export in a form (`text`, `ids`), None if it is not served."""
     folder = os.path.join(os.path.dirname(normal(model.base_path)), form)
-    return next((other for other in models if normal(other.base_path) == folder), None)
+    return next((other for other in models if (normal(other.base_path), other.task) == (folder, model.task)), None)
 
 
 def is_ids_twin(model: ServedModelConfig, models: Iterable[ServedModelConfig]) -> bool:
     """Whether a model takes ids, and the same export is served for text too."""
     return os.path.basename(normal(model.base_path)) == "ids" and twin(model, models, "text") is not None
+
+
+def each_task(model: ServedModelConfig, tasks: Iterable[str]) -> list[ServedModelConfig]:
+    """Returns a served model for each of the tasks in one, named by it (of ids NAME_ids); the model itself if it has no
+    tasks.
+    """
+    ending = "_ids" if os.path.basename(normal(model.base_path)) == "ids" else ""
+    return [dataclasses.replace(model, name=f"{task}{ending}", task=task) for task in tasks] or [model]
 
 
 def read_models(path: str) -> list[ServedModelConfig]:

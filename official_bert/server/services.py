@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -23,8 +24,9 @@ from official_bert.server.protocols.rest_service import RestService
 from official_bert.server.protocols.tensorflow_serving.grpc_service import ModelService, PredictionService
 from official_bert.server.reading.process import RequestReader
 from official_bert.server.request_handler import RequestHandler
-from official_bert.server.servable import Servable
+from official_bert.server.servable import LoadedGraph, Servable
 from official_bert.server.server_config import PER_MODEL_BATCHING_FILE, ServerOptions, read_batching
+from official_bert.server.version_folders import fingerprint
 
 IDLE_SECONDS = 5.0  # without a request: then a rest of warm-up, for which requests wait, disturbs nobody
 LOG = logging.getLogger("official_bert.server")
@@ -39,6 +41,7 @@ class Services:
 
     def __init__(self, options: ServerOptions, connections: Connections):
         self.options = options
+        self._graphs = weakref.WeakValueDictionary[tuple, LoadedGraph]()  # nothing is kept of one that is unloaded
         self._stack = contextlib.ExitStack()
         metrics = Metrics()
         self.manager = ModelManager(options.models, self._load, metrics, settle_seconds=options.poll_seconds)
@@ -93,8 +96,9 @@ class Services:
         started = time.monotonic()
         config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=self.options.intra_op_threads,
                                           inter_op_parallelism_threads=self.options.inter_op_threads)
-        folder_here = local_copy(folder)
-        servable = Servable(name, version, folder_here, config, self._batching_of(folder_here), folder_here != folder)
+        graph = self._graph(folder, config)
+        servable = Servable(name, version, folder_here := graph.folder, config, self._batching_of(graph.folder),
+                            self.manager.models[name].task, graph)
         try:
             if self.options.engine:
                 engine = use_engine(servable, folder, self.options.engine, self.options.intra_op_threads)
@@ -108,6 +112,15 @@ class Services:
         LOG.info("%s version %d: loaded in %.1f s, %d warm-up requests in %.1f s", name, version, loaded - started,
                  count, time.monotonic() - loaded)
         return servable
+
+    def _graph(self, folder: str, config: tf.compat.v1.ConfigProto) -> LoadedGraph:
+        """Returns a version's graph, for all of its tasks the same; it is read again if its files have changed."""
+        key = folder, fingerprint(folder)
+        graph = self._graphs.get(key)
+        if graph is None or not graph.users:
+            folder_here = local_copy(folder)
+            graph = self._graphs[key] = LoadedGraph(folder_here, config, folder_here != folder)
+        return graph
 
     def _batching_of(self, folder: str) -> BatchingParameters | None:
         """Returns the parameters of a version. As in TF Serving, a per-model file that is not there means no batching.

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 
 from official_bert import files
+from official_bert.runtimes.saved_tasks import task_names
 
 MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 # what an export that is under way, or was killed, writes into (`files.written_folder`)
@@ -14,6 +15,12 @@ UNFINISHED = r"\.tmp\.\d+\.[0-9a-f]{8}/"
 def model_versions(base_path: str) -> Mapping[int, str]:
     """Lists the folders in `base_path` that are named by a number and hold a model: {number: name}."""
     return files.list_versions(base_path, MODEL_FILES)
+
+
+def tasks_of(base_path: str) -> list[str]:
+    """Returns the names of the tasks in the newest version of a model; none unless it has several."""
+    versions = model_versions(base_path)
+    return task_names(os.path.join(base_path, versions[max(versions)])) if versions else []
 
 
 def fingerprint(folder: str) -> tuple | None:

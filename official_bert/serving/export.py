@@ -4,13 +4,15 @@ runtimes, as one file of its rows of ids (`formats/`).
 A version is written to a temporary folder and renamed, so that a server that watches the folder never reads half of it.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -28,6 +30,7 @@ from official_bert.serving.precision import Precision, Weights, constant_bytes, 
 from official_bert.serving.served_model import ServedModel
 from official_bert.serving.split_signature import split_signatures
 from official_bert.text import loading
+from official_bert.text.graph_loading import AnyGraphTokenizer
 
 FORMS = ("text", "ids")
 BATCHING_FILE = "batching_params.pbtxt"  # TF Serving's name for it
@@ -77,33 +80,42 @@ def export(served: ServedModel, config: Config, options: ExportOptions) -> list[
             f"--max_choices: expected at least {options.num_choices}, which the signature of Examples has, got "
             f"{choices}"
         )
-    if wrong := [label for label in served.labels if not label or "\n" in label or "\r" in label]:
-        raise ValueError(f"labels: expected names of one line, for labels.txt, got {wrong[0]!r}; options.labels, or "
-                         "tools/convert_checkpoint.py --labels, gives others")
-    version = options.version or next_version(options.output)
     forms = [form for name in options.formats for form in (FORMS if name == "saved_model" else (name,))]
+    version, targets = new_version(options, forms)
+    weights = weights_in(options.precision, served.model, has_constants(served, options))
+    with published(options.output, targets) as temporary:
+        folder = os.path.join(temporary, "assets")
+        assets = write_assets(served, config, pathlib.Path(folder), options.precision)
+        return [
+            f"{targets[form]}: " + (_write(served, form, os.path.join(temporary, form), assets, weights, options) if
+                                    form in FORMS else write_format(served, config, form, os.path.join(
+                                        temporary, form), folder, version=version, options=options.other_formats))
+            for form in forms
+        ]
+
+
+def new_version(options: ExportOptions, forms: Sequence[str]) -> tuple[int, dict[str, str]]:
+    """Returns the number of the version to write, and its folder in each form. Raises ValueError if it exists."""
+    version = options.version or next_version(options.output)
     targets = {form: os.path.join(options.output, form, str(version)) for form in forms}
     # TF Serving reads 01 as 1 too.
     spelled = [os.path.join(options.output, form, name) for form in forms
                for number, name in list_versions(os.path.join(options.output, form)).items() if number == version]
     if existing := [*spelled, *(path for path in targets.values() if exists(path))]:
         raise ValueError(f"{existing[0]}: version {version} exists; give --version a higher one")
-    weights = weights_in(options.precision, served.model, has_constants(served, options))
-    with (made_folder(options.output),
-          tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(options.output) else options.output) as
-          temporary, full_disk_names(options.output, temporary)):
-        folder = os.path.join(temporary, "assets")
-        assets = _write_assets(served, config, pathlib.Path(folder), options.precision)
-        lines = [
-            f"{targets[form]}: " + (_write(served, form, os.path.join(temporary, form), assets, weights, options) if
-                                    form in FORMS else write_format(served, config, form, os.path.join(
-                                        temporary, form), folder, version=version, options=options.other_formats))
-            for form in forms
-        ]
+    return version, targets
+
+
+@contextlib.contextmanager
+def published(output: str, targets: dict[str, str]) -> Iterator[str]:
+    """Gives a temporary folder to write each form of a version into, by its name; at the end they get their places."""
+    with (made_folder(output),
+          tempfile.TemporaryDirectory(prefix=".writing-", dir=None if is_remote(output) else output) as temporary,
+          full_disk_names(output, temporary)):
+        yield temporary
         # the SavedModels last: a server looks for the others when it loads one
         for form, target in reversed(targets.items()):
             publish(os.path.join(temporary, form), target)
-    return lines
 
 
 def has_constants(served: ServedModel, options: ExportOptions) -> bool:
@@ -122,11 +134,14 @@ def next_version(output: str) -> int:
                 for version in list_versions(os.path.join(output, form))), default=0) + 1
 
 
-def _write_assets(served: ServedModel, config: Config, folder: pathlib.Path, precision: Precision) -> list[str]:
+def write_assets(served: ServedModel, config: Config, folder: pathlib.Path, precision: Precision) -> list[str]:
     """Writes the files that travel with the model (vocabulary, labels, configuration, precision, a description) and
-    returns their paths.
+    returns their paths. Raises ValueError for labels that are no lines.
     """
-    folder.mkdir()
+    if wrong := [label for label in served.labels if not label or "\n" in label or "\r" in label]:
+        raise ValueError(f"labels: expected names of one line, for labels.txt, got {wrong[0]!r}; options.labels, or "
+                         "tools/convert_checkpoint.py --labels, gives others")
+    folder.mkdir(parents=True)
     vocabulary = loading.stored_name(served.tokenizer.vocab_file)
     (folder / vocabulary).write_bytes(loading.content_of(served.tokenizer.vocab_file))
     save_config(dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_file=vocabulary)),
@@ -144,7 +159,7 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], w
     inputs, answer = form_of(served, form)
     padded, prompts = (served.padded_text, served.prompts) if form == "text" else (served.padded_ids, {})
     if padded:
-        assets = [*assets, _write_padded(padded, inputs, pathlib.Path(folder).with_name(f"padded-{form}"))]
+        assets = [*assets, write_padded(padded, inputs, pathlib.Path(folder).with_name(f"padded-{form}"))]
     with weights.scope():
         served.group = functools.partial(in_groups, few=weights.few)
         answers = checked_answers(served, answer, prompts)
@@ -152,23 +167,42 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], w
         del served.group
         if any(name in ENGINES for name in options.formats):
             signatures |= split_signatures(served, answers, inputs)
+    tokenizers = [served.tokenizer] if form == "text" else []
+    samples = sample_requests(served, inputs, options)
+    requests = [request for sample in samples for request in (("serving_default", sample), (
+        "examples", {"inputs": warmup.to_examples(sample)}))]
+    about = save(folder, signatures, weights.variables, tokenizers, assets, requests, options)
+    return f"{', '.join(inputs)} -> {', '.join(signatures['serving_default'].structured_outputs)}; {about}"
+
+
+def sample_requests(served: ServedModel, inputs: Mapping[str, tf.TensorSpec],
+                    options: ExportOptions) -> list[dict[str, Any]]:
+    """Returns a plausible request of each of the batch sizes for a signature."""
+    return [warmup.sample_inputs(inputs, size, options.num_choices, served.max_seq_length)
+            for size in options.batch_sizes]
+
+
+def save(folder: str, signatures: Mapping[str, Any], variables: Sequence[tf.Variable],
+         tokenizers: Sequence[AnyGraphTokenizer], assets: Sequence[str],
+         requests: Sequence[tuple[str, Mapping[str, Any]]], options: ExportOptions) -> str:
+    """Writes a SavedModel, its warm-up `requests` to signatures, and what a server needs to batch them; returns the
+    number of the requests and the ops that are not TensorFlow's own.
+    """
     holder = tf.Module()
     # The variables and not the Keras model: loading then needs no Keras, and nothing of ours is traced a second time.
-    holder.weights = weights.variables
-    holder.tokenizer = list(getattr(served.tokenizer, "resources", ())) if form == "text" else []
+    holder.weights = list(variables)
+    holder.tokenizer = [resource for tokenizer in tokenizers for resource in getattr(tokenizer, "resources", ())]
     holder.assets = [tf.saved_model.Asset(path) for path in assets]
     tf.saved_model.save(holder, folder, signatures=signatures)
-    requests = 0
-    if options.batch_sizes:
-        requests = warmup.write_requests(folder, os.path.basename(normal(options.output)), inputs,
-                                         options.batch_sizes, options.num_choices, served.max_seq_length)
+    if requests:
+        warmup.write_requests(folder, os.path.basename(normal(options.output)), requests)
+    inputs = {name: spec for signature in signatures.values()
+              for name, spec in signature.structured_input_signature[1].items()}
     if batches := batching_parameters(inputs, options.batch_sizes or WARMED_SIZES):
         pathlib.Path(folder, BATCHING_FILE).write_text(batches, encoding="utf-8")
     foreign = sorted({op for signature in signatures.values() for op in foreign_ops(signature)})
-    outputs = ", ".join(signatures["serving_default"].structured_outputs)
     precision = "" if options.precision == "float32" else f"{options.precision}; "
-    return (f"{', '.join(inputs)} -> {outputs}; {precision}{requests} warm-up requests; "
-            f"custom ops: {', '.join(foreign) or 'none'}")
+    return f"{precision}{len(requests)} warm-up requests; custom ops: {', '.join(foreign) or 'none'}"
 
 
 def batching_parameters(inputs: Mapping[str, tf.TensorSpec], batch_sizes: Sequence[int]) -> str:
@@ -192,7 +226,7 @@ def form_of(served: ServedModel, form: str) -> tuple[Mapping[str, tf.TensorSpec]
     return (served.text_inputs, served.answer_text) if form == "text" else (served.ids_inputs, served.answer_ids)
 
 
-def _write_padded(padded: Mapping[str, str], inputs: Mapping[str, tf.TensorSpec], folder: pathlib.Path) -> str:
+def write_padded(padded: Mapping[str, str], inputs: Mapping[str, tf.TensorSpec], folder: pathlib.Path) -> str:
     """Writes `padded_outputs.json` and returns its path: for each signature its padded outputs, with the output that
     counts a row's own values (`counted_by`) or the input that is as wide (`as_wide_as`). Of Examples, an output counts
     what an input has.
@@ -202,7 +236,7 @@ def _write_padded(padded: Mapping[str, str], inputs: Mapping[str, tf.TensorSpec]
         for output, counter in padded.items()
     }
     examples = {output: {"counted_by": _counter(counter, inputs)} for output, counter in padded.items()}
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     path = folder / PADDED_FILE
     path.write_text(json.dumps({"serving_default": by_name, "examples": examples}, indent=1), encoding="utf-8")
     return str(path)

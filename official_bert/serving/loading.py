@@ -13,6 +13,7 @@ from official_bert.copies import local_copy
 from official_bert.files import exists, list_names, list_versions
 from official_bert.models.run_folder import RunFolder
 from official_bert.runtimes.model_weights import check_saved_model
+from official_bert.runtimes.saved_tasks import assets_of, task_names
 from official_bert.serving.served_model import ServedModel
 
 PROMPT_NAMES = ("query", "passage")  # of signatures
@@ -49,12 +50,14 @@ def exported_folder(path: str) -> str | None:
 class ModelFunction:
     """A model as a function of named inputs: lists or arrays in, NumPy arrays by name out, strings as bytes.
 
-    `inputs` are the names and tensor specs of its inputs, `outputs` those of its outputs; `owner` holds its variables.
+    `inputs` are the names and tensor specs of its inputs, `outputs` those of its outputs; `owner` holds its variables,
+    and `assets` the files that describe it.
     """
 
     def __init__(self, signature: Callable, owner: Any, place: str,
-                 prompted: Mapping[str, Callable[[], Callable]] | None = None):
+                 prompted: Mapping[str, Callable[[], Callable]] | None = None, assets: str = ""):
         self.signature, self.owner, self.place, self.prompted = signature, owner, place, prompted or {}
+        self.assets = assets
         self.inputs: Mapping[str, tf.TensorSpec] = signature.structured_input_signature[1]
         self.outputs: Mapping[str, tf.TensorSpec] = signature.structured_outputs
 
@@ -73,24 +76,31 @@ class ModelFunction:
         return {name: value.numpy() for name, value in self.signature(**tensors).items()}
 
 
-def load_exported(path: str, form: Literal["text", "ids"] = "text") -> ModelFunction:
-    """Loads the newest version of the model under `path` (models/NAME, models/NAME/text, or one SavedModel).
+def load_exported(path: str, form: Literal["text", "ids"] = "text", task: str = "") -> ModelFunction:
+    """Loads the newest version of the model under `path` (models/NAME, models/NAME/text, or one SavedModel), one `task`
+    of several.
 
-    The function's `place` is the SavedModel's folder. Raises ValueError if there is no such model, or if its weights
-    are not numbers.
+    The function's `place` is the SavedModel's folder. Raises ValueError if there is no such model or task, or if its
+    weights are not numbers.
     """
     if form == "text":
         import tensorflow_text  # noqa: F401  registers the op of the tokenizer
     versions = path if list_versions(path, ["saved_model.pb"]) else os.path.join(path, form)
     folder = path if exists(os.path.join(path, "saved_model.pb")) else latest_version(versions)
-    saved_model = tf.saved_model.load(folder_here := local_copy(folder))
+    folder_here = local_copy(folder)
+    if task not in (tasks := task_names(folder_here) or [""]):
+        expected = f"one of {', '.join(tasks)}, its tasks" if tasks[0] else "none, because it has one task"
+        raise ValueError(f"--signature={task}: expected {expected}, for {path}")
+    saved_model = tf.saved_model.load(folder_here)
     with open(os.path.join(folder_here, "saved_model.pb"), "rb") as file:
         definition = saved_model_pb2.SavedModel.FromString(file.read())
     for meta_graph in definition.meta_graphs:
         check_saved_model(folder_here, meta_graph.graph_def, folder)
     named = {name: lambda signature=signature: signature for name, signature in saved_model.signatures.items()
-             if form == "text" and name in PROMPT_NAMES and list(signature.structured_input_signature[1]) == ["text"]}
-    return ModelFunction(saved_model.signatures["serving_default"], saved_model, folder, named)
+             if form == "text" and not task and name in PROMPT_NAMES
+             and list(signature.structured_input_signature[1]) == ["text"]}
+    signature = saved_model.signatures[task or "serving_default"]
+    return ModelFunction(signature, saved_model, folder, named, assets_of(folder, task))
 
 
 def function_of(served: ServedModel) -> ModelFunction:

@@ -59,8 +59,11 @@ class Weights(NamedTuple):
     few: Few | None
 
 
-def weights_in(precision: Precision, model: keras.Model, constants: bool = False) -> Weights:
+def weights_in(precision: Precision, model: keras.Model, constants: bool = False,
+               values: Values | None = None) -> Weights:
     """Returns what graphs read in a precision for the weights of a model, which was made in its `policy_of`.
+
+    Several models share the variables of `values` that are equal.
 
     With `constants`, those of the encoder that are no tables are parts of the graphs for few tokens: oneDNN arranges
     them once, and otherwise for as many rows as the first request has, so that every request of another number waits
@@ -68,7 +71,7 @@ def weights_in(precision: Precision, model: keras.Model, constants: bool = False
     """
     assert model.dtype_policy.name == POLICIES[precision], (model.dtype_policy.name, precision)
     encoder = encoder_within(model)
-    values, dtype = Values(constants), tf.bfloat16 if precision == "bfloat16" else tf.float32
+    values, dtype = values or Values(constants), tf.bfloat16 if precision == "bfloat16" else tf.float32
     few_overrides = few_layers(encoder, values) if constants and precision == "float32" else Overrides()
     few_overrides |= {(encoder, "call"): FewRows(encoder)} if constants else {}
     make = Int8Product if precision == "int8" else functools.partial(values.product, dtype=dtype)
@@ -80,7 +83,8 @@ def weights_in(precision: Precision, model: keras.Model, constants: bool = False
     tables, casts = {id(weight) for weight in tables_of(encoder)}, dict[int, Value]()
     for weight in encoder.weights:
         kind = tf.float32 if weight.name in ("gamma", "beta") else dtype  # layer norm computes in float32
-        if id(weight) not in computed and (kind != tf.float32 or (constants and id(weight) not in tables)):
+        if id(weight) not in computed and (kind != tf.float32 or values.are_shared
+                                           or (constants and id(weight) not in tables)):
             casts[id(weight)] = values.keep(weight.numpy(), kind, is_table=id(weight) in tables)
     values.variables += [variable.value for variable in model.variables if id(variable) not in {*computed, *casts}]
 

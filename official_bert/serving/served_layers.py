@@ -19,7 +19,8 @@ B batch, S sequence, Q query rows, N heads, H head size, D = N * H hidden size.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -47,11 +48,12 @@ MOST_SUMS = 1 << 16  # rows in a table of sums of positions and segments
 
 class Values:
     """Keeps what a graph reads for its weights: variables, or, with `constants`, these in it if it is traced within
-    `few`.
+    `few`. With `are_shared`, equal values are one variable, for graphs of several models.
     """
 
-    def __init__(self, constants: bool = False):
+    def __init__(self, constants: bool = False, are_shared: bool = False):
         self.constants, self.variables, self._are_constants = constants, list[tf.Variable](), False
+        self.are_shared, self._known = are_shared, dict[tuple, tf.Variable]()
 
     @contextlib.contextmanager
     def few(self) -> Iterator[None]:
@@ -68,9 +70,11 @@ class Values:
         constant.
         """
         value = np.ascontiguousarray(value, dtype.as_numpy_dtype)
-        with tf.init_scope():
-            variable = tf.Variable(value, trainable=False)
-        self.variables.append(variable)
+        key = (dtype, value.shape, hashlib.sha256(value.tobytes()).digest() if self.are_shared else len(self.variables))
+        if (variable := self._known.get(key)) is None:
+            with tf.init_scope():
+                variable = self._known[key] = tf.Variable(value, trainable=False)
+            self.variables.append(variable)
         if is_table or not self.constants:  # no second copy of the weights stays in memory
             return lambda: variable
         return lambda: tf.constant(value) if self._are_constants else variable
@@ -101,10 +105,30 @@ def kernel_and_bias(layer: Dense) -> tuple[np.ndarray, np.ndarray | None]:
     return layer.kernel.numpy().reshape(-1, layer.units), None if layer.bias is None else layer.bias.numpy().reshape(-1)
 
 
-class ServedAttention:
-    """`SelfAttention.call` of a layer that knows of no windows, and of distances by a bias alone."""
+def with_adapters(product: Product, parts: Sequence[tuple[Dense, float]], shift: np.ndarray | None = None) -> Product:
+    """Returns a product to which the adapters of its parts, layers beside each other with factors, add theirs.
 
-    def __init__(self, layer: SelfAttention, make: MakeProduct):
+    Adapters read rows [M,K] with a shift [K].
+    """
+    if all(layer.adapter is None for layer, _ in parts):
+        return product
+
+    def multiply(rows: tf.Tensor) -> tf.Tensor:
+        read = rows if shift is None else rows + tf.cast(shift, rows.dtype)
+        added = [tf.zeros([tf.shape(rows)[0], layer.units], rows.dtype) if layer.adapter is None
+                 else layer.adapter(read) * factor for layer, factor in parts]
+        return product(rows) + tf.concat(added, 1)
+    return multiply
+
+
+class ServedAttention:
+    """`SelfAttention.call` of a layer that knows of no windows, and of distances by a bias alone.
+
+    With `is_shared`, graphs of rows alone and graphs with queries read the same kernel: parts of the product of all.
+    """
+
+    def __init__(self, layer: SelfAttention, make: MakeProduct, is_shared: bool = False):
+        self.is_shared = is_shared
         self.layer, self.heads, self.width = layer, layer.settings["num_heads"], layer.settings["hidden_size"]
         (query, query_bias), (key, _), (value, value_bias) = map(kernel_and_bias, (layer.query, layer.key, layer.value))
         merge, merge_bias = kernel_and_bias(layer.merge_heads)
@@ -114,8 +138,11 @@ class ServedAttention:
         self._kernels = {"query": (query * scale, query_bias), "keys and values": (
             np.concatenate([key, value], axis=1), np.concatenate([none, none]))}
         self._kernels["all"] = tuple(np.concatenate(parts, axis=-1) for parts in zip(*self._kernels.values()))
+        self._parts = {"query": [(layer.query, layer.scale)], "keys and values": [(layer.key, 1.0), (layer.value, 1.0)]}
+        self._parts["all"] = [part for parts in self._parts.values() for part in parts]
         self._make, self._products = make, dict[str, Product]()
-        self.merge = make(merge, None if merge_bias is None else merge_bias + value_bias @ merge)
+        self.merge = with_adapters(make(merge, None if merge_bias is None else merge_bias + value_bias @ merge),
+                                   [(layer.merge_heads, 1.0)], value_bias)
 
     def __call__(self, x: Float[Any, "_ _ D"], attention_mask: TokenLayout | Bool[Any, "B 1 #Q S"],
                  queries: Float[Any, "B Q D"] | None = None, training: bool | None = None) -> Float[Any, "_ _ D"]:
@@ -156,8 +183,11 @@ class ServedAttention:
 
     def _product(self, name: str) -> Product:
         """Returns a product, which is made when a graph first needs it."""
+        if self.is_shared and name != "all":
+            whole, first = self._product("all"), 0 if name == "query" else self.width
+            return lambda rows: whole(rows)[:, first:first + self.width * len(self._parts[name])]
         if name not in self._products:
-            self._products[name] = self._make(*self._kernels[name])
+            self._products[name] = with_adapters(self._make(*self._kernels[name]), self._parts[name])
         return self._products[name]
 
     def _heads_of(self, product: Product, x: Float[Any, "_ _ D"]) -> Float[Any, "M H"]:
@@ -221,8 +251,9 @@ def served_layers(encoder: BertEncoder, make: MakeProduct, values: Values, dtype
     overrides: Overrides = {(encoder.reader, "gather_rows"): lambda x, positions: tf.gather(x, positions, batch_dims=1)}
     if encoder.attention is None and has_plain_attention(config):  # a subclass may have its own
         for layer in encoder.transformer_layers:
-            overrides[layer.attention, "call"] = attention(layer.attention, make)
-            computed |= {id(weight) for weight in layer.attention.weights}
+            overrides[layer.attention, "call"] = attention(layer.attention, make, values.are_shared)
+            products = (layer.attention.query, layer.attention.key, layer.attention.value, layer.attention.merge_heads)
+            computed |= {id(weight) for product in products for weight in (product.kernel, product.bias)}
     summed = {"position_embeddings", "token_type_embeddings"} <= set(encoder.embeddings.tables)
     counted = config.first_position or config.task_type_vocab_size  # positions of real tokens alone; a third table
     if summed and not counted and config.type_vocab_size * config.max_position_embeddings <= MOST_SUMS:

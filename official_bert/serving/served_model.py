@@ -94,6 +94,8 @@ class ServingOptions:
     null_score_diff_threshold: Annotated[float, Constraint(
         "a number", lambda value: not math.isnan(value))] | None = _read_by("question answering")
     """No answer is given if its score exceeds that of the best answer by more than this; as trained."""
+    signature: str | None = _read_by("exported models of several tasks")
+    """Task of an exported model of several."""
     bounded: bool = True
     """False: no limits; texts of files may be as long as memory allows."""
 

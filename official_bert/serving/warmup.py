@@ -4,7 +4,8 @@ Without them the first user of each signature and batch size waits for TensorFlo
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,9 +15,8 @@ MOST_RECORDS = 1000  # TF Serving reads no more
 TEXT = "The quick brown fox, it is said, jumps over the lazy dog near Zürich ([MASK] km from here)."
 
 
-def write_requests(folder: str, model_name: str, inputs: Mapping[str, tf.TensorSpec],
-                   batch_sizes: Iterable[int], num_choices: int, max_seq_length: int) -> int:
-    """Writes a request for each signature of the SavedModel in `folder` and each batch size; returns how many.
+def write_requests(folder: str, model_name: str, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Writes requests, the name of a signature of the SavedModel in `folder` and its inputs each.
 
     Raises ValueError if the requests' protocol buffers (requirements-serving.txt) are not installed.
     """
@@ -26,21 +26,18 @@ def write_requests(folder: str, model_name: str, inputs: Mapping[str, tf.TensorS
         raise ValueError("warm-up requests need tensorflow-serving-api: install requirements-serving.txt, "
                          "or export with --warmup_batch_sizes= for none") from None
     records = []
-    for size in batch_sizes:
-        sample = sample_inputs(inputs, size, num_choices, max_seq_length)
-        for signature, values in (("serving_default", sample), ("examples", {"inputs": to_examples(sample)})):
-            request = predict_pb2.PredictRequest(
-                model_spec=model_pb2.ModelSpec(name=model_name, signature_name=signature),
-                inputs={name: tf.make_tensor_proto(value) for name, value in values.items()})
-            log = prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
-            records.append(log.SerializeToString(deterministic=True))
+    for signature, values in requests:
+        request = predict_pb2.PredictRequest(
+            model_spec=model_pb2.ModelSpec(name=model_name, signature_name=signature),
+            inputs={name: tf.make_tensor_proto(value) for name, value in values.items()})
+        log = prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
+        records.append(log.SerializeToString(deterministic=True))
     if len(records) > MOST_RECORDS:
         raise ValueError(f"--warmup_batch_sizes: expected at most {MOST_RECORDS} requests, got {len(records)}")
     os.makedirs(os.path.join(folder, "assets.extra"))
     with tf.io.TFRecordWriter(os.path.join(folder, FILE)) as writer:
         for record in records:
             writer.write(record)
-    return len(records)
 
 
 def sample_inputs(inputs: Mapping[str, tf.TensorSpec], size: int, num_choices: int,

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from official_bert.copies import stand_for
 from official_bert.data.long_work.preflight import check_disk
-from official_bert.files import read_mapping, written_folder
+from official_bert.files import absolute, read_mapping, written_folder
 from official_bert.models.bi_encoder import BiEncoder
 from official_bert.models.classifier import ChoiceClassifier, Classifier, SpanPredictor, Tagger
 from official_bert.models.encoder import (
@@ -154,15 +154,10 @@ def read(path: str, head: Head = "", base: str = "") -> StoredModel:
     Raises ValueError for no model, another architecture, damaged files, and weights that are not numbers.
     """
     name, where = find_format(path)
-    if name == "peft" and not base:
-        raise ValueError(f"{path}: expected --base with it (base=... in Python), the model that this adapter is for; "
-                         f"its adapter_config.json names {_named_base(where)!r}")
-    if name != "peft" and base:
-        raise ValueError(f"--base={base}: expected a PEFT folder, which has adapter_config.json, beside it, got {path}")
     if name == "peft":
-        model = module_of(name).read(where, read(base))
-        require_finite(model.weights, model.origin)
-        return model
+        return _read_peft(path, where, base)
+    if base:
+        raise ValueError(f"--base={base}: expected a PEFT folder, which has adapter_config.json, beside it, got {path}")
     try:
         model = ours.read_keras(where) if name == "keras" else module_of(name).read(where,
                                                                                     *((head,) if name == "tf1" else ()))
@@ -181,8 +176,22 @@ def read(path: str, head: Head = "", base: str = "") -> StoredModel:
     return dataclasses.replace(model, folder=folder)
 
 
-def _named_base(folder: str) -> Any:
-    return read_mapping(os.path.join(folder, ADAPTER_FILE)).get("base_model_name_or_path")
+def _read_peft(path: str, folder: str, base: str) -> StoredModel:
+    """Returns the model that a PEFT folder makes of its base.
+
+    A folder only names its base. If that is the path of a model here, the given one must have the same weights.
+    """
+    named: Any = read_mapping(os.path.join(folder, ADAPTER_FILE)).get("base_model_name_or_path")
+    if not base:
+        raise ValueError(f"{path}: expected --base with it (base=... in Python), the model that this adapter is for; "
+                         f"its adapter_config.json names {named!r}")
+    stored = read(base)
+    is_elsewhere = isinstance(named, str) and os.path.isabs(named) and named != absolute(base) and holds_model(named)
+    if is_elsewhere and adapted.digest(read(named)) != adapted.digest(stored):
+        raise ValueError(f"{path}: expected its base, {named}, got {base}, which has other weights")
+    model = module_of("peft").read(folder, stored)
+    require_finite(model.weights, model.origin)
+    return model
 
 
 def _over_base(model: StoredModel, run: RunFolder) -> StoredModel:
