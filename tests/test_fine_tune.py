@@ -199,16 +199,16 @@ def test_a_yaml_that_yields_to_the_run_is_told(tmp_path, golden):
                                     report=told.append)
     assert config.options["truncate"] == "head"
     assert told == [
-        f"{tmp_path}/mine.yaml: the run overrides its values, in {run}, --set would not: options.truncate: "
+        f"{tmp_path}/mine.yaml: the run in {run} overrides its values, but not those of --set: options.truncate: "
         f"'tail' -> "
         "'head'"
     ]
 
 
 def test_columns_of_one_name_in_a_frame_are_refused():
-    with pytest.raises(ValueError, match="train: column 'text' stands there 2 times"):
+    with pytest.raises(ValueError, match="train: column 'text' occurs 2 times"):
         as_source(pandas.DataFrame([["right", "wrong", "a"]], columns=["text", "text", "label"]), "train")
-    with pytest.raises(ValueError, match="train: column '1' stands there 2 times"):
+    with pytest.raises(ValueError, match="train: column '1' occurs 2 times"):
         as_source(pandas.DataFrame([["a", "b"]], columns=[1, "1"]), "train")
 
 

@@ -229,7 +229,7 @@ def config_of_run(output_dir: str, init_checkpoint: str, sources: ConfigSources,
                 report(f"{folder}: other than in training: {'; '.join(changed)}")
             if sources.path and (unread := _unread(sources.path, trained)):
                 report(
-                    f"{sources.path}: the run overrides its values, in {folder}, --set would not: "
+                    f"{sources.path}: the run in {folder} overrides its values, but not those of --set: "
                     f"{'; '.join(unread)}"
                 )
             return config

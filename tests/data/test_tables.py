@@ -131,7 +131,7 @@ def test_broken_rows_are_errors_or_counted(tmp_path):
     ("a.tsv", "text\tlabel\n", ["text"], "a.tsv: no row in this file"),
     ("a.tsv", "", ["text"], "expected a column 'text', found nothing"),
     ("a.tsv", "sentence\tlabel\na\t1\n", ["text"], "a.tsv: expected a column 'text', found 'sentence', 'label'"),
-    ("a.tsv", "text\ttext\na\tb\n", ["text"], "a.tsv: column 'text' stands there 2 times"),
+    ("a.tsv", "text\ttext\na\tb\n", ["text"], "a.tsv: column 'text' occurs 2 times"),
     ("a.jsonl", '{"text": "a"}\n{"text": \n', ["text"], "a.jsonl:2: not valid JSON"),
     ("a.jsonl", "[1, 2]\n[3]\n", ["text"], r"a.jsonl:1: expected a JSON object, got \[1, 2\]"),
     ("a.json", '["a"]\n', ["text"],
@@ -160,7 +160,7 @@ def test_mistakes_name_file_and_line(tmp_path, name, text, wanted, said):
 def test_columns_of_one_name_in_parquet_are_refused(tmp_path):
     path = str(tmp_path / "a.parquet")
     pyarrow.parquet.write_table(pyarrow.table([["right"], ["wrong"], [1]], names=["text", "text", "label"]), path)
-    with pytest.raises(ValueError, match="a.parquet: column 'text' stands there 2 times"):
+    with pytest.raises(ValueError, match="a.parquet: column 'text' occurs 2 times"):
         TableOptions().read_table(path, ["text"])
 
 
