@@ -22,8 +22,9 @@ PATIENCE = 0.3  # seconds that a person waits in silence after Ctrl-C
 # The packages that `pip install official-bert` leaves out, by the extra that has them: requirements-EXTRA.txt.
 EXTRAS = {
     "serving": ("aiohttp", "grpc", "grpc_health", "orjson", "prometheus_client", "tensorflow_serving", "urllib3"),
-    "beam": ("apache_beam",), "excel": ("openpyxl",), "faiss": ("faiss",), "onnx": ("onnx", "onnxruntime", "tf2onnx"),
-    "litert": ("ai_edge_litert",), "japanese": ("fugashi", "unidic_lite", "ipadic", "unidic"), "chinese": ("jieba",)
+    "beam": ("apache_beam", "dask", "distributed"), "excel": ("openpyxl",), "faiss": ("faiss",),
+    "onnx": ("onnx", "onnxruntime", "tf2onnx"), "litert": ("ai_edge_litert",),
+    "japanese": ("fugashi", "unidic_lite", "ipadic", "unidic"), "chinese": ("jieba",)
 }
 
 

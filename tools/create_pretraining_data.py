@@ -312,7 +312,7 @@ def create_here(settings: Settings) -> Account:
         maker = Generator(store, config, facts, settings.random_seed, Scratch(settings.scratch), reporter.show)
         counts = maker.write(outputs, settings.order, settings.gzip_compress, settings.num_workers, work)
         return {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens),
-                "unknown": unknown, "copies": maker.copies, "counts": counts}
+                "unknown": unknown, "counts": counts}
 
 
 def deciding_values(settings: Settings, description: dict) -> dict[str, Any]:
@@ -364,9 +364,9 @@ def report(account: Account, config: InstanceConfig, vocab_file: str) -> YieldRe
     balance.repeat("as random next segments", tokens=counts.random_tokens)
     if account["unknown"]:
         balance.note("[UNK]", tokens=account["unknown"])
-    if account.get("copies"):
+    if counts.copies:
         balance.note("documents of the same text as an earlier one: no random next segment comes from a copy",
-                     documents=account["copies"])
+                     documents=counts.copies)
     for reason, tokens, examples in (
             ("cut off at --max_seq_length", counts.truncated, counts.truncated_examples),
             ("a word alone makes no pair (sop)", counts.unpaired, counts.unpaired_examples)):

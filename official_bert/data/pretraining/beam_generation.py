@@ -2,37 +2,35 @@
 
 Each text file is one piece of work, and so is each shard (a file of records). Workers copy text and token ids to their
 disks. The token ids are memory-mapped from there, so only one document of a shard is in memory at a time.
+
+Counts are values of the pipeline, written to a file: not every runner has Beam's counters.
 """
 
+import contextlib
 import dataclasses
+import json
 import os
 import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.metrics import Metrics, MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from official_bert.data import provenance
-from official_bert.data.pretraining import token_store
+from official_bert.data.pretraining import beam_runner, token_store
 from official_bert.data.pretraining.generator import Counts, Generator, Scratch, poverty
 from official_bert.data.pretraining.instances import InstanceConfig
 from official_bert.data.pretraining.masking import VocabularyFacts
 from official_bert.data.pretraining.token_store import TokenStore
 from official_bert.data.raw_text.documents import HEAD, check_prepared
-from official_bert.files import BadText, find_files, is_remote, shard_names
+from official_bert.files import BadText, absolute, find_files, folder_of, is_remote, shard_names
 from official_bert.text import loading
-
-# counters of a shard's text; RECORDS: of its records
-CORPUS = ("documents", "sentences", "tokens", "unknown", "continuing")
-RECORDS = tuple(field.name for field in dataclasses.fields(Counts) if field.type is int)
-POOR_SHARD = "poor:"  # begins the name of a counter that marks a poor shard; the shard's number and the reason follow
 
 
 class TokenizedDocument(NamedTuple):
@@ -54,7 +52,7 @@ class Text(NamedTuple):
 
 
 class ReadDocuments(beam.DoFn):
-    """Turns (number of a file, its path) into (shard, document) for each document in the file."""
+    """Turns (number of a file, [its path]) into (shard, document) for each document in the file."""
 
     def __init__(self, text: Text, num_shards: int):
         self.text, self.num_shards = text, num_shards
@@ -69,9 +67,9 @@ class ReadDocuments(beam.DoFn):
             self.description = token_store.describe([], file.name, text.do_lower_case, text.on_bad_text,
                                                     files_end_documents=True)
 
-    def process(self, numbered: tuple[int, str]) -> Iterator[tuple[int, TokenizedDocument]]:
+    def process(self, numbered: tuple[int, Iterable[str]]) -> Iterator[tuple[int, TokenizedDocument]]:
         """Tokenizes one file."""
-        file, path = numbered
+        file, (path,) = numbered
         with tempfile.TemporaryDirectory() as folder:
             store = self._tokenize(path, folder)
             starts = store.sentence_starts
@@ -96,16 +94,29 @@ class ReadDocuments(beam.DoFn):
             raise ValueError(str(error).replace(copy, path)) from None
 
 
-class WriteShard(beam.DoFn):
-    """Writes the file of a shard from (shard, its documents)."""
+@dataclasses.dataclass(frozen=True)
+class WrittenShard:
+    """A complete file of records, before it gets its name."""
 
-    def __init__(self, output_files: Sequence[str], config: InstanceConfig, facts: VocabularyFacts, seed: int,
+    shard: int
+    path: str  # of the file
+    origin: str  # the text of its settings file
+    corpus: dict[str, int]  # "documents", "sentences", "tokens", [UNK] ("unknown"), "continuing" a word
+    counts: Counts
+
+
+class WriteShard(beam.DoFn):
+    """Writes the file of a shard from (shard, its documents) into the shard's folder of `folders`.
+
+    The file has a new name each time, because a runner may let two workers write the same shard.
+    """
+
+    def __init__(self, folders: Sequence[str], config: InstanceConfig, facts: VocabularyFacts, seed: int,
                  compress: bool, do_lower_case: bool):
-        self.output_files, self.config, self.facts, self.do_lower_case = list(
-            output_files), config, facts, do_lower_case
+        self.folders, self.config, self.facts, self.do_lower_case = list(folders), config, facts, do_lower_case
         self.seed, self.compress = seed, compress
 
-    def process(self, grouped: tuple[int, Iterable[TokenizedDocument | None]]) -> None:
+    def process(self, grouped: tuple[int, Iterable[TokenizedDocument | None]]) -> Iterator[WrittenShard]:
         """Samples, masks, shuffles and writes."""
         shard, documents = grouped
         with tempfile.TemporaryDirectory() as folder:
@@ -114,19 +125,33 @@ class WriteShard(beam.DoFn):
             store.description[provenance.CASING] = self.do_lower_case
             generator = Generator(store, self.config, self.facts, self.seed, scratch)
             counts = generator.write_shard(order, shard, path, self.compress)
-            publish(path, self.output_files[shard])
-            origin = f"{path}{provenance.SUFFIX}"
-            with open(origin, "w", encoding="utf-8") as file:
-                file.write(provenance.to_text(os.path.getsize(path), generator.origin))
-            publish(origin, provenance.origin_file(self.output_files[shard]))
-        values = {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens),
+            written = FileSystems.join(self.folders[shard], uuid.uuid4().hex)
+            with open(path, "rb") as source, create(written) as file:
+                shutil.copyfileobj(source, file, 1 << 20)
+            origin = provenance.to_text(os.path.getsize(path), generator.origin)
+        corpus = {"documents": store.num_documents, "sentences": store.num_sentences, "tokens": len(store.tokens),
                   "unknown": store.count_within(self.facts.is_unknown),
                   "continuing": store.count_within(self.facts.continues_word)}
-        values |= {f"records.{name}": getattr(counts, name) for name in RECORDS}
-        if kind := poverty(store.num_documents, store.num_sentences):
-            values[f"{POOR_SHARD}{shard}:{kind}"] = 1
-        for name, value in values.items():
-            Metrics.counter(WriteShard, name).inc(int(value))
+        yield WrittenShard(shard, written, origin, {name: int(number) for name, number in corpus.items()}, counts)
+
+
+class WriteList(beam.DoFn):
+    """Writes the list of all shards into one file."""
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def process(self, grouped: tuple[int, Iterable[WrittenShard]]) -> None:
+        """Writes the file."""
+        with create(self.path) as file:
+            file.write(json.dumps([dataclasses.asdict(shard) for shard in grouped[1]]).encode())
+
+
+def read_list(path: str) -> list[WrittenShard]:
+    """Returns the shards that `WriteList` wrote, in order."""
+    with FileSystems.open(path) as file:
+        shards = [WrittenShard(**values | {"counts": Counts(**values["counts"])}) for values in json.load(file)]
+    return sorted(shards, key=lambda shard: shard.shard)
 
 
 def gather(documents: Iterable[TokenizedDocument | None], facts: VocabularyFacts,
@@ -155,19 +180,33 @@ def gather(documents: Iterable[TokenizedDocument | None], facts: VocabularyFacts
     return store, np.array(sorted(range(len(places)), key=places.__getitem__), np.int64)
 
 
-def publish(path: str, destination: str) -> None:
-    """Copies a file to any file system; the name appears only when the file is complete."""
-    beside = f"{destination}.tmp.{uuid.uuid4().hex}"
+def create(path: str) -> BinaryIO:
+    """Opens a new file on any file system, not compressed, whatever its name is."""
+    return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
+
+
+def publish(shards: Sequence[WrittenShard], output_files: Sequence[str]) -> None:
+    """Gives the files of all shards their names, and writes their settings."""
+    if old := list(filter(FileSystems.exists, output_files)):
+        FileSystems.delete(old)  # not every file system renames over a file
+    FileSystems.rename([shard.path for shard in shards], list(output_files))
+    for shard, path in zip(shards, output_files):
+        with create(provenance.origin_file(path)) as file:
+            file.write(shard.origin.encode())
+
+
+@contextlib.contextmanager
+def work_folders(output_files: Sequence[str]) -> Iterator[list[str]]:
+    """Names a hidden folder beside each file, the same one for all files of a folder; removes them at the end."""
+    name = f".beam-{uuid.uuid4().hex}"
+    folders = [FileSystems.join(folder_of(absolute(path)), name) for path in output_files]
     try:
-        with open(path, "rb") as source, FileSystems.create(beside,
-                                                            compression_type=CompressionTypes.UNCOMPRESSED) as file:
-            shutil.copyfileobj(source, file, 1 << 20)
-        if FileSystems.exists(destination):
-            FileSystems.delete([destination])
-        FileSystems.rename([beside], [destination])
+        yield folders
     finally:
-        if FileSystems.exists(beside):
-            FileSystems.delete([beside])
+        for folder in dict.fromkeys(folders):
+            for path in (f"{folder}/", folder):  # its files, and the folder itself where there are folders
+                with contextlib.suppress(BeamIOError):  # there may be none
+                    FileSystems.delete([path])
 
 
 def match_files(patterns: str) -> list[str]:
@@ -192,30 +231,39 @@ def match_files(patterns: str) -> list[str]:
 def generate(input_files: Sequence[str], output_files: Sequence[str], vocab_file: str, do_lower_case: bool,
              on_bad_text: BadText, config: InstanceConfig, seed: int, compress: bool,
              options: Sequence[str]) -> tuple[dict[str, Any], dict[int, str]]:
-    """Runs the pipeline with Beam's `options` (`--runner=...`).
+    """Runs the pipeline with Beam's `options` (`--runner=...`). The files appear when all of them are complete.
 
-    Returns the numbers of documents, sentences, tokens, [UNK] among these ("unknown") and tokens that continue a word
-    ("continuing"), with the `Counts` as "counts", and {shard: reason} of poor shards (see `generator.POOR`). Each file
-    appears when it is complete.
+    Returns the numbers of `WrittenShard.corpus` with the `Counts` as "counts", and {shard: reason} of poor shards (see
+    `generator.POOR`).
 
-    Raises ValueError if no file has a token.
+    Raises ValueError if no file has a token or makes an instance, or if the runner fails.
     """
+    beam_runner.check_addresses(options)
     facts = VocabularyFacts.of(loading.load(vocab_file, do_lower_case))
     text = Text(loading.content_of(vocab_file), loading.stored_name(vocab_file), do_lower_case, on_bad_text)
-    shards = len(output_files)
-    pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
-    documents = (pipeline | "Files" >> beam.Create(list(enumerate(input_files)))
-                 | "Spread" >> beam.Reshuffle() | "Read" >> beam.ParDo(ReadDocuments(text, shards)))
-    # A shard without documents is a file without records, as on one machine.
-    every_shard = pipeline | "Shards" >> beam.Create([(shard, None) for shard in range(shards)])
-    _ = ((documents, every_shard) | beam.Flatten() | "Gather" >> beam.GroupByKey()
-         | "Write" >> beam.ParDo(WriteShard(output_files, config, facts, seed, compress, do_lower_case)))
-    result = pipeline.run()
-    result.wait_until_finish()
-    counters = {counter.key.metric.name: counter.result for counter in
-             result.metrics().query(MetricsFilter().with_namespace(WriteShard))["counters"]}
-    if not counters.get("tokens"):
-        raise token_store.no_text(input_files)
-    counts = Counts(**{name: counters.get(f"records.{name}", 0) for name in RECORDS})
-    poor = [name.removeprefix(POOR_SHARD).split(":") for name in counters if name.startswith(POOR_SHARD)]
-    return {name: counters[name] for name in CORPUS} | {"counts": counts}, {int(shard): kind for shard, kind in poor}
+    with work_folders(output_files) as folders:
+        shard_list = FileSystems.join(folders[0], "shards.json")
+        pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
+        # Grouped, so that the runner may give each file to another worker; not every runner has Reshuffle.
+        documents = (pipeline | "Files" >> beam.Create(list(enumerate(map(absolute, input_files))))
+                     | "Spread" >> beam.GroupByKey()
+                     | "Read" >> beam.ParDo(ReadDocuments(text, len(output_files))))
+        # A shard without documents is a file without records, as on one machine.
+        every_shard = pipeline | "Shards" >> beam.Create([(shard, None) for shard in range(len(output_files))])
+        _ = ((documents, every_shard) | beam.Flatten() | "Gather" >> beam.GroupByKey()
+             | "Write" >> beam.ParDo(WriteShard(folders, config, facts, seed, compress, do_lower_case))
+             | "Pair" >> beam.Map(lambda shard: (0, shard)) | "List" >> beam.GroupByKey()
+             | "WriteList" >> beam.ParDo(WriteList(shard_list)))
+        beam_runner.run(pipeline)
+        if not FileSystems.exists(shard_list):
+            raise ValueError(f"{shard_list}: the pipeline ended without this file; expected a cluster that runs to the "
+                             "end, and outputs in a folder that its workers share with this machine")
+        shards = read_list(shard_list)
+        corpus = {name: sum(shard.corpus[name] for shard in shards) for name in shards[0].corpus}
+        if not corpus["tokens"]:
+            raise token_store.no_text(input_files)
+        counts = sum((shard.counts for shard in shards), Counts())
+        counts.require_instances()
+        publish(shards, output_files)
+    poor = {shard.shard: poverty(shard.corpus["documents"], shard.corpus["sentences"]) for shard in shards}
+    return {**corpus, "counts": counts}, {number: kind for number, kind in poor.items() if kind}

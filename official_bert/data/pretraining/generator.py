@@ -51,6 +51,7 @@ class Counts:
     random_tokens: int = 0  # drawn as random next segments, before they are cut
     truncated: int = 0  # cut off to fit the length
     unpaired: int = 0  # of instances of one word, which make no pair (sentence order)
+    copies: int = 0  # documents that are kept apart from an earlier one of the same text
     truncated_examples: list[list[int]] = dataclasses.field(default_factory=list)
     unpaired_examples: list[list[int]] = dataclasses.field(default_factory=list)
 
@@ -62,6 +63,11 @@ class Counts:
         for name in ("truncated_examples", "unpaired_examples"):
             sums[name] = sums[name][:kernels.MOST_EXAMPLES]
         return Counts(**sums)
+
+    def require_instances(self) -> None:
+        """Raises ValueError if there is no instance."""
+        if not self.instances:
+            raise ValueError("expected documents that make instances, but every document has only one word")
 
 
 def shard_seed(seed: int, shard: int) -> int:
@@ -176,11 +182,6 @@ class Generator:
         """Turns rows into records."""
         return RowEncoder(self.config, self.facts)
 
-    @property
-    def copies(self) -> int:
-        """The number of documents that are kept apart from an earlier one of the same text."""
-        return int(np.count_nonzero(self.texts != np.arange(len(self.texts))))
-
     def write(self, output_files: Sequence[str], order: Order = "2018", compress: bool = False,
               num_workers: int = 1, work: WorkFolder | None = None) -> Counts:
         """Writes `output_files`, which appear when all of them are complete; returns the counts.
@@ -194,8 +195,7 @@ class Generator:
             folder = work or stack.enter_context(WorkFolder(work_path(output_files[0]), {}, discard=True))
             write = self._write_shards if order == "sharded" else self._write_in_one_order
             counts = write(folder, output_files, compress, num_workers)
-            if not counts.instances:
-                raise ValueError("expected documents that make instances, but every document has only one word")
+            counts.require_instances()
             for number, path in enumerate(output_files):
                 folder.publish(_part(number), path)
                 provenance.write_origin(path, self.origin)
@@ -272,6 +272,7 @@ class Generator:
         progress(0)
         store = self.store
         corpus = Corpus(store.tokens, store.sentence_starts, store.document_starts, documents, self.texts)
+        copies = len(documents) - len(np.unique(self.texts[documents])) if self.config.copies_apart else 0
         sampler = InstanceSampler(self.config, self.facts, corpus, seed)
         block: np.ndarray = np.zeros((ROWS_AT_A_TIME, sampler.row_width), self.facts.token_type)
         count = second_labels = tokens = 0
@@ -289,9 +290,10 @@ class Generator:
         order = np.arange(count)
         sampler.shuffle(order)
         row = np.dtype((self.facts.token_type, (sampler.row_width,)))
-        return ShuffledRows(file, row, self.scratch.keep(order)), self._count(sampler, count, second_labels, tokens)
+        return ShuffledRows(file, row, self.scratch.keep(order)), self._count(
+            sampler, count, second_labels, tokens, copies)
 
-    def _count(self, sampler: InstanceSampler, instances: int, second_labels: int, tokens: int) -> Counts:
+    def _count(self, sampler: InstanceSampler, instances: int, second_labels: int, tokens: int, copies: int) -> Counts:
         state = sampler.position.tolist()
         examples = [
             self.store.tokens[first:end].tolist()
@@ -299,7 +301,7 @@ class Generator:
         ]
         cut, unpaired = examples[:kernels.MOST_EXAMPLES], examples[kernels.MOST_EXAMPLES:]
         return Counts(instances, second_labels, tokens, state[kernels.RANDOM], state[kernels.TRUNCATED],
-                      state[kernels.UNPAIRED], list(filter(None, cut)), list(filter(None, unpaired)))
+                      state[kernels.UNPAIRED], copies, list(filter(None, cut)), list(filter(None, unpaired)))
 
 
 def _part(number: int) -> str:

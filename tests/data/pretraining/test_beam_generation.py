@@ -1,6 +1,5 @@
 """Apache Beam: the same files as the sharded order on one machine."""
 
-import dataclasses
 import tracemalloc
 
 import made_tokenizers
@@ -23,7 +22,7 @@ TWO_WORKERS = ["--runner=DirectRunner", "--direct_num_workers=2", "--direct_runn
 def write_text(folder, golden):
     """Four files, one of them empty and one without a blank line at its end."""
     parts = [(golden / "text_a.txt").read_bytes(), b"\n", (golden / "text_b.txt").read_bytes().rstrip(b"\n"),
-             b"It rained.\nNobody knew.\n"]
+             b"It rained.\nNobody knew.\n" + b"\nIt rained again.\n" * 5]
     paths = [folder / f"text-{number}.txt" for number in range(4)]
     for path, part in zip(paths, parts):
         path.write_bytes(part)
@@ -50,7 +49,8 @@ def write_local(paths, vocab, outputs, config, folder, compress=False):
 @pytest.mark.parametrize("compress, shards, masking", [
     (False, 3, MaskingConfig()), (True, 60, MaskingConfig(strategy="whole_word")), (False, 2, None)])
 def test_beam_writes_the_files_of_the_sharded_order(tmp_path, golden, compress, shards, masking):
-    config = InstanceConfig(max_seq_length=64, max_predictions_per_seq=10, dupe_factor=3, masking=masking)
+    config = InstanceConfig(max_seq_length=64, max_predictions_per_seq=10, dupe_factor=3, masking=masking,
+                            copies_apart=shards == 3)
     assert_same_files(tmp_path, golden, config, shards, compress, IN_PROCESS)
 
 
@@ -78,7 +78,8 @@ def assert_same_files(tmp_path, golden, config, shards, compress, options, vocab
     continuing = store.count_within(VocabularyFacts.of(loading.load(vocab)).continues_word)
     assert account["continuing"] == continuing and account["tokens"] == len(store.tokens) > least * continuing > 0
     assert account["documents"] > 20 and account["counts"].instances > 300
-    assert account["counts"] == dataclasses.replace(counted, truncated_examples=[], unpaired_examples=[])
+    assert account["counts"] == counted and (counted.truncated_examples or not counted.truncated)
+    assert (counted.copies > 0) == config.copies_apart
     assert poor == poor_shards(store, shards) and (len(poor) > 30) == (shards == 60)
 
 
