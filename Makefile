@@ -10,6 +10,7 @@ help:
 	@echo "                make demo CORPUS='path/*.txt' takes yours"
 	@echo "make test       the tests, 8 to 12 minutes on 2 cores"
 	@echo "make test-slow  what takes longer or needs more tools; SHARD=3/20: the third of 20 shards"
+	@echo "make c-program  build/predict, which answers with exported models without Python"
 	@echo "make notebooks  the notebooks of docs/ run again, their outputs kept"
 	@echo "make docs       the site, in build/site"
 	@echo "make lint       ruff, mypy, and the schemas of .github/"

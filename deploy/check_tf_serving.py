@@ -23,7 +23,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from absl import flags
@@ -76,9 +76,8 @@ def why_no_docker(image: str) -> str:
     return ""
 
 
-def write_models(folder: str) -> list[str]:
-    """Exports a small model of each head, and writes models.config beside them; returns the names of the served models.
-    """
+def write_models(folder: str, heads: Iterable[str] = HEADS) -> list[str]:
+    """Exports a small model of each head; returns the names of the served models."""
     from official_bert.config import Config, ModelConfig, TokenizerConfig
     from official_bert.serving import export
     from official_bert.serving.served_model import ServingOptions, make_served_model
@@ -101,7 +100,8 @@ def write_models(folder: str) -> list[str]:
     size = ModelConfig(vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
                        intermediate_size=32, max_position_embeddings=48, initializer_range=0.5)
     names = []
-    for head, (task_name, options, choices) in HEADS.items():
+    for head in heads:
+        task_name, options, choices = HEADS[head]
         config = Config(task=task_name, model=size, options={"max_seq_length": 48, **options},
                         tokenizer=TokenizerConfig(vocab_file=vocab_file))
         task = load_task(config)

@@ -21,7 +21,7 @@ COMMANDS = {
     (TORCH,): "make venv-torch",
     (TPU,): "make venv-tpu",
     ("apache_beam",): "pip install -r requirements-beam.txt",
-    ("beam_pyspark_runner",): "pip install 'pyspark<4'; pip install --no-deps beam-pyspark-runner",
+    ("beam_pyspark_runner",): "pip install --no-deps -r requirements-spark.txt",
     ("distributed",): "pip install -r requirements-beam.txt",
     ("faiss",): "pip install -r requirements-faiss.txt",
     ("fugashi",): "pip install -r requirements-japanese.txt",

@@ -49,8 +49,7 @@ static TF_Tensor *read_rows(const char *name, TF_DataType type, int rank, char *
     }
     if (!rows || uneven) fail(name, rows ? "expected rows of the same length" : "expected NAME=VALUE of this input");
     int64_t shape[] = {rows, rank == 3 ? groups_of_row : items, items};
-    size_t size = type == TF_STRING ? sizeof(TF_TString) : sizeof(int);
-    TF_Tensor *tensor = TF_AllocateTensor(type, shape, rank, total * size);
+    TF_Tensor *tensor = TF_AllocateTensor(type, shape, rank, total * (type == TF_STRING ? sizeof(TF_TString) : 4));
     for (int64_t i = 0; i < total; i++) {
         TF_TString *text = (TF_TString *)TF_TensorData(tensor) + i;
         if (type == TF_STRING) TF_StringInit(text), TF_StringCopy(text, values[i], strlen(values[i]));
