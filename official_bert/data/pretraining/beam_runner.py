@@ -6,6 +6,7 @@ import re
 import socket
 import sys
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 
 import apache_beam as beam
 
@@ -14,7 +15,7 @@ from official_bert.files import read_mapping
 # Beam's options that say where a cluster listens; DASK_FILE: a file that says it
 ADDRESSES = ("dask_client_address", "job_endpoint", "flink_master", "spark_master_url")
 DASK_FILE, CONNECT_SECONDS = "dask_scheduler_file", 10
-# errors of runners that are no RuntimeError, by their modules, which the runners import
+# errors of runners of types of their own, by their modules, which the runners import
 FAILURES = (("distributed", "KilledWorker"), ("py4j.protocol", "Py4JError"))
 
 
@@ -55,4 +56,5 @@ def run(pipeline: beam.Pipeline) -> None:
 
 def _failures() -> tuple[type[Exception], ...]:
     """Returns the errors of runners that are no ValueError or OSError."""
-    return (RuntimeError, *(getattr(sys.modules[module], name) for module, name in FAILURES if module in sys.modules))
+    known = (getattr(sys.modules[module], name) for module, name in FAILURES if module in sys.modules)
+    return (RuntimeError, CancelledError, *known)
