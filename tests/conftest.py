@@ -4,6 +4,7 @@ import functools
 import gc
 import os
 import pathlib
+import sys
 from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -25,7 +26,7 @@ LONGEST_FIRST = (
     "serving/test_loading.py", "test_fine_tune.py", "serving/test_export.py", "models/test_graph_histograms.py",
     "tools/test_convert_checkpoint.py", "test_earlier_runs.py", "training/test_best_checkpoint.py",
     "test_run_squad.py", "serving/test_served_vectors.py", "server/test_rest.py", "test_other_stores.py",
-    "tasks/tagging/test_served_tagger.py", "test_docs.py", "data/pretraining/test_dynamic_masking.py",
+    "tasks/tagging/test_served_tagger.py", "data/pretraining/test_dynamic_masking.py",
     "test_run_finetuning.py", "test_facade.py", "data/pretraining/test_packed_rows.py",
     "tools/test_create_pretraining_data.py", "test_run_pretraining.py", "serving/test_dense_formats.py",
     "tasks/texts/test_weights_and_thresholds.py", "server/test_server.py", "layers/test_fused.py",
@@ -33,6 +34,11 @@ LONGEST_FIRST = (
     "server/test_bad_clients.py", "training/test_parts_in_training.py", "tasks/squad/test_served_squad.py",
     "layers/test_crf.py", "server/test_fuzz.py", "training/test_skipped_padding.py",
     "journeys/test_from_published_checkpoints.py")
+
+# Here TensorFlow does not optimise graphs, but in tests that are slow or marked: it takes a third of the time of a
+# training of twenty steps.
+PLAIN_GRAPHS = ("training/", "test_docs.py", "test_fine_tune.py", "test_run_classifier.py", "test_run_finetuning.py",
+                "test_run_pretraining.py", "test_run_squad.py")
 
 
 def pytest_collection_modifyitems(items):
@@ -49,6 +55,14 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 5, 5)
+
+
+def pytest_runtest_protocol(item):
+    """Switches TensorFlow's optimizer of graphs on or off, before the fixtures of the test."""
+    if "tensorflow" in sys.modules:
+        plain = (item.path.relative_to(ROOT / "tests").as_posix().startswith(PLAIN_GRAPHS)
+                 and not item.get_closest_marker("slow") and not item.get_closest_marker("optimized_graphs"))
+        sys.modules["tensorflow"].config.optimizer.set_experimental_options({"disable_meta_optimizer": plain})
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ answers, or takes a few steps.
     pytestmark = pytest.mark.usefixtures("eager_predictors", "eager_steps")
 
 The graphs are the subject of tests/tasks/test_served_models.py, tests/serving, tests/training/test_step.py and the
-journeys.
+journeys. tests/conftest.py says where TensorFlow optimises them.
 """
 
 import contextlib

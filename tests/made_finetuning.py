@@ -23,7 +23,7 @@ def make_config(task: str, **sections) -> Config:
             "intermediate_size": 32, "max_position_embeddings": 64, "initializer_range": 0.2,
             "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0
         }, "optimizer": {"learning_rate": 5e-3, "warmup_proportion": 0.1},
-        "training": {"batch_size": 16, "epochs": 1.0, "log_every": 100}
+        "training": {"batch_size": 16, "epochs": 1.0, "log_every": 100, "report": False}
     }
     return build(Config, merge(values, sections))
 

@@ -52,7 +52,8 @@ def test_the_task_of_the_guide_trains_and_answers(golden, tmp_path):
     assert oracle.encode(task, [{"text": "was it"}])[0]["input_ids"].shape == (4,)
 
 
-def test_the_examples_of_python_run(golden, tmp_path, monkeypatch, eager_predictors):
+@pytest.mark.slow  # test_facade.py and test_python_tables.py call all of these functions
+def test_the_examples_of_python_run(golden, tmp_path, monkeypatch, eager_predictors, eager_steps):
     monkeypatch.chdir(tmp_path)
     words = read_entries(str(golden / "vocab_uncased.txt"))
     for head, name, kind in (("pretraining", "bert-base-uncased", "hugging_face"), ("span", "runs/squad", "ours"),

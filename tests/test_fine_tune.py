@@ -31,7 +31,8 @@ ROWS = [{"text": f"{first} {word}", "label": first == "was"}
 HELD_OUT = [{"text": "was her copper", "label": True}, {"text": "that atlas atlas", "label": False}]
 SETTINGS = {
     "init_checkpoint": "bert", "max_seq_length": 16, "epochs": 8.0, "batch_size": 8, "learning_rate": 5e-3,
-    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "log_every": 1000, "report": lambda _: None
+    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "log_every": 1000, "eval_epochs": 8.0,
+    "report": lambda _: None
 }
 
 
@@ -278,6 +279,7 @@ def test_questions_in_rows_are_those_of_the_file(golden):
     assert trained[0].examples == trained[1].examples and trained[0].unfound == trained[1].unfound
 
 
+@pytest.mark.slow  # tasks/tagging/test_tagging_task.py learns them from files
 def test_entities_are_learned_from_rows():
     rows = [{"words": ["her", "copper"], "tags": ["B-PER", "O"]}, {"words": ["the", "atlas"], "tags": ["O", "B-LOC"]}
             ] * 10

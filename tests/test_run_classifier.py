@@ -69,7 +69,7 @@ def test_the_flags_of_2018_train_measure_and_answer_and_leave_its_files(files):
 
 
 @pytest.mark.parametrize(("flags", "label", "step"), [((), 0, 20), (("--set=training.answer_with=best",), 1, 10)])
-def test_evaluation_and_answers_come_from_the_same_checkpoint(files, tmp_path, flags, label, step):
+def test_evaluation_and_answers_come_from_the_same_checkpoint(files, tmp_path, flags, label, step, eager_steps):
     task = load_task(load_config(bert_config_file=str(files / "bert_config.json"), overrides=[
         "task=glue", "options.dataset=mrpc", f"tokenizer.vocab_file={files}/vocab.txt"]))
     RunFolder(str(tmp_path)).write_config(task.config)

@@ -21,6 +21,9 @@ from official_bert.tasks.loading import load_task
 from official_bert.training import loop
 from official_bert.training.reporting import documents
 
+# But not `trained`, which is made before a test begins.
+pytestmark = pytest.mark.usefixtures("eager_steps")
+
 WORDS = ("greenhouse", "ferry", "violin", "atlas", "ledger", "clock", "hinges", "pilot", "account", "keeper", "machine",
          "vane")
 NAMES = ("Brno", "Anne", "Nora")

@@ -50,7 +50,8 @@ def losses(folder, train_file, accumulation_steps):
     return [row["train/loss"] for row in rows if "train/loss" in row]
 
 
-@pytest.mark.parametrize("accumulation_steps", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow  # layers/test_fused.py compiles the pieces for several lengths
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
 def test_a_run_compiled_for_every_length_trains_as_another(tmp_path, monkeypatch, train_file, accumulation_steps):
     wanted = losses(tmp_path / "plain", train_file, accumulation_steps)
     compiled = []

@@ -13,6 +13,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from eager_models import eager_functions
 from local_ports import free_ports
 from made_pretraining import S, data_files, make_config, resolve, write_records
 
@@ -59,7 +60,8 @@ def in_phases(records, tmp_path_factory):
 
     def task():
         return given(config, f"{short},{records}")
-    train(task(), folder / "whole")
+    with eager_functions():
+        train(task(), folder / "whole")
     losses = logged(folder / "whole", "train/loss")
     assert list(losses) == list(range(1, 12))
     rows = logged(folder / "whole", "train/tokens_per_second"), logged(folder / "whole", "train/sequences_per_second")
@@ -71,7 +73,7 @@ def in_phases(records, tmp_path_factory):
 @pytest.mark.parametrize("stop", [
     pytest.param(4, marks=pytest.mark.slow, id="in the first phase"), pytest.param(6, id="between the phases"),
     pytest.param(9, marks=pytest.mark.slow, id="in the second phase")])
-def test_phases_go_through_in_one_run_whenever_it_was_stopped(in_phases, tmp_path, monkeypatch, stop):
+def test_phases_go_through_in_one_run_whenever_it_was_stopped(in_phases, tmp_path, monkeypatch, stop, eager_steps):
     task, wanted = in_phases
     log = Watcher.training
 

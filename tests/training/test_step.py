@@ -18,6 +18,8 @@ from official_bert.training.optimization import Decision
 from official_bert.training.step import State, fold_seeds
 from official_bert.training.trainer import Trainer
 
+pytestmark = pytest.mark.optimized_graphs
+
 
 def trainer_of(task, model, total=20):
     return Trainer(task, model, tf.distribute.get_strategy(), total)
@@ -84,6 +86,7 @@ def test_a_step_holds_one_forward_pass(tmp_path):
     assert step == forward and len(forward) > 10
 
 
+@pytest.mark.slow  # test_distribution.py cuts batches on replicas, test_skipped_padding.py on one device
 def test_a_batch_cut_into_micro_batches_is_the_same_step(tmp_path):
     path = write_records(tmp_path / "r.tfrecord", 200)
     rows, weights = [], []
@@ -125,7 +128,8 @@ def test_dropout_seeds_differ_by_step_part_and_site_and_by_nothing_else():
     assert tuple(other[0].numpy()) != seen[2, 1, 0]
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+# The journeys learn in float32.
+@pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16", "float16"])
 def test_toy_data_is_learned_in_every_precision(tmp_path, precision):
     path = write_records(tmp_path / "r.tfrecord", 400)
     config = make_config(optimizer={"learning_rate": 1e-2, "schedule": "constant"}, training={"precision": precision})

@@ -212,10 +212,11 @@ def test_a_pretokenized_text_has_the_words_of_training_also_odd_ones(golden, tmp
     assert found["types"].shape[1] > 5
 
 
-@pytest.mark.parametrize(("epochs", "options"),
-                         [(6.0, {"crf": True, "constrain": True}),
-                          (20.0, {"features": "weighted_sum", "feature_layers": 2, "lstm_size": 32, "crf": True})],
-                         ids=["fine-tuned", "frozen features"])
+# test_run_finetuning.py fine-tunes a tagger too.
+@pytest.mark.parametrize(("epochs", "options"), [
+    pytest.param(6.0, {"crf": True, "constrain": True}, marks=pytest.mark.slow, id="fine-tuned"),
+    pytest.param(20.0, {"features": "weighted_sum", "feature_layers": 2, "lstm_size": 32, "crf": True},
+                 id="frozen features")])
 def test_a_run_learns_tags_from_words_and_its_folder_answers(golden, files, tmp_path, epochs, options):
     task, known = make_task(golden, {"epochs": epochs}, 3e-3,
                             **options), data_files({**files, "cache_dir": tmp_path / "cache"})
