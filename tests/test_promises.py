@@ -44,8 +44,9 @@ def test_the_python_names_are_those_of_the_package():
 
 def test_every_file_of_a_run_is_promised_or_called_a_note():
     section = PAGE.partition("## Files of a run")[2].partition("## Version")[0]
-    names = [name for line in section.splitlines() if line.startswith(("| `", "are notes", "The vocabulary"))
-             for name in re.findall(r"`([\w.*-]+)/?`", line.split(" | ")[0])]
+    table = [line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `")]
+    sentences = re.search(r"The vocabulary .*are notes", section, re.DOTALL)[0]
+    names = re.findall(r"`([\w.*-]+)/?`", "\n".join([*table, sentences]))
     constants = {value for module in (run_folder, report) for name, value in vars(module).items()
                  if name.endswith(("_FILE", "_FOLDER"))}
     assert {name for name in names if not name.startswith(("ckpt-N.", "vocab.txt"))} == constants

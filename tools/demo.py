@@ -202,6 +202,13 @@ def make_data(raw: str, output: pathlib.Path) -> tuple[list[list[str]], FullToke
     return documents, FullTokenizer(str(vocab), lower)
 
 
+def fill_blanks(blanks: list[tuple[str, str]], exported: pathlib.Path, texts: pathlib.Path) -> None:
+    """Predicts the masked word of each (text, word), and prints the words; writes the texts to a file."""
+    texts.write_text("".join(f"{text}\n" for text, _ in blanks), encoding="utf-8")
+    run("-m", "official_bert.run_predict", "--task=fill_mask", f"--model={exported}", f"--input_file={texts}")
+    print("The masked words were: " + ", ".join(word for _, word in blanks))
+
+
 def main(_: list[str]) -> None:
     """Runs every step and prints the held-out loss beside that of the unigram distribution."""
     begin, output = time.monotonic(), from_root(FLAGS.output_dir)
@@ -223,11 +230,7 @@ def main(_: list[str]) -> None:
     curve = ("--name=mlm_loss", f"--baseline={unigram:.4f}")
     run("tools/plot_run.py", str(model), f"--output_file={picture}", *curve)
     run("-m", "official_bert.run_export", f"--checkpoint={model}", f"--output={exported}")
-    blanks = make_blanks(documents, tokenizer)
-    texts = output / "blanks.txt"
-    texts.write_text("".join(f"{text}\n" for text, _ in blanks), encoding="utf-8")
-    run("-m", "official_bert.run_predict", "--task=fill_mask", f"--model={exported}", f"--input_file={texts}")
-    print("The masked words were: " + ", ".join(word for _, word in blanks))
+    fill_blanks(make_blanks(documents, tokenizer), exported, output / "blanks.txt")
     print(f"\nHeld-out masked-LM loss: {loss:.2f} nats (perplexity {math.exp(loss):.0f}); by word frequencies alone: "
           f"{unigram:.2f} ({math.exp(unigram):.0f}). {(time.monotonic() - begin) / 60:.1f} minutes in all")
 

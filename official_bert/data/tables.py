@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import itertools
 import json
-import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -48,6 +47,7 @@ OBJECTS = ("jsonl", "parquet")  # formats whose rows have keys
 ANSWER, ANSWERS = "answer", ("accept", "reject", "ignore")  # Prodigy's, to a row that it shows
 JSON_ROWS = "an object a line, or a list of objects, which may stand under 'data'"
 HEADLESS = " (a file without names of columns: options.header=false, its columns are c1, c2, ...)"
+_warn_once = functools.cache(logging.warning)  # a file is opened several times by a command
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -179,7 +179,7 @@ class TableOptions:
         rows: NumberedRows
         how = self.dialect_of(source, columns, names)
         if found := changed_fields(self, how):
-            _report_options(os.path.abspath(str(source)), f"{source}: read with {as_flags(found)}")
+            _warn_once("%s: read with %s", source, as_flags(found))
         if isinstance(source, Rows):
             rows = enumerate(source.values)
         elif (form := how.format_of(source, columns, bool(names))) not in OBJECTS:
@@ -264,12 +264,6 @@ class TableOptions:
         elif not names:
             names = next((cells for _, cells in rows if cells), [])
         return names, rows
-
-
-@functools.cache
-def _report_options(path: str, message: str) -> None:
-    """Logs the options found for the file at `path`, the first time that this process opens it."""
-    logging.warning("%s", message)
 
 
 @dataclasses.dataclass(frozen=True)
