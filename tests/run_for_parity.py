@@ -1,7 +1,9 @@
 """A process of the parity tests: the same 20 steps on several arrangements of devices; writes losses and weights of
 each.
 
-    run_for_parity.py RECORDS OUTPUT_FOLDER ARRANGEMENT...
+    run_for_parity.py RECORDS OUTPUT_FOLDER [--plain] ARRANGEMENT...
+
+With `--plain` TensorFlow does not optimise the graphs.
 
 An arrangement is REPLICAS-ACCUMULATION, such as 2-1, or with `-next_token` behind it for a left-to-right model,
 `-replaced_tokens` for a discriminator and its generator, `-boundary` for spans, `-packed` for packed rows, or the name
@@ -84,6 +86,9 @@ def dropped_outputs(records, strategy):
 def main(records, folder, *arrangements):
     """Writes ARRANGEMENT.npz for each, and dropout.npz."""
     distribution.make_strategy(Placement(strategy="mirrored", num_cpu_devices=4))
+    if arrangements[0] == "--plain":
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+        arrangements = arrangements[1:]
     for arrangement in arrangements:
         replicas, accumulation, *kind = arrangement.split("-")
         np.savez(f"{folder}/{arrangement}.npz", **train(records, replicas_of(int(replicas)), int(accumulation), *kind))

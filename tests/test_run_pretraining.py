@@ -189,7 +189,7 @@ def test_a_mistake_is_one_line_and_a_status(files):
     assert "Traceback" not in done.stderr and not (files / "refused").exists()
 
 
-def test_an_id_beyond_the_vocabulary_is_refused_by_file_and_record(files):
+def test_an_id_beyond_the_vocabulary_is_refused_by_file_and_record(files, eager_steps):
     done = run(files, files / "beyond", "--set=model.vocab_size=20")
     assert done.returncode == 1
     assert "token id beyond the vocabulary of 20 (model.vocab_size)" in done.stderr
@@ -223,7 +223,7 @@ def test_flags_that_would_do_nothing_are_refused(files, tmp_path):
         assert done.returncode == 1 and told in done.stderr and not list(tmp_path.glob("none/[!.]*")), done.stderr
 
 
-def test_a_command_line_of_2018_works(files, tmp_path):
+def test_a_command_line_of_2018_works(files, tmp_path, eager_steps):
     model = {
         "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
         "max_position_embeddings": 16, "type_vocab_size": 2, "hidden_act": "gelu", "directionality": "bidi"

@@ -251,7 +251,7 @@ def test_training_on_without_an_evaluation_forgets_the_threshold_of_earlier_weig
         done = run(*train_flags(files, tmp_path, "--version_2_with_negative"))
         assert done.returncode == 0, done.stderr
         found.append(tuned_for(str(tmp_path / f"ckpt-{step}")))
-    assert found == [tuned, {}] and "what was tuned for earlier weights is forgotten (tuned.json)" in done.stdout
+    assert found == [tuned, {}] and "values tuned for earlier weights are removed (tuned.json)" in done.stdout
 
 
 def test_a_fine_tuned_checkpoint_answers_with_its_own_threshold_and_vocabulary_and_another_one_not_at_all(

@@ -80,7 +80,8 @@ def test_a_run_goes_on_while_a_checkpoint_is_written_and_ends_with_whole_ones(re
         assert_same(values_of(tmp_path / f"slow/ckpt-{step}"), values_of(tmp_path / f"fast/ckpt-{step}"))
 
 
-def test_a_checkpoint_that_cannot_be_written_in_the_background_stops_the_run(records, tmp_path, monkeypatch):
+def test_a_checkpoint_that_cannot_be_written_in_the_background_stops_the_run(records, tmp_path, monkeypatch,
+                                                                             eager_steps):
     write = tf.train.Checkpoint.write
 
     def full(checkpoint, prefix, *more):

@@ -48,7 +48,7 @@ def train_on(folder, records, *names):
 
 @pytest.fixture(scope="module")
 def arrangements(folder, records):
-    return train_on(folder, records, "1-1", "2-2")
+    return train_on(folder, records, "--plain", "1-1", "2-2")
 
 
 def check_same(losses, weights, wanted, least=25):

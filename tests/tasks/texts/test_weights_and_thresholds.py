@@ -174,7 +174,7 @@ def test_thresholds_tuned_on_the_evaluation_data_are_those_of_the_answers(tmp_pa
         checkpoint_at(folder))["threshold"] == stored
 
 
-def test_thresholds_that_the_run_does_not_ask_for_are_those_of_this_evaluation_alone(tmp_path):
+def test_thresholds_that_the_run_does_not_ask_for_are_those_of_this_evaluation_alone(tmp_path, eager_steps):
     train, dev = (write_rows(tmp_path / f"{name}.tsv", rows_of(count, seed))
                   for name, count, seed in (("train", 40, 0), ("dev", 30, 1)))
     folder, said = str(tmp_path / "run"), []
@@ -203,7 +203,7 @@ def test_thresholds_that_the_run_does_not_ask_for_are_those_of_this_evaluation_a
     assert f"evaluated with the values that an earlier evaluation tuned: {tuned}" in said
 
 
-def test_an_evaluation_of_a_checkpoint_that_is_no_run_tunes_the_thresholds_of_the_answers(tmp_path):
+def test_an_evaluation_of_a_checkpoint_that_is_no_run_tunes_the_thresholds_of_the_answers(tmp_path, eager_steps):
     dev = write_rows(tmp_path / "dev.tsv", rows_of(30, 1))
     task = load_task(
         make_config("classification",
