@@ -12,3 +12,10 @@ $(VENV_TPU)/.installed: requirements-tpu.txt
 	  'tensorflow-tpu==$(TPU_VERSION)'
 	@VIRTUAL_ENV=$(VENV_TPU) $(VENV_TPU)/bin/uv pip install --quiet --no-deps 'tensorflow-text~=$(basename $(TPU_VERSION)).0' --editable .
 	@touch $@
+# The TPU compiler, for tools/compile_for_tpu.py. It lowers in .venv-tpu, because TensorFlow and JAX bring one XLA each.
+.PHONY: venv-tpu-compiler
+venv-tpu-compiler: .venv-tpu-compiler/.installed
+.venv-tpu-compiler/.installed: requirements-tpu-compiler.txt
+	@$(PYTHON) -m venv .venv-tpu-compiler
+	@.venv-tpu-compiler/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-tpu-compiler.txt
+	@touch $@

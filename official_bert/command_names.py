@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, str] = types.MappingProxyType({
     "make-ablation-text": "official_bert.tools.make_ablation_text",
     "check-accelerator": "official_bert.tools.check_accelerator",
     "lower-for-tpu": "official_bert.tools.lower_for_tpu",
+    "compile-for-tpu": "official_bert.tools.compile_for_tpu",
 })
 DISTRIBUTION = "official-bert"
 BY_ONE_NAME = "__official_bert_command__"  # what `official-bert COMMAND` defines in the main that it runs

@@ -9,7 +9,9 @@ import shutil
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-TORCH, TPU, UV = (str(ROOT / path) for path in (".venv-torch/bin/python", ".venv-tpu/bin/python", ".venv/bin/uv"))
+TORCH, TPU, TPU_COMPILER, UV = (
+    str(ROOT / path) for path in (".venv-torch/bin/python", ".venv-tpu/bin/python", ".venv-tpu-compiler/bin/python",
+                                  ".venv/bin/uv"))
 # programs and modules -> the command that installs them
 COMMANDS = {
     ("chromium", "chromedriver"): "apt-get install chromium chromium-driver",
@@ -20,6 +22,7 @@ COMMANDS = {
     (UV,): "make install",
     (TORCH,): "make venv-torch",
     (TPU,): "make venv-tpu",
+    (TPU_COMPILER,): "make venv-tpu-compiler",
     ("apache_beam",): "pip install -r requirements-beam.txt",
     ("beam_pyspark_runner",): "pip install --no-deps -r requirements-spark.txt",
     ("distributed",): "pip install -r requirements-beam.txt",

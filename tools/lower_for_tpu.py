@@ -18,7 +18,7 @@ from typing import Any
 from absl import flags
 
 from official_bert.config import TrainingConfig, load_config
-from official_bert.files import written_whole
+from official_bert.files import written_beside, written_whole
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("config", None, "The run's YAML.", required=True)
@@ -28,18 +28,23 @@ flags.DEFINE_integer("replicas", 1,
                      "Cores of the slice, over all of its hosts; each gets its share of training.batch_size.",
                      lower_bound=1)
 flags.DEFINE_integer("most", 12, "Operations to list, the most frequent first.")
-flags.DEFINE_string("hlo_file", "", "Where to write the HLO of the train step.")
+flags.DEFINE_string("hlo_file", "", "Where to write the HLO of the train step, as text without large constants.")
+flags.DEFINE_string("proto_file", "", "Where to write it whole, as a HloModuleProto.")
 
 
-def lower(function: Callable, arguments: list, platform: str) -> str:
-    """Returns the HLO of a function of (nested) tensors; raises ValueError with the compiler's reason if it cannot be
-    lowered.
+def lower(function: Callable, arguments: list, platform: str, proto_file: str = "") -> str:
+    """Returns the HLO of a function of (nested) tensors, and writes it whole if a file is named; raises ValueError with
+    the compiler's reason if it cannot be lowered.
     """
     import tensorflow as tf
     flat = tf.nest.flatten(arguments)
     compiled = tf.function(lambda *values: function(*tf.nest.pack_sequence_as(arguments, values)), jit_compile=True)
     try:
-        return compiled.experimental_get_compiler_ir(*flat)(stage="hlo", platform_name=platform)
+        hlo_of = compiled.experimental_get_compiler_ir(*flat)
+        if proto_file:
+            with written_beside(proto_file) as path, open(path, "wb") as file:
+                file.write(hlo_of(stage="hlo_serialized", platform_name=platform))
+        return hlo_of(stage="hlo", platform_name=platform)
     except (ValueError, TypeError, tf.errors.OpError) as error:
         raise ValueError(f"cannot be lowered for {platform}: {' '.join(str(error).split())[:600]}") from None
 
@@ -62,8 +67,12 @@ def report(name: str, hlo: str, most: int) -> None:
     print(f"{name}: {len(hlo):,} bytes of HLO, {sum(counts.values()):,} operations: {listed}")
 
 
-def lower_train_step(step: Any, task: Any, batch: Any, replicas: int, platform: str) -> str:
-    """Returns the HLO of a train step of a task, for the batch of a replica."""
+def lower_train_step(step: Any, task: Any, batch: Any, replicas: int, platform: str, proto_file: str = "") -> str:
+    """Returns the HLO of a train step of a task, for the batch of a replica, and writes it whole if a file is named.
+
+    Its results are the new weights, moments and loss scale, in the order of the arguments that they replace, and
+    the metrics.
+    """
     import keras
     import tensorflow as tf
 
@@ -81,7 +90,7 @@ def lower_train_step(step: Any, task: Any, batch: Any, replicas: int, platform: 
         return tf.nest.flatten([state.weights, state.first, state.second, state.scale, state.finite_steps, row])
 
     weights = specs_of(step.model.trainable_variables)
-    return lower(train, [weights, weights, weights, scalars, batch, integers, specs_of(teacher)], platform)
+    return lower(train, [weights, weights, weights, scalars, batch, integers, specs_of(teacher)], platform, proto_file)
 
 
 def rows_of_replica(training: TrainingConfig, replicas: int) -> int:
@@ -107,6 +116,7 @@ def main(_: list[str]) -> None:
     from official_bert.models import parts
     from official_bert.tasks.loading import load_task
     from official_bert.training import distribution
+    from official_bert.training.schedules.phases import total_steps
     from official_bert.training.step import Step
     config, replicas = load_config(FLAGS.config, overrides=FLAGS.set), FLAGS.replicas
     training = config.training
@@ -116,8 +126,8 @@ def main(_: list[str]) -> None:
     model = task.build_model()
     parts.freeze(model, training.freeze)
     batch = task.batch_spec(rows_of_replica(training, replicas))
-    step = Step(task, model, config, max(training.steps, 1), replicas)
-    hlo = lower_train_step(step, task, batch, replicas, FLAGS.platform)
+    step = Step(task, model, config, max(total_steps(config), 1), replicas)
+    hlo = lower_train_step(step, task, batch, replicas, FLAGS.platform, FLAGS.proto_file)
     if FLAGS.hlo_file:
         with written_whole(FLAGS.hlo_file) as file:
             file.write(hlo)
