@@ -146,8 +146,9 @@ def check_compiled(report, text, model, rows=32):
     """Checks a step of 4 cores: gradients summed over all, weights and moments in place, the work of the products."""
     sizes = [math.prod(weight.shape) for weight in model.trainable_variables]
     assert set(re.findall(r" all-reduce(?:-start)?\(.*?replica_groups=\{\{([\d,]+)\}\}", text)) == {"0,1,2,3"}
-    # each gradient is a sum over the cores, and little else is
-    assert 4 * sum(sizes) <= sum(report["all_reduces"]) < 4.2 * sum(sizes) + 4096
+    # Each gradient is a sum over the cores, and little else is; an objective may leave the pooler without a gradient.
+    learned = sum(math.prod(weight.shape) for weight in model.trainable_variables if "/pooler/" not in weight.path)
+    assert 4 * learned <= sum(report["all_reduces"]) < 4.2 * sum(sizes) + 4096
     memory = report["memory"]
     # float32 weights and two moments, padded to tiles of 128 numbers, and no second copy of them
     assert 12 * sum(sizes) <= memory["aliased"] < 12 * sum(sizes) * 1.2 + 3 * len(sizes) * 4096
@@ -176,9 +177,11 @@ def test_the_pretraining_step_of_every_relative_compiles(root, tmp_path, kind):
     model = formats.read(str(next(path for path in (FAMILY / kind).iterdir() if path.is_dir()))).config
     (tmp_path / "model.yaml").write_text(yaml.safe_dump({
         "base": f"{root}/configs/pretrain/tiny.yaml",
-        "model": dataclasses.asdict(model) | {"num_hidden_layers": 1}}))
-    report, text = compiled(tmp_path, tmp_path / "model.yaml", *SMALL, *PRETRAINING)
-    task = load_task(load_config(str(tmp_path / "model.yaml"), overrides=[*SMALL, *PRETRAINING]))
+        "model": dataclasses.asdict(model)}))
+    layers = f"model.num_hidden_layers={2 if model.convolution else 1}"  # a convolution needs two
+    settings = [*SMALL, *PRETRAINING, layers]
+    report, text = compiled(tmp_path, tmp_path / "model.yaml", *settings)
+    task = load_task(load_config(str(tmp_path / "model.yaml"), overrides=settings))
     check_compiled(report, text, task.build_model())
 
 
@@ -192,16 +195,29 @@ def test_the_step_of_every_fine_tuning_compiles(root, golden, tmp_path, settings
     check_compiled(report, text, load_task(load_config(config, overrides=overrides)).build_model())
 
 
+TOO_LARGE = """HloModule large, entry_computation_layout={(f32[5000000000]{0})->(f32[5000000000]{0}, f32[])}
+
+ENTRY main {
+  given = f32[5000000000]{0} parameter(0)
+  zero = f32[] constant(0)
+  new = f32[5000000000]{0} negate(given)
+  ROOT results = (f32[5000000000]{0}, f32[]) tuple(new, zero)
+}
+"""
+WRITE_PROTO = """
+import sys
+from jaxlib import _jax
+open(sys.argv[2], "wb").write(_jax.hlo_module_from_text(sys.argv[1]).as_serialized_hlo_module_proto())
+"""
+
+
 @pytest.mark.slow
-def test_a_step_that_is_too_large_ends_with_one_line(root, tmp_path):
-    need(TPU)
+def test_a_program_that_is_too_large_is_told_in_one_line(tmp_path):
     need(TPU_COMPILER)
-    settings = [*SMALL, *PRETRAINING, f"training.batch_size={2 ** 20}"]
-    done = run_tool(root / "configs/pretrain/tiny.yaml", f"--report_file={tmp_path}/report.json",
-                    *(f"--set={setting}" for setting in settings))
-    assert done.returncode == 1
-    assert re.fullmatch(r"error: the step needs [\d.]+[GT] of a core's 15\.75G of memory\n", done.stderr), done.stderr
-    assert json.loads((tmp_path / "report.json").read_text())["fits"] is False
+    subprocess.run([TPU_COMPILER, "-c", WRITE_PROTO, TOO_LARGE, str(tmp_path / "large.pb")], check=True)
+    # 5e9 numbers of 4 bytes are 18.63 GiB
+    with pytest.raises(tool.TooLargeError, match=r"^the step needs 18\.63G of a core's 15\.75G of memory$"):
+        tool.ask_compiler("v5e:2x2", str(tmp_path / "large.pb"), str(tmp_path / "compiled.hlo"))
 
 
 def made_batch(spec, rng, vocab_size):
@@ -224,7 +240,7 @@ STEPS = 20
 @pytest.mark.slow
 @pytest.mark.parametrize(("config", "settings"), [
     ("pretrain/tiny.yaml", ()), ("pretrain/tiny.yaml", ("options.objective=replaced_tokens",)),
-    ("model/tiny.yaml", ("task=classification", "options.labels=[a,b]"))])
+    ("model/tiny.yaml", ("task=classification", "options.labels=[a,b]", "options.dropout=0.0"))])
 def test_the_program_computes_what_tensorflow_computes(root, golden, tmp_path, capsys, config, settings):
     need(TPU)
     need(TPU_COMPILER)
@@ -265,7 +281,9 @@ def test_the_program_computes_what_tensorflow_computes(root, golden, tmp_path, c
     losses, ours = rows[:, 0], results["rows"][:, 0]
     # A softmax ignores what its keys' bias adds, so that the exact gradient is 0 and the computed one is rounding.
     noise = [np.linalg.norm(parts.pop(path)) for path in [*parts] if path.endswith("/key/bias")]
-    apart = {path: np.linalg.norm(one - other) / np.linalg.norm(other) for path, (one, other) in parts.items()}
+    # (a weight that an objective does not read has the gradient 0 in both)
+    apart = {path: np.linalg.norm(one - other) / (np.linalg.norm(other) or 1.0)
+             for path, (one, other) in parts.items()}
     with capsys.disabled():
         print(f"\n{config} {settings}: gradients {max(apart.values()):.1e}, losses "
               f"{np.max(np.abs(ours / losses - 1)):.1e}, {losses[0]:.4f} to {losses[-1]:.4f}")
