@@ -110,22 +110,24 @@ def ask_compiler(*arguments: str) -> dict[str, Any]:
     return facts
 
 
-def lower(where: Slice, overrides: list[str], proto_file: str) -> None:
-    """Writes the HLO of a train step for a core of the slice; raises ValueError with the reason that stops it."""
+def lower(where: Slice, settings: list[str], proto_file: str) -> None:
+    """Writes the HLO of a train step for a core of the slice; `settings` are --config and --set. Raises ValueError with
+    the reason that stops it.
+    """
     done = subprocess.run([
-        python_of(LOWERING), str(TOOLS / "lower_for_tpu.py"), f"--config={FLAGS.config}", f"--replicas={where.cores}",
-        f"--proto_file={proto_file}", *(f"--set={override}" for override in overrides)
+        python_of(LOWERING), str(TOOLS / "lower_for_tpu.py"), *settings, f"--replicas={where.cores}",
+        f"--proto_file={proto_file}"
     ], check=False, capture_output=True, text=True)
     if done.returncode:
         reason = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
         raise ValueError(reason or f"the lowering ended with status {done.returncode}")
 
 
-def compile_step(where: Slice, overrides: list[str], folder: str) -> dict[str, Any]:
+def compile_step(where: Slice, settings: list[str], folder: str) -> dict[str, Any]:
     """Returns the facts of a train step for the slice, whose HLO and compiled text are written into the folder."""
     proto, compiled = (os.path.join(folder, name) for name in ("step.pb", COMPILED))
     begin = time.monotonic()
-    lower(where, overrides, proto)
+    lower(where, settings, proto)
     lowered = time.monotonic()
     facts = ask_compiler(where.topology, proto, compiled)
     memory = facts["memory"]
@@ -173,11 +175,12 @@ def find_largest(usable: int, compile_rows: Callable[[int], dict[str, Any]]) -> 
     return [*(report for other, report in made.items() if other != rows), made[rows]]
 
 
-def reports(where: Slice, training: TrainingConfig, folder: str) -> list[dict[str, Any]]:
-    """Compiles the configured batch, or with --largest_batch several; the last one is the answer."""
+def reports(where: Slice, training: TrainingConfig, settings: list[str], folder: str,
+            largest_batch: bool) -> list[dict[str, Any]]:
+    """Compiles the configured batch, or searches the largest; the last one is the answer."""
     def compile_rows(rows: int) -> dict[str, Any]:
-        return report_on(where, rows, compile_step(where, [*FLAGS.set, f"training.batch_size={rows}"], folder))
-    if not FLAGS.largest_batch:
+        return report_on(where, rows, compile_step(where, [*settings, f"--set=training.batch_size={rows}"], folder))
+    if not largest_batch:
         return [compile_rows(training.batch_size)]
     shares = where.cores * training.accumulation_steps
     return find_largest(where.usable, lambda rows: compile_rows(rows * shares))
@@ -188,15 +191,15 @@ def main(_: list[str]) -> None:
     training, where = load_config(FLAGS.config, overrides=FLAGS.set).training, slice_of(FLAGS.topology)
     for environment in (LOWERING, COMPILER):
         python_of(environment)
-    of_run = {"config": FLAGS.config, "set": FLAGS.set}
+    settings = [f"--config={FLAGS.config}", *(f"--set={override}" for override in FLAGS.set)]
     with tempfile.TemporaryDirectory() as folder:
         try:
-            made, problem = reports(where, training, folder), None
+            made, problem = reports(where, training, settings, folder, FLAGS.largest_batch), None
         except TooLargeError as error:
             made, problem = [{"slice": dataclasses.asdict(where), "fits": False, "reason": str(error)}], error
         if FLAGS.report_file:
             with written_whole(FLAGS.report_file) as file:
-                json.dump(of_run | made[-1] | {"estimated_from": made[:-1]}, file, indent=1)
+                json.dump({"settings": settings} | made[-1] | {"estimated_from": made[:-1]}, file, indent=1)
         if problem:
             raise problem
         if FLAGS.compiled_file:

@@ -93,6 +93,13 @@ def lower_train_step(step: Any, task: Any, batch: Any, replicas: int, platform: 
     return lower(train, [weights, weights, weights, scalars, batch, integers, specs_of(teacher)], platform, proto_file)
 
 
+def lower_evaluation_step(step: Any, batch: Any, platform: str) -> str:
+    """Returns the HLO of an evaluation step, for the batch of a replica."""
+    import tensorflow as tf
+    return lower(lambda *given: tf.nest.flatten(step.evaluate(*given)),
+                 [specs_of(step.model.trainable_variables), batch], platform)
+
+
 def rows_of_replica(training: TrainingConfig, replicas: int) -> int:
     """Returns the rows of a batch for each replica. Raises ValueError for a batch that cannot be divided."""
     if training.batch_size % (shares := replicas * training.accumulation_steps):
@@ -111,8 +118,6 @@ def specs_of(variables: Sequence[Any]) -> list[Any]:
 
 def main(_: list[str]) -> None:
     """Builds task, model and step, and lowers both functions."""
-    import tensorflow as tf
-
     from official_bert.models import parts
     from official_bert.tasks.loading import load_task
     from official_bert.training import distribution
@@ -132,9 +137,7 @@ def main(_: list[str]) -> None:
         with written_whole(FLAGS.hlo_file) as file:
             file.write(hlo)
     report(f"{config.task} train step", hlo, FLAGS.most)
-    hlo = lower(lambda *given: tf.nest.flatten(step.evaluate(*given)), [specs_of(model.trainable_variables), batch],
-                FLAGS.platform)
-    report(f"{config.task} evaluation step", hlo, FLAGS.most)
+    report(f"{config.task} evaluation step", lower_evaluation_step(step, batch, FLAGS.platform), FLAGS.most)
 
 
 if __name__ == "__main__":
