@@ -2,16 +2,18 @@
 
     python benchmarks/tokenization.py --input_file='corpus/*.txt' --vocab_file=vocab.txt --megabytes=20
 
-Each contender runs in its own process, bound to one core and then to two; the best of several rounds counts. Lines that
-differ are counted in the text itself and in the 1,694 rows of unusual Unicode in tests/golden/tokenizer.json.
-`--bpe_file=tokenizer.json` adds a byte-level BPE, compared with the `tokenizers` package; `--only=BPE` runs the rows of
-that name alone.
+Each contender runs in its own process, bound to one core and then to two. The processes take turns, a round each; the
+best of several rounds counts. `pip install --no-deps --target=peers flash-tokenizer==1.2.0 blingfire==0.1.8` and
+PYTHONPATH=peers add these; what is not installed is left out. Lines that differ are counted in the text itself and in
+the 1,694 rows of unusual Unicode in tests/golden/tokenizer.json. `--bpe_file=tokenizer.json` adds a byte-level BPE,
+compared with the `tokenizers` package; `--only=BPE` runs the rows of that name alone.
 """
 
 from official_bert.command_line import run_main
 
 import concurrent.futures
 import functools
+import importlib.util
 import itertools
 import json
 import os
@@ -42,6 +44,7 @@ flags.DEFINE_integer("cores", 1, "Internal: cores that this process is bound to.
 GOLDEN = pathlib.Path(__file__).parent.parent / "tests" / "golden" / "tokenizer.json"
 COMPARED_LINES = 8000
 BATCH = 500  # lines
+LONGEST = 100_000  # tokens of a line
 
 Encoder = Callable[[list[str]], Iterable]  # lines -> ids of each line, as an iterable of sequences or ragged batches
 
@@ -105,6 +108,20 @@ def hugging_face(vocab_file: str, cores: int) -> Encoder:
     return encode
 
 
+def flash(vocab_file: str, cores: int) -> Encoder:
+    """flash-tokenizer (C++)."""
+    from flash_tokenizer import BertTokenizerFlash
+    tokenizer = BertTokenizerFlash(vocab_file, do_lower_case=True, model_max_length=LONGEST).tokenizer
+    return lambda lines: [tokenizer.encode(line, "longest", LONGEST)[1:-1] for line in lines]
+
+
+def bling(vocab_file: str, cores: int) -> Encoder:
+    """blingfire (C++), whose model of the uncased vocabulary is part of the package."""
+    import blingfire
+    model = blingfire.load_model(str(pathlib.Path(blingfire.__file__).parent / "bert_base_tok.bin"))
+    return lambda lines: [blingfire.text_to_ids(model, line, len(line) + 1, 100, no_padding=True) for line in lines]
+
+
 def library_bpe(bpe_file: str, cores: int) -> Encoder:
     """The `tokenizers` package, which defines byte-level BPE."""
     import tokenizers
@@ -121,15 +138,23 @@ def in_graph(kind: str, vocab_file: str, cores: int) -> Encoder:
     import tensorflow_text
     tf.config.threading.set_intra_op_parallelism_threads(cores)
     tf.config.threading.set_inter_op_parallelism_threads(cores)
+    words = pathlib.Path(vocab_file).read_text(encoding="utf-8").splitlines()
     if kind.startswith("Graph"):
         from official_bert.text.graph_loading import load_graph
         tokenizer = load_graph(vocab_file)
+        if kind.endswith("op"):  # as before WordPiece was made of TensorFlow's own ops
+            op = tensorflow_text.FastWordpieceTokenizer(words, token_out_type=tf.int32, max_bytes_per_word=800,
+                                                        no_pretokenization=True)
+
+            def cut(texts):
+                pieces = op.tokenize(texts)
+                return pieces.values, tf.cast(pieces.row_splits, tf.int32)
+            tokenizer._pieces = cut
         tokenize = tokenizer.tokenize_with_offsets if kind.endswith("offsets") else tokenizer.tokenize
     elif kind == "BertTokenizer":
         tokenizer = tensorflow_text.BertTokenizer(vocab_file, lower_case=True, token_out_type=tf.int32)
         tokenize = lambda lines: tokenizer.tokenize(lines).merge_dims(1, 2)  # noqa: E731
     else:
-        words = pathlib.Path(vocab_file).read_text(encoding="utf-8").splitlines()
         tokenizer = tensorflow_text.FastBertTokenizer(words, lower_case_nfd_strip_accents=True,
                                                       token_out_type=tf.int32)
         tokenize = tokenizer.tokenize
@@ -152,6 +177,7 @@ class Contender(NamedTuple):
     slow: bool
     parallel: bool
     reference: Callable[[str, int], Encoder] = ours_plain
+    package: str = "official_bert"
 
     @property
     def file(self) -> str:
@@ -165,6 +191,10 @@ CONTENDERS = {
     "official_bert FullTokenizer": Contender(ours_plain, True, False),
     "tf-models-official (the code of 2018)": Contender(official_models, True, False),
     "Hugging Face tokenizers": Contender(hugging_face, False, True),
+    "flash-tokenizer": Contender(flash, False, False, package="flash_tokenizer"),
+    "blingfire": Contender(bling, False, False, package="blingfire"),
+    "official_bert GraphTokenizer with tf-text's op": Contender(functools.partial(in_graph, "GraphTokenizer op"), False,
+                                                                True),
     "official_bert GraphTokenizer": Contender(functools.partial(in_graph, "GraphTokenizer"), False, True),
     "official_bert GraphTokenizer with offsets": Contender(functools.partial(in_graph, "GraphTokenizer with offsets"),
                                                            False, True),
@@ -196,50 +226,55 @@ def differing(encode: Encoder, contender: Contender, lines: list[str]) -> int:
     return sum(list(map(int, got)) != ids for got, ids in zip(encode(lines), wanted, strict=True))
 
 
-def run_contender(name: str, cores: int) -> dict:
-    """Measures one contender in this process: megabytes per second, and differing lines."""
+def run_contender(name: str, cores: int) -> None:
+    """Prints, for each line on standard input, the megabytes per second of one round; at the end the differing lines.
+    """
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     contender = CONTENDERS[name]
     encode = contender.make(contender.file, cores)
     lines = sample_lines(FLAGS.megabytes * 1e6 / (10 if contender.slow else 1))
     size = sum(len(line.encode()) for line in lines)
     list(encode(lines[:BATCH]))  # compile, trace, start threads
-    seconds = []
-    for _ in range(FLAGS.rounds):
+    for _ in sys.stdin:
         began, used = time.perf_counter(), time.process_time()
         encode(lines)
         taken = time.perf_counter() - max(began, getattr(encode, "began", 0.0))
-        seconds.append(taken if FLAGS.clock == "wall" else (time.process_time() - used) / cores)
+        seconds = taken if FLAGS.clock == "wall" else (time.process_time() - used) / cores
+        print(size / 1e6 / seconds, flush=True)
     rows = [row["text"] for row in json.loads(GOLDEN.read_text(encoding="utf-8"))]
-    return {"rate": size / 1e6 / min(seconds), "text": differing(encode, contender, lines[:COMPARED_LINES]),
-            "lines": len(lines[:COMPARED_LINES]), "golden": differing(encode, contender, rows)}
+    print(json.dumps({"text": differing(encode, contender, lines[:COMPARED_LINES]),
+                      "lines": len(lines[:COMPARED_LINES]), "golden": differing(encode, contender, rows)}))
 
 
-def run_in_process(name: str, cores: int) -> dict:
-    """Runs `run_contender` in its own process."""
-    done = subprocess.run([sys.executable, *sys.argv, f"--contender={name}", f"--cores={cores}"], check=False,
-                          stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise ValueError(f"{name} on {cores} cores ended with status {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
+def run_in_turns(names: list[str], cores: int) -> dict[str, dict]:
+    """Returns the best rate of each contender and its differing lines."""
+    processes = {name: subprocess.Popen([sys.executable, *sys.argv, f"--contender={name}", f"--cores={cores}"],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for name in names}
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    for name, process in [*processes.items()] * FLAGS.rounds:
+        print(file=process.stdin, flush=True)
+        if not (line := process.stdout.readline()):
+            raise ValueError(f"{name} on {cores} cores ended with status {process.wait()}")
+        rates[name].append(float(line))
+    return {name: {"rate": max(rates[name]), **json.loads(process.communicate()[0])}
+            for name, process in processes.items()}
 
 
 def main(_) -> None:
     """Prints a Markdown table."""
     if FLAGS.contender:
-        print(json.dumps(run_contender(FLAGS.contender, FLAGS.cores)))
+        run_contender(FLAGS.contender, FLAGS.cores)
         return
+    names = [name for name, contender in CONTENDERS.items()
+             if FLAGS.only in name and contender.file and importlib.util.find_spec(contender.package)]
+    single = run_in_turns(names, 1)
+    two = run_in_turns([name for name in names if CONTENDERS[name].parallel], 2)
     print("| tokenizer | MB/s, 1 core | MB/s, 2 cores | lines that differ | of 1,694 golden rows |")
     print("|---|---|---|---|---|")
-    for name, contender in CONTENDERS.items():
-        if FLAGS.only not in name or not contender.file:
-            continue
-        single = run_in_process(name, 1)
-        two = f"{run_in_process(name, 2)['rate']:.1f}" if contender.parallel else ""
-        print(
-            f"| {name} | {single['rate']:.1f} | {two} | {single['text']:,} of {single['lines']:,} | "
-            f"{single['golden']:,} |",
-            flush=True)
+    for name, result in single.items():
+        rate = f"{two[name]['rate']:.1f}" if name in two else ""
+        print(f"| {name} | {result['rate']:.1f} | {rate} | {result['text']:,} of {result['lines']:,} | "
+              f"{result['golden']:,} |")
 
 
 if __name__ == "__main__":

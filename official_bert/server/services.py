@@ -33,7 +33,7 @@ LOG = logging.getLogger("official_bert.server")
 try:
     import tensorflow_text  # noqa: F401  registers the tokenizers' operations, which TF Serving has built in
 except ImportError:
-    LOG.warning("tensorflow-text is not installed: only models of ids will load")
+    LOG.warning("tensorflow-text is not installed: models of text with SentencePiece or NFC will not load")
 
 
 class Services:

@@ -191,7 +191,7 @@ def save(folder: str, signatures: Mapping[str, Any], variables: Sequence[tf.Vari
     holder = tf.Module()
     # The variables and not the Keras model: loading then needs no Keras, and nothing of ours is traced a second time.
     holder.weights = list(variables)
-    holder.tokenizer = [resource for tokenizer in tokenizers for resource in getattr(tokenizer, "resources", ())]
+    holder.tokenizer = [resource for tokenizer in tokenizers for resource in tokenizer.resources]
     holder.assets = [tf.saved_model.Asset(path) for path in assets]
     tf.saved_model.save(holder, folder, signatures=signatures)
     if requests:

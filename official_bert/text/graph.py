@@ -1,9 +1,9 @@
-"""The tokenizer of 2018 in TensorFlow ops, for SavedModels: equal to `text/tokenization`, against which it is tested.
+"""The tokenizer of 2018 in TensorFlow's own ops, for SavedModels: equal to `text/tokenization`, against which it is
+tested.
 
-tf-text's WordPiece op, the only one here that is not TensorFlow's own, splits texts of printable ASCII exactly as 2018
-did, so it gets them unchanged. Other texts become flat vectors of code points: each character is looked up in the
-tables of `text/graph_characters`, and the words become strings again for that op. The rare cases (capital sigmas,
-characters that become several, words of more than 200 characters) run under a `tf.cond`.
+Texts of printable ASCII are split by TensorFlow's string ops. Other texts become flat vectors of code points: each
+character is looked up in the tables of `text/graph_characters`, and the words become strings again. The rare cases
+(capital sigmas, characters that become several) run under a `tf.cond`. `text/graph_wordpiece` cuts the words.
 
 N characters of the whole batch, I items: the characters after normalisation.
 """
@@ -13,17 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text as tf_text
 from tensorflow import Tensor
 
 from official_bert.text import graph_characters as characters
 from official_bert.text.graph_base import CharacterTable, HostFacts, begins_row, traced_once
-from official_bert.text.tokenization import MAX_WORD_LENGTH, UNKNOWN, FullTokenizer
+from official_bert.text.graph_wordpiece import WordPieces
+from official_bert.text.tokenization import UNKNOWN, FullTokenizer
 
-# The WordPiece op counts bytes; a UTF-8 character has at most 4. A longer word is one [UNK].
-MAX_WORD_BYTES = 4 * MAX_WORD_LENGTH
-TOO_LONG = "x" * (MAX_WORD_BYTES + 1)
 ASCII_TEXT = r"[ -~\t\n\r]*"  # without controls
+ASCII_PUNCTUATION = r"[!-/:-@\[-`{-~]"
 
 
 class _Items(NamedTuple):
@@ -41,8 +39,7 @@ class _Words(NamedTuple):
 
     strings: Tensor  # [W]
     item_splits: Tensor  # [W+1] first item of each word
-    codes: Tensor  # [I], as are the next two; see _Items
-    sources: Tensor
+    sources: Tensor  # [I], as are the ends; see _Items
     ends: Tensor
     row_splits: Tensor  # [B+1] first word of each text
     text_starts: Tensor  # [B+1] first character of each text
@@ -65,66 +62,79 @@ class GraphTokenizer(HostFacts):
             self._combining = tf.constant(np.append(tables.combining, 0x110000).astype(np.int32))
             self._combining_class = tf.constant(np.append(tables.combining_class, 0).astype(np.int32))
             self._piece_lengths = tf.constant([len(token.removeprefix("##")) for token in self.vocab])
-        settings = {"vocab": list(self.vocab), "token_out_type": tf.int32, "unknown_token": UNKNOWN}
-        try:
-            self._wordpiece = tf_text.FastWordpieceTokenizer(**settings, no_pretokenization=True,
-                                                             max_bytes_per_word=MAX_WORD_BYTES)
-            self._ascii_wordpiece = tf_text.FastWordpieceTokenizer(**settings, max_bytes_per_word=MAX_WORD_LENGTH)
-        except RuntimeError as error:
-            raise ValueError(
-                f"{vocab_file}: expected words beside special tokens, without which TensorFlow's WordPiece cannot be "
-                f"made: "
-                f"{error}") from None
+        self._pieces = WordPieces(self.vocab)
+        self.resources = self._pieces.tables
 
     def stands_alone(self, codes: Tensor) -> Tensor:
         """Whether each character [N] is always a word of its own: punctuation or an ideograph."""
         return tf.equal(_kind(self._entries_of(codes)), characters.ISOLATED)
 
     def words(self, text: Tensor) -> tf.RaggedTensor:
-        """text [B] string -> the words of `BasicTokenizer` [B, (W)]; words too long for WordPiece are replaced."""
+        """text [B] string -> the words of `BasicTokenizer` [B, (W)]."""
         words = self._split(text)
         return tf.RaggedTensor.from_row_splits(words.strings, words.row_splits, validate=False)
 
     @traced_once
     def tokenize(self, text: Tensor) -> tf.RaggedTensor:
         """text [B] string -> ids [B, (T)] int32."""
-        return _row_by_row(text, lambda part: self._ascii_wordpiece.tokenize(self._lower(part)), self._ids)
+        return self._row_by_row(text, self._ids)
 
     @traced_once
     def tokenize_with_offsets(self, text: Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
         """text [B] string -> ids, starts, ends, each [B, (T)] int32; see `FullTokenizer.tokenize_with_offsets`."""
-        rows = _row_by_row(text, self._ascii_spans, self._ids_and_spans)
+        rows = self._row_by_row(text, self._ids_and_spans)
         ids, starts, ends = (rows.with_values(column) for column in tf.unstack(rows.values, num=3, axis=1))
         return ids, starts, ends
 
-    def _lower(self, text: Tensor) -> Tensor:
-        return tf.strings.lower(text) if self.do_lower_case else text
+    def _row_by_row(self, text: Tensor, of_words: Callable[[_Words], tf.RaggedTensor]) -> tf.RaggedTensor:
+        """Ragged rows of text [B] from words: those of plain ASCII are split in one way, other texts in the other."""
+        plain = tf.strings.regex_full_match(text, ASCII_TEXT)
 
-    def _ascii_spans(self, text: Tensor) -> tf.RaggedTensor:
-        """ASCII text [A] -> ids, starts, ends [A, (T), 3]: bytes are characters."""
-        ids, starts, ends = self._ascii_wordpiece.tokenize_with_offsets(self._lower(text))
-        return ids.with_values(tf.stack([tf.cast(part.values, tf.int32) for part in (ids, starts, ends)], 1))
+        def parts_of(rows: tf.RaggedTensor) -> tuple[Tensor, Tensor]:
+            return rows.values, rows.row_splits
 
-    def _ids(self, text: Tensor) -> tf.RaggedTensor:
-        """Any text [A] -> ids [A, (T)]."""
-        words = self._split(text)
-        pieces = self._wordpiece.tokenize(words.strings)
-        return _rows_of(pieces.values, pieces.row_splits, words.row_splits)
+        # The branch that is not taken costs each of its ops, if it is not a function of its own.
+        @tf.function(autograph=False, experimental_attributes={"_noinline": True})
+        def mixed() -> tuple[Tensor, Tensor]:
+            rows = tf.concat([of_words(self._split_ascii(tf.boolean_mask(text, plain))),
+                              of_words(self._split(tf.boolean_mask(text, ~plain)))], 0)
+            earlier = tf.cumsum(tf.cast(plain, tf.int32), exclusive=True)
+            count = tf.math.count_nonzero(plain, dtype=tf.int32)
+            return parts_of(tf.gather(rows, tf.where(plain, earlier, count + tf.range(tf.size(text)) - earlier)))
 
-    def _ids_and_spans(self, text: Tensor) -> tf.RaggedTensor:
-        """Any text [A] -> ids, starts, ends [A, (T), 3]."""
-        words = self._split(text)
-        pieces = self._wordpiece.tokenize(words.strings)
+        values, row_splits = tf.cond(tf.reduce_all(plain), lambda: parts_of(of_words(self._split_ascii(text))), mixed)
+        return tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
+
+    def _ids(self, words: _Words) -> tf.RaggedTensor:
+        """The ids of A texts [A, (T)]."""
+        ids, splits = self._pieces(words.strings)
+        return _rows_of(ids, splits, words.row_splits)
+
+    def _ids_and_spans(self, words: _Words) -> tf.RaggedTensor:
+        """The ids, starts and ends of A texts [A, (T), 3]."""
+        pieces, splits = self._pieces(words.strings)
         # The pieces tile the items, so their lengths give their places. An unknown word is a single piece.
-        lengths = tf.gather(self._piece_lengths, pieces.values)
-        unknown = tf.where(tf.equal(pieces.values, self.vocab[UNKNOWN]))
-        word = tf.searchsorted(pieces.row_splits, unknown[:, 0], side="right") - 1
+        lengths = tf.gather(self._piece_lengths, pieces)
+        unknown = tf.where(tf.equal(pieces, self.vocab[UNKNOWN]))
+        word = tf.searchsorted(splits, tf.cast(unknown[:, 0], tf.int32), side="right") - 1
         word_lengths = tf.gather(words.item_splits[1:] - words.item_splits[:-1], word)
         end = tf.cumsum(tf.tensor_scatter_nd_update(lengths, unknown, word_lengths))
         starts, ends = _spans(words, tf.concat([[0], end[:-1]], 0)[:tf.size(end)], end)
-        ids = _rows_of(pieces.values, pieces.row_splits, words.row_splits)
+        ids = _rows_of(pieces, splits, words.row_splits)
         text_start = tf.gather(words.text_starts, ids.value_rowids())
         return ids.with_values(tf.stack([ids.values, starts - text_start, ends - text_start], 1))
+
+    def _split_ascii(self, text: Tensor) -> _Words:
+        """Splits texts [A] of printable ASCII, whose bytes are characters, into lower-cased words."""
+        text = tf.strings.lower(text) if self.do_lower_case else text
+        # As `tf.strings.split`, in fewer ops: a short text takes as long as the ops are many.
+        spaced = tf.strings.regex_replace(text, ASCII_PUNCTUATION, r" \0 ")
+        rows, words, _ = tf.raw_ops.StringSplitV2(input=spaced, sep="")
+        row_splits = tf.searchsorted(rows[:, 0], tf.range(tf.size(text, tf.int64) + 1))
+        codes = tf.cast(tf.io.decode_raw(tf.strings.reduce_join(text), tf.uint8), tf.int32)
+        sources = tf.cast(tf.where(codes > ord(" "))[:, 0], tf.int32)
+        return _Words(words, _splits(tf.strings.length(words)), sources, sources + 1, row_splits,
+                      _splits(tf.strings.length(text)))
 
     def _split(self, text: Tensor) -> _Words:
         """Splits text [B] into normalised words."""
@@ -138,7 +148,8 @@ class GraphTokenizer(HostFacts):
         places = tf.cast(tf.where(tf.not_equal(items.kinds, characters.SPACE))[:, 0], tf.int32)
         begins = tf.cast(tf.where(tf.gather(isolated | behind[:-1], places))[:, 0], tf.int32)
         codes, splits = tf.gather(items.codes, places), tf.concat([begins, [tf.size(places)]], 0)
-        return _Words(_spell(codes, splits), splits, codes, tf.gather(items.sources, places),
+        strings = tf.strings.unicode_encode(tf.RaggedTensor.from_row_splits(codes, splits, validate=False), "UTF-8")
+        return _Words(strings, splits, tf.gather(items.sources, places),
                       tf.gather(items.ends, places), tf.searchsorted(tf.gather(places, begins), items.row_splits),
                       text_starts)
 
@@ -201,34 +212,15 @@ def _kind(entries: Tensor) -> Tensor:
     return tf.bitwise.right_shift(entries, characters.KIND_BITS)
 
 
-def _row_by_row(text: Tensor, of_ascii: Callable, of_any: Callable) -> tf.RaggedTensor:
-    """Ragged rows of text [B]: plain ASCII by one function, other texts by the other."""
-    plain = tf.strings.regex_full_match(text, ASCII_TEXT)
-
-    def parts_of(rows: tf.RaggedTensor) -> tuple[Tensor, Tensor]:
-        return rows.values, rows.row_splits
-
-    def mixed() -> tuple[Tensor, Tensor]:
-        rows = tf.concat([of_ascii(tf.boolean_mask(text, plain)), of_any(tf.boolean_mask(text, ~plain))], 0)
-        earlier = tf.cumsum(tf.cast(plain, tf.int32), exclusive=True)
-        count = tf.math.count_nonzero(plain, dtype=tf.int32)
-        return parts_of(tf.gather(rows, tf.where(plain, earlier, count + tf.range(tf.size(text)) - earlier)))
-
-    values, row_splits = tf.cond(tf.reduce_all(plain), lambda: parts_of(of_ascii(text)), mixed)
-    return tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
-
-
 def _rows_of(values: Tensor, word_splits: Tensor, row_splits: Tensor) -> tf.RaggedTensor:
     """Groups the values of pieces, which are split by word, into rows of text."""
     return tf.RaggedTensor.from_row_splits(values, tf.cast(tf.gather(word_splits, row_splits), tf.int64),
                                            validate=False)
 
 
-def _spell(items: Tensor, item_splits: Tensor) -> Tensor:
-    """Makes words strings [W]; a word of more than 200 characters becomes one that WordPiece does not know."""
-    words = tf.strings.unicode_encode(tf.RaggedTensor.from_row_splits(items, item_splits, validate=False), "UTF-8")
-    too_long = item_splits[1:] - item_splits[:-1] > MAX_WORD_LENGTH
-    return tf.cond(tf.reduce_any(too_long), lambda: tf.where(too_long, TOO_LONG, words), lambda: words)
+def _splits(lengths: Tensor) -> Tensor:
+    """Returns where each of some parts begins, and where the last one ends."""
+    return tf.concat([[0], tf.cumsum(lengths)], 0)
 
 
 def _with_final_sigmas(entries: Tensor, items: _Items) -> _Items:

@@ -4,7 +4,7 @@ N characters of the whole batch.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ def traced_once(method: Callable) -> Callable:
 
 class HostFacts(tf.Module):
     """A tokenizer's facts that its form in TensorFlow gives, too."""
+
+    resources: Sequence[Any] = ()  # what a SavedModel must hold besides constants
 
     def __init__(self, host: Tokenizer):
         super().__init__()

@@ -17,6 +17,7 @@ class GraphWordPieces(GraphSubwords):
     def __init__(self, host: WordPieceTokenizer):
         super().__init__(host)
         self._plain = GraphTokenizer(host.vocab_file, host.do_lower_case, host.plain.vocab)
+        self.resources = self._plain.resources
 
     def _pieces(self, text: Tensor) -> Tokens:
         ids, starts, ends = self._plain.tokenize_with_offsets(text)

@@ -6,7 +6,7 @@ B texts, P parts (added tokens, and the text between them), N characters, T toke
 
 import abc
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -43,8 +43,6 @@ class GraphSubwords(HostFacts, abc.ABC):
 
     Text is UTF-8; invalid bytes count as one U+FFFD each.
     """
-
-    resources: Sequence[Any] = ()  # what a SavedModel must hold besides constants
 
     def __init__(self, host: SubwordTokenizer):
         super().__init__(host)

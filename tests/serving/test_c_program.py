@@ -3,21 +3,18 @@
 import importlib.util
 import json
 import os
-import pathlib
 import random
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-import tensorflow_text
 from commands import run_here
 from needed_tools import ROOT, need
 
 from official_bert.serving.loading import load_exported
 
 pytestmark = pytest.mark.slow
-OPERATIONS = str(pathlib.Path(tensorflow_text.__file__).parent / "python/ops/_fast_wordpiece_tokenizer.so")
 HEADS = ("choice", "classifier", "embeddings", "fill_mask", "pairs", "question_answering", "regression", "reranker",
          "several_labels", "sparse_vectors", "tagger", "tagger_crf", "windows")
 
@@ -92,7 +89,7 @@ def test_texts_and_ids_are_answered_as_in_python(check_tf_serving, program, tmp_
                     f"--input_file={tmp_path}/rows.jsonl", f"--output_file={tmp_path}/answers.jsonl")
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "answers.jsonl").read_text("utf-8").splitlines()
-    for answer, line, row in zip(ask(program, text.place, OPERATIONS, rows=rows), lines, rows, strict=True):
+    for answer, line, row in zip(ask(program, text.place, rows=rows), lines, rows, strict=True):
         wanted = {name: value for name, value in json.loads(line).items() if name not in row}
         assert wanted and set(wanted) <= set(answer)
         for name, value in wanted.items():
@@ -118,9 +115,8 @@ def test_bad_input_is_one_line(check_tf_serving, program, tmp_path):
             (f"{tmp_path}: Could not find SavedModel", [tmp_path, "text=a"]),
             (f"{tmp_path}/other: ", [tmp_path / "other", "text=a"]),
             ("nowhere.so: cannot open shared object", [text, "nowhere.so", "text=a"]),
-            ("Op type not registered 'FastWordpieceTokenizeWithOffsets'", [text, "text=a", "choices=b\tc"]),
-            ("choices: expected NAME=VALUE of this input", [text, OPERATIONS, "text=a"]),
-            ("choices: expected rows of the same length", [text, OPERATIONS, "text=a", "choices=b\tc", "choices=d"]),
+            ("choices: expected NAME=VALUE of this input", [text, "text=a"]),
+            ("choices: expected rows of the same length", [text, "text=a", "choices=b\tc", "choices=d"]),
             ("input_ids: expected whole numbers", [ids, "input_ids=1 x;2 3", *row]),
             ("input_ids: expected rows of the same length", [ids, "input_ids=1 2;3", *row]),
             ("request: assertion failed: [input_ids:", [ids, "input_ids=1 99999;2 3", *row])):

@@ -35,12 +35,12 @@ def exported(served, config, tmp_path_factory):
     return output, export.export(served, config, export.ExportOptions(output=output, batch_sizes=(1, 3)))
 
 
-def test_both_forms_are_written_and_only_text_needs_an_op_beyond_tensorflows_own(exported):
+def test_both_forms_are_written_and_need_only_tensorflows_own_ops(exported):
     output, lines = exported
     assert sorted(os.listdir(output)) == ["ids", "text"]
     assert lines[0].startswith(
         f"{output}/text/1: text -> tokens, probabilities, num_blanks, truncated; 4 warm-up requests")
-    assert lines[0].endswith("own: FastWordpieceTokenizeWithOffsets")
+    assert lines[0].endswith("own: none")
     assert "input_ids, input_mask, segment_ids, masked_lm_positions -> logits;" in lines[1]
     assert lines[1].endswith("own: none")
 

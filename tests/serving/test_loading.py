@@ -29,8 +29,7 @@ SCRIPT = '''
 import sys
 import numpy as np
 import tensorflow as tf
-if sys.argv[1] == "text":
-    import tensorflow_text
+sys.modules["tensorflow_text"] = None  # an import of it fails
 for folder in sys.argv[2:]:
     arrays, wanted = (dict(np.load(f"{folder}/{name}.npz", allow_pickle=True)) for name in ("inputs", "wanted"))
     serialized = arrays.pop("examples")
@@ -55,7 +54,6 @@ for folder in sys.argv[2:]:
                 assert (found == value).all(), (folder, name)
     print("equal:", folder)
 assert not [name for name in sys.modules if name.split(".")[0] == "official_bert"]
-assert sys.argv[1] == "text" or "tensorflow_text" not in sys.modules
 '''
 TEXTS = np.array([text.encode() for text in (
     "The surveyor [MASK] for the price.", "", "Señora Núñez misplaced [MASK] [MASK]. " * 9, "中国")], object)
