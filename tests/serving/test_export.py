@@ -40,9 +40,9 @@ def test_both_forms_are_written_and_need_only_tensorflows_own_ops(exported):
     assert sorted(os.listdir(output)) == ["ids", "text"]
     assert lines[0].startswith(
         f"{output}/text/1: text -> tokens, probabilities, num_blanks, truncated; 4 warm-up requests")
-    assert lines[0].endswith("own: none")
+    assert lines[0].endswith("custom ops: none")
     assert "input_ids, input_mask, segment_ids, masked_lm_positions -> logits;" in lines[1]
-    assert lines[1].endswith("own: none")
+    assert lines[1].endswith("custom ops: none")
 
 
 @pytest.mark.parametrize("form", ["text", "ids"])

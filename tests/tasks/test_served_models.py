@@ -313,7 +313,7 @@ def test_an_exported_crf_loads_and_answers_the_same(make, tmp_path):
     task, model, rows = make("ner crf")
     lines = export.export(make_served_model(task, model, ServingOptions()), task.config,
                           export.ExportOptions(output=str(tmp_path / "tags"), batch_sizes=(1,)))
-    assert lines[0].endswith("own: none") and lines[1].endswith("own: none")
+    assert lines[0].endswith("custom ops: none") and lines[1].endswith("custom ops: none")
     wanted = answers_of(task, model, rows)
     for found, answer in zip(Predictor(str(tmp_path / "tags")).answer(rows), wanted, strict=True):
         check_equal(found, answer)
