@@ -89,13 +89,14 @@ def imported_tool(name: str, folder: str = "tools") -> Iterator[types.ModuleType
     spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     before = set(flags.FLAGS)
+    module.own_flags = set()
     sys.path.insert(0, str(ROOT / folder))  # as for a script
     try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(ROOT / folder))
-    module.own_flags = set(flags.FLAGS) - before
-    try:
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            sys.path.remove(str(ROOT / folder))
+            module.own_flags = set(flags.FLAGS) - before
         yield module
     finally:
         del sys.modules[name]

@@ -287,7 +287,7 @@ def test_a_configuration_of_the_package_has_a_name(tmp_path, monkeypatch):
         monkeypatch.chdir("/")  # a base is relative to its YAML, whatever the folder
         assert load_config(str(mine)).model.hidden_size == size
     mine.write_text("base: pretrain/smal")
-    with pytest.raises(ValueError, match=r"mine.yaml: base: .*pretrain/smal: no such .* are pretrain/small"):
+    with pytest.raises(ValueError, match=r"mine.yaml: base: .*pretrain/smal: no such .*similar names: pretrain/small"):
         load_config(str(mine))
     with pytest.raises(ValueError,
                        match=r"pretrain/smal: no such configuration file.*similar names: pretrain/small"):

@@ -217,7 +217,7 @@ def test_added_tokens_of_a_folder_are_told(tmp_path, caplog):
     formats.write(small(""), "hugging_face", str(tmp_path / "added"))
     (tmp_path / "added/added_tokens.json").write_text(json.dumps({"[E1]": 20, "a": 5, "[MASK]": 4}))
     restore_for_inference(str(tmp_path / "added"))
-    assert "its added tokens ([E1]) are cut into pieces here" in caplog.text
+    assert "its added tokens ([E1]) are split into pieces here" in caplog.text
 
 
 def pooling_of(path, **choices):

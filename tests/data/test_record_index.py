@@ -72,7 +72,7 @@ def test_it_follows_its_records_and_says_so(path, cache, caplog):
     stat = os.stat(path)
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     assert find_index(path, cache) is None
-    assert f"{path}: {paths_of_index(path, cache)[0]} is that of other records; a new index" in caplog.text
+    assert f"{path}: {paths_of_index(path, cache)[0]} is that of other records; its records" in caplog.text
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert find_index(path, cache)
     write_tfrecords(path, ROWS[::-1] + ROWS)

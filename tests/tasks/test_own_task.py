@@ -107,7 +107,7 @@ def test_a_module_in_a_runs_own_folder_is_not_run(tmp_path, monkeypatch):
     config = Config(task="came_with_it.task")
     with pytest.raises(
             ValueError,
-            match=r"config.yaml: task: came_with_it.task lies in the run's own folder, and a run is never executed"):
+            match=r"config.yaml: task: came_with_it.task lies in the run's own folder, whose code is never executed"):
         load_task(config, str(tmp_path))
     assert not (tmp_path / "ran").exists()
 

@@ -34,7 +34,7 @@ def test_windows_line_ends_and_byte_order_mark_are_no_part_of_an_entry(tmp_path)
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    (SPECIAL + "a\nb\na\n", r"vocab.txt:8: vocabulary entry 'a' is repeated; it is also in line 6 already"),
+    (SPECIAL + "a\nb\na\n", r"vocab.txt:8: vocabulary entry 'a' is repeated; it is also in line 6"),
     (SPECIAL.replace("[MASK]\n", ""), r"vocab.txt: expected .*, got 4 entries without \[MASK\]"),
     ("", r"got 0 entries without \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]"),
     (SPECIAL.encode() + b"a\n\xff\n", r"vocab.txt:7: not valid UTF-8 at byte 33 of the file")])

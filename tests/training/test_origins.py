@@ -167,8 +167,8 @@ def test_an_evaluation_holds_out_only_what_the_run_held_out(tmp_path):
     for before, digests, refused in (
             (PART, {"train": "t"}, ""), (NONE, {"train": "t", "eval": "e"}, ""), (PART, {}, ""),
             (PART, {"train": "u"}, "held out a part of another training file"),
-            (NONE, {"train": "t"}, "held out no part of its training file"),
-            (FILE, {"train": "t"}, "held out no part of its training file")):
+            (NONE, {"train": "t"}, "held out no part of the training file"),
+            (FILE, {"train": "t"}, "held out no part of the training file")):
         folder = tmp_path / str(len(os.listdir(tmp_path)))
         folder.mkdir()
         origins.write(before, RunFolder(str(folder)))

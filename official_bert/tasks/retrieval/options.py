@@ -101,7 +101,7 @@ class Options(SplitOptions, TableOptions):
                 f"{'scores' if self.loss_name in OF_SCORES else 'pairs or texts'} with it, got {self.train_on}")
         if self.train_on == "texts" and self.loss_name not in OF_GROUPS:
             raise ValueError(
-                f"config.options.loss: {self.loss_name}: expected contrastive beside options.train_on: texts")
+                f"config.options.loss: {self.loss_name}: expected contrastive with options.train_on: texts")
         reader = "options.train_on: pairs" if self.train_on == "scores" else "a loss that reads it"
         check_used(self, ["temperature"], reader, self.loss_name not in ("cosine", "triplet"))
         check_used(self, ["group_size"], reader, self.in_groups)
@@ -112,14 +112,11 @@ class Options(SplitOptions, TableOptions):
             raise ValueError(f"{TWO_COLUMNS}, got {self.text_column!r} and {self.text_pair_column!r}")
         if self.label_column and (self.negative_columns or self.loss_name in OF_A_TEACHER):
             raise ValueError(
-                "config.options.label_column: expected no negative_columns and no loss on a teacher's scores beside "
-                "it: "
+                "config.options.label_column: expected no negative_columns and no loss on a teacher's scores with it: "
                 "labels say which texts are negatives")
         if self.loss_name in OF_A_TEACHER and not (self.teacher_columns and self.negative_columns):
             raise ValueError(
-                f"config.options.loss: {self.loss_name}: expected options.teacher_columns and negative_columns beside "
-                f"it"
-            )
+                f"config.options.loss: {self.loss_name}: expected options.teacher_columns and negative_columns with it")
         pair = [self.text_pair_column] if self.train_on != "texts" and self.text_pair_column != self.text_column else []
         columns = [self.text_column, *pair, *self.negative_columns, *self.teacher_columns,
                    *filter(None, (self.label_column, self.score_column))]

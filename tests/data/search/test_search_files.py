@@ -76,7 +76,7 @@ def test_negatives_that_answer_in_another_row_are_left_out_and_told(tmp_path):
                  [{"query": "a", "passage": "b", "n": ["c", "d", "d"]}, {"query": "a", "passage": "c", "n": "d"}])
     warnings = []
     assert read(path, warnings, negatives=("n",)).choices == [("d",), ("d",)
-                                                              ] and "train.jsonl:1: negatives that stand" in warnings[0]
+                                                              ] and "train.jsonl:1: repeated negatives" in warnings[0]
 
 
 FLAG = {"query": "a", "pos": ["b"], "neg": ["c", "d"]}

@@ -69,7 +69,7 @@ def test_labels_of_a_model_that_mean_nothing_are_told(labels, nothing, said):
 @pytest.mark.parametrize(
     ("tags", "message"),
     [(["O", "B-PER", "person"
-       ], "f:3: expected a tag such as O, B-PER or I-PER, got 'person'; the file has 'B-PER' in f:2: tags of one"),
+       ], "f:3: expected a tag such as O, B-PER or I-PER, got 'person'; the file has 'B-PER' in f:2: all tags must be"),
      (["O", "B", "person"], "f:3: .* got 'person'; the file has 'B' in f:2"),
      (["NN", "VBZ"], "f:1: .* got 'NN' .options.scheme=plain reads"), (["O", "PER", "B_LOC"], "f:3: .* got 'B_LOC'"),
      (["O", "Q-LOC"], "f:2: .* got 'Q-LOC'")])

@@ -143,7 +143,7 @@ def test_a_run_is_a_discriminator_for_every_task_and_two_folders_for_hugging_fac
     for name, weight in weights_by_name(model).items():
         if "pooler" not in name:
             np.testing.assert_allclose(found[name], weight, atol=1e-6, err_msg=name)
-    with pytest.raises(ValueError, match="a run that tells replaced tokens has a generator .* --leave_out"):
+    with pytest.raises(ValueError, match="a run that detects replaced tokens also trains a generator, .*--leave_out"):
         formats.write(formats.read(str(tmp_path / "run")), "ours", str(tmp_path / "ours"))
     values = run_config.checkpoint_values(str(tmp_path / "run"), pretraining=True).values["options"]
     assert values == {"objective": "replaced_tokens", "generator_width": 0.5, "embedding_sharing": sharing}

@@ -208,7 +208,7 @@ def test_a_correlation_cannot_choose_the_best_checkpoint_of_a_search(tmp_path, o
      ({"negative_columns": ["no", "no"]}, "expected different columns"),
      ({"matryoshka": [4, 4]}, "expected different numbers"),
      ({"matryoshka": [32]}, r"matryoshka: expected at most model\.hidden_size = 16, got 32"),
-     ({"train_on": "texts", "loss": "triplet"}, "expected contrastive beside options.train_on: texts"),
+     ({"train_on": "texts", "loss": "triplet"}, "expected contrastive with options.train_on: texts"),
      ({"train_on": "texts", "negative_columns": ["no"]
        }, r"negative_columns: expected options.train_on: pairs \(not texts\) with it"),
      ({"loss": "triplet", "group_size": 32

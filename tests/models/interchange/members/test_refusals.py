@@ -124,7 +124,7 @@ def test_a_combination_that_no_member_has_is_kept_by_our_format_alone(tmp_path):
     ({"first_position": 512}, "first_position: expected less than max_position_embeddings .512., got 512"),
     ({"layers_in_group": 2}, "layers_in_group: expected model.layer_groups with it, got 2 without"),
     ({"relative_buckets": 6}, "relative_buckets: expected 0 or a multiple of 4, got 6"),
-    ({"rotary": 1e4, "first_position": 2}, "rotary: expected 0 beside first_position: positions are told in one way"),
+    ({"rotary": 1e4, "first_position": 2}, "rotary: expected 0 beside first_position: a model encodes"),
     ({"rotary": 1e4, "hidden_size": 36, "num_attention_heads": 12}, "rotary: expected heads of an even size .*, got 3"),
     ({"window": 64, "relative_buckets": 32}, "window: expected 0 beside relative_buckets, got 64"),
     ({"window": 64, "global_every": 1
