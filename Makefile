@@ -25,7 +25,7 @@ COMPILE_KERNELS = folder=$$(mktemp -d) && $(BIN)/python tools/create_pretraining
 WRITING_BYTECODE = env -u PYTHONDONTWRITEBYTECODE
 COMPILE_TESTS = $(WRITING_BYTECODE) $(BIN)/python -m pytest --collect-only --quiet
 # uv (from PyPI) resolves and installs in seconds what takes pip minutes.
-.venv/.installed: requirements.txt requirements-beam.txt requirements-faiss.txt requirements-excel.txt requirements-onnx.txt requirements-litert.txt requirements-japanese.txt requirements-chinese.txt requirements-dev.txt requirements-serving.txt pyproject.toml
+.venv/.installed: requirements.txt requirements-beam.txt requirements-faiss.txt requirements-excel.txt requirements-onnx.txt requirements-litert.txt requirements-openvino.txt requirements-int8.txt requirements-japanese.txt requirements-chinese.txt requirements-dev.txt requirements-serving.txt pyproject.toml
 	@echo "Installing into .venv (a few minutes, about 3 GB) ..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12), (3, 13)))' 2>/dev/null \
 	  || { echo "error: expected Python 3.11, 3.12 or 3.13; give it as make PYTHON=/path/to/python3.11" >&2; exit 1; }

@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str] = types.MappingProxyType({
     "glue-submission": "official_bert.tools.glue_submission",
     "convert": "official_bert.tools.convert_checkpoint",
     "export": "official_bert.commands.run_export",
+    "compare-engines": "official_bert.tools.compare_engines",
     "serve": "official_bert.commands.serve",
     "run-ablations": "official_bert.tools.run_ablations",
     "report-ablations": "official_bert.tools.report_ablations",

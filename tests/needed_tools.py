@@ -28,6 +28,7 @@ COMMANDS = {
     ("distributed",): "pip install -r requirements-beam.txt",
     ("faiss",): "pip install -r requirements-faiss.txt",
     ("fugashi",): "pip install -r requirements-japanese.txt",
+    ("nncf",): "pip install -r requirements-int8.txt",
     ("jieba",): "pip install -r requirements-chinese.txt",
     ("ranx",): "pip install -r requirements-dev.txt",
     ("s3fs",): "pip install -r requirements-dev.txt"}

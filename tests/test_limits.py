@@ -289,7 +289,9 @@ def test_rows_of_json_that_nothing_can_hold_are_named(tmp_path, text, where):
                           {"format": None}, {"format": "torch"}, {"format": ["onnx"]}, {
                               "limits": {"vocab_size": 2**64, "type_vocab_size": 2, "max_seq_length": 8}
                           }, {"options": 1}, {"inputs": 1}, {"outputs": {"logits": ["float32"]}},
-                          {"outputs": {"logits": ["float33", [None, 2]]}}, {"outputs": {"logits": ["float32", [-1]]}}])
+                          {"outputs": {"logits": ["float33", [None, 2]]}},
+                          {"bound": "1"}, {"bound": float("inf")}, {"bound": -1.0},
+                          {"outputs": {"logits": ["float32", [-1]]}}])
 def test_a_description_of_a_portable_model_without_its_parts_is_refused(tmp_path, change):
     whole = {
         "format": "onnx", "inputs": {"input_ids": ["int32", [None,

@@ -4,8 +4,8 @@
     python -m official_bert.run_export --checkpoint=bert-base-uncased --head=embeddings --output=models/vectors
 
 writes models/small/text/1 and models/small/ids/1; see docs/serving_models.md for their inputs and outputs.
---format=saved_model,onnx,litert writes models/small/onnx/1 and models/small/litert/1 as well, for ONNX Runtime and
-LiteRT.
+--format=saved_model,onnx,litert,openvino writes models/small/onnx/1, models/small/litert/1 and models/small/openvino/1
+as well, for ONNX Runtime, LiteRT and OpenVINO.
 """
 
 from official_bert.command_line import run_main
@@ -47,8 +47,8 @@ flags.DEFINE_enum(
     "Embeddings: the numbers of a vector. int8: 256 steps over the range of "
     "each number in --calibration_file; binary: a bit each, eight in a uint8.")
 flags.DEFINE_string(
-    "calibration_file", "", "Texts for --vectors=int8, in any format of run_predict --input_file: some thousand that "
-                            "resemble the later requests.")
+    "calibration_file", "", "Texts that resemble the later requests, in any format of run_predict --input_file: some "
+                            "thousand for --vectors=int8, up to 300 for --format=onnx_int8 and openvino_int8.")
 flags.DEFINE_integer("max_seq_length", 0, "The most tokens of a row; 0: as in training.")
 flags.DEFINE_integer("top_k", None,
                      "Fill-mask: words for each [MASK] (default 5). Sparse vectors: words of a text (default 256).",
@@ -89,17 +89,16 @@ flags.DEFINE_bool(
 flags.DEFINE_list(
     "format", ["saved_model"],
     "Formats, one or several with commas: saved_model (text and ids), and, for rows of ids in "
-    "other runtimes, onnx, litert, litert_float16, litert_int8.")
+    "other runtimes, onnx, onnx_int8, litert, litert_float16, litert_int8, openvino, openvino_bfloat16, openvino_int8.")
 flags.DEFINE_integer("opset", 17, "onnx: the version of its operations, 13 to 18.")
 flags.DEFINE_string(
     "check_file", "",
-    "litert_int8, and litert_float16, which else must be within 1e-4: texts, in a file of any form that "
-    "training reads, on which the loss of accuracy against the SavedModel is measured.")
+    "Formats of less precision than float32 (litert_float16 only if it is not within 1e-4): texts, in a file of any "
+    "form that training reads, on which the loss of accuracy against the SavedModel is measured.")
 flags.DEFINE_string(
     "check_label", "", "The column of --check_file with the right label, choice or answer; without it, the share of "
     "changed answers is the loss.")
-flags.DEFINE_float("check_loss", 0.01, "The greatest loss with which litert_float16 and litert_int8 are written.", 0.0,
-                   1.0)
+flags.DEFINE_float("check_loss", 0.01, "The greatest loss with which formats of less precision are written.", 0.0, 1.0)
 flags.DEFINE_list(
     "warmup_batch_sizes", ["1", "8", "32"],
     "Batch sizes of the warm-up requests; TF Serving runs at most the largest of "

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from official_bert.files import exists
-from official_bert.runtimes.engines import ENGINES
+from official_bert.runtimes.engines import FORMS
 
 if TYPE_CHECKING:
     from official_bert.server.server import ServerOptions
@@ -65,10 +65,9 @@ flags.DEFINE_integer("tensorflow_intra_op_parallelism", 0, "TensorFlow's threads
                      0)
 flags.DEFINE_integer("tensorflow_inter_op_parallelism", 0, "TensorFlow's threads between operations; 0: one a core.", 0)
 flags.DEFINE_enum(
-    "engine", "", ["", *ENGINES], "What computes the models: ONNX Runtime or LiteRT, with the files that run_export "
-    "--format=saved_model,onnx writes beside a SavedModel, which prepares and finishes the answers. These must be its "
-    "own "
-    "within 1e-5. Empty: the SavedModel alone.")
+    "engine", "", ["", *FORMS], "What computes the models: ONNX Runtime, LiteRT or OpenVINO, with the files that "
+    "run_export --format=saved_model,onnx writes beside a SavedModel, which prepares and finishes the answers. In "
+    "float32 these must be its own within 1e-5. Empty: the SavedModel alone.")
 flags.DEFINE_integer("max_request_bytes", 8 << 20, "The largest request.", 1024)
 flags.DEFINE_integer("max_request_rows", 1024, "The most rows (texts) in one request.", 1)
 flags.DEFINE_integer(

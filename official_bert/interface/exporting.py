@@ -22,7 +22,7 @@ from official_bert.reports.model_card import write_card
 from official_bert.serving.export import ExportOptions
 from official_bert.serving.export import export as write_models
 from official_bert.serving.formats.checking import CheckTexts
-from official_bert.serving.formats.writing import FormatOptions, check_formats
+from official_bert.serving.formats.writing import CALIBRATED, FormatOptions, check_formats
 from official_bert.serving.precision import policy_of
 from official_bert.serving.served_model import ServedModel, ServingOptions, make_served_model
 from official_bert.serving.several import export_tasks
@@ -35,8 +35,8 @@ from official_bert.typed_values import did_you_mean
 class Texts:
     """The texts that an export reads, in files of any form that training reads; "" for none."""
 
-    calibration_file: str = ""  # which give the range of each number of vectors in int8
-    check_file: str = ""  # on which the loss of accuracy of litert_int8 is measured
+    calibration_file: str = ""  # which give the ranges of numbers in int8: of vectors, or of what is multiplied
+    check_file: str = ""  # on which the loss of accuracy of formats of less precision is measured
     check_label: str = ""  # the column of the right label, choice or answer in `check_file`
     check_loss: float = 0.01  # the greatest one
 
@@ -89,9 +89,9 @@ def export_model(checkpoint: str, adapters: Sequence[str], serving: ServingOptio
     """
     check_backend()
     check_formats(writing.formats)
-    if (serving.vectors == "int8") != bool(texts.calibration_file):
-        raise ValueError(
-            "--vectors=int8, --calibration_file: expected both or neither: the texts give the range of each number")
+    if (serving.vectors == "int8" or not {*CALIBRATED}.isdisjoint(writing.formats)) != bool(texts.calibration_file):
+        raise ValueError(f"--calibration_file: expected with --vectors=int8 and --format={' or '.join(CALIBRATED)}, "
+                         "and only with them: the texts give the ranges of numbers in int8")
     if adapters:
         _check_beside_adapters(writing, texts, base)
         with policy_of(writing.precision):
@@ -99,10 +99,11 @@ def export_model(checkpoint: str, adapters: Sequence[str], serving: ServingOptio
     with policy_of(writing.precision):
         task, model = restore_for_inference(checkpoint, vocab_file, do_lower_case, base)
     served = make_served_model(task, model, serving)
-    if texts.calibration_file:
-        served.calibrate(
-            [row["text"] for row in ModelInputs.of_model(["text"], task.config).read_file(texts.calibration_file)])
-    other_formats = dataclasses.replace(writing.other_formats, texts=_check_texts(served, task.config, texts))
+    calibration = _rows(served, task.config, "--calibration_file", texts.calibration_file)
+    if serving.vectors == "int8":
+        served.calibrate([row["text"] for row in calibration])
+    other_formats = dataclasses.replace(writing.other_formats, calibration=calibration,
+                                        texts=_check_texts(served, task.config, texts))
     lines = write_models(served, task.config, dataclasses.replace(writing, other_formats=other_formats))
     if (run := RunFolder.holding(checkpoint)) and exists(run.file(CARD_FILE)):
         write_card(os.path.join(writing.output, CARD_FILE), read_text(run.file(CARD_FILE)))
@@ -177,13 +178,18 @@ def _base_of(path: str, checkpoint: str) -> str:
 
 def _check_texts(served: ServedModel, config: Config, texts: Texts) -> CheckTexts | None:
     """Reads `check_file`; None without it."""
-    if not texts.check_file:
-        return None
-    if not exists(texts.check_file):
-        raise ValueError(f"--check_file={texts.check_file}: no such file")
     keep = [texts.check_label] if texts.check_label else []
-    rows = ModelInputs.of_model(
-        list(served.text_inputs), config, keep=keep).read_file(texts.check_file)
-    if not rows:
-        raise ValueError(f"--check_file={texts.check_file}: expected texts, got none")
-    return CheckTexts(rows, [str(row[texts.check_label]) for row in rows] if keep else None, texts.check_loss)
+    rows = _rows(served, config, "--check_file", texts.check_file, keep)
+    return CheckTexts(rows, [str(row[texts.check_label]) for row in rows] if keep else None,
+                      texts.check_loss) if rows else None
+
+
+def _rows(served: ServedModel, config: Config, flag: str, path: str, keep: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Reads the rows of a file of texts, with the columns `keep`; none without a path."""
+    if not path:
+        return []
+    if not exists(path):
+        raise ValueError(f"{flag}={path}: no such file")
+    if not (rows := ModelInputs.of_model(list(served.text_inputs), config, keep=keep).read_file(path)):
+        raise ValueError(f"{flag}={path}: expected texts, got none")
+    return rows

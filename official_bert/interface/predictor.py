@@ -1,8 +1,8 @@
 """Answers many raw texts with a model that is loaded once: texts are batched by length, answers keep the order of the
 texts.
 
-A model is a training run's folder, a checkpoint of any format or an exported model, also for ONNX Runtime or LiteRT;
-all of them use the same graph, in which another runtime computes the rows of ids.
+A model is a training run's folder, a checkpoint of any format or an exported model, also for ONNX Runtime, LiteRT or
+OpenVINO; all of them use the same graph, in which another runtime computes the rows of ids.
 """
 
 import contextlib
@@ -318,7 +318,7 @@ def portable_folder(path: str) -> str | None:
     """
     if exists(os.path.join(path, FILE)):
         return path
-    if path.endswith((".onnx", ".tflite")) and exists(os.path.join(folder_of(path), FILE)):
+    if path.endswith((".onnx", ".tflite", ".xml")) and exists(os.path.join(folder_of(path), FILE)):
         return folder_of(path)
     if RunFolder(path).has_begun:  # it may have gone on since its model was exported
         return None

@@ -1,4 +1,4 @@
-"""Runs files of other runtimes: ONNX Runtime (extra `onnx`) and LiteRT (extra `litert`).
+"""Runs files of other runtimes: ONNX Runtime (extra `onnx`), LiteRT (`litert`) and OpenVINO (`openvino`).
 
 An engine takes and gives NumPy arrays by name, for rows of ids. `model.json` beside its file describes them.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from official_bert.files import path_inside, read_mapping
-from official_bert.runtimes.model_weights import check_litert, check_onnx
+from official_bert.runtimes.model_weights import check_litert, check_onnx, check_openvino
 from official_bert.runtimes.quiet import hidden_output
 
 FILE = "model.json"
@@ -25,12 +25,15 @@ Arrays = Mapping[str, np.ndarray]
 class PortableModel:
     """The numbers of a model of another runtime, by name, for rows of ids; computed by `threads` threads, 0: one a
     core.
+
+    `precisions` are those beside float32, each the end of a format's name: `litert_int8`.
     """
 
     file: ClassVar[str]
     extra: ClassVar[str]
+    precisions: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, path: str, threads: int = 0):
+    def __init__(self, path: str, threads: int = 0, precision: str = ""):
         raise NotImplementedError
 
     @staticmethod
@@ -63,9 +66,10 @@ class OnnxModel(PortableModel):
 
     file = "model.onnx"
     extra = "onnx"
+    precisions = ("int8",)
     check_weights = staticmethod(check_onnx)
 
-    def __init__(self, path: str, threads: int = 0):
+    def __init__(self, path: str, threads: int = 0, precision: str = ""):
         import onnx
         import onnxruntime
         for name in _external_files(onnx.load(path, load_external_data=False)):
@@ -86,9 +90,10 @@ class LiteRTModel(PortableModel):
 
     file = "model.tflite"
     extra = "litert"
+    precisions = ("float16", "int8")
     check_weights = staticmethod(check_litert)
 
-    def __init__(self, path: str, threads: int = 0):
+    def __init__(self, path: str, threads: int = 0, precision: str = ""):
         from ai_edge_litert.interpreter import Interpreter
         with hidden_output():  # it tells which kernels it has
             self._interpreter = Interpreter(model_path=path, num_threads=threads or os.cpu_count())
@@ -102,6 +107,39 @@ class LiteRTModel(PortableModel):
             return {name: np.array(value) for name, value in self._signature(**inputs).items()}
 
 
+class OpenVINOModel(PortableModel):
+    """A model in OpenVINO, on CPUs; one request after the other, because a request has one set of tensors.
+
+    OpenVINO's own default is bfloat16 if the processor has it.
+    """
+
+    file = "model.xml"
+    extra = "openvino"
+    precisions = ("bfloat16", "int8")
+    check_weights = staticmethod(check_openvino)
+    INSTRUCTIONS: ClassVar[Mapping[str, str]] = {"bfloat16": "BF16", "int8": "INT8"}  # as OpenVINO calls them
+
+    def __init__(self, path: str, threads: int = 0, precision: str = ""):
+        import openvino
+        core = openvino.Core()
+        capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if precision and self.INSTRUCTIONS[precision] not in capabilities:
+            raise ValueError(f"expected a processor with instructions for {precision}, got "
+                             f"{core.get_property('CPU', 'FULL_DEVICE_NAME')}")
+        # what is no product of integers is fastest in bfloat16 too
+        has_bfloat16 = precision and "BF16" in capabilities
+        settings = {"INFERENCE_PRECISION_HINT": "bf16" if has_bfloat16 else "f32", "INFERENCE_NUM_THREADS": threads,
+                    "PERFORMANCE_HINT": "LATENCY"}
+        self._request = core.compile_model(path, "CPU", settings).create_infer_request()
+        self._lock = threading.Lock()
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """Returns the outputs for at least one row."""
+        with self._lock:
+            results = self._request.infer(dict(inputs))
+            return {output.any_name: np.array(value) for output, value in results.items()}
+
+
 def _external_files(message: Message) -> Iterator[str]:
     """Yields the names of the files that hold data of tensors, wherever in an ONNX model these are."""
     for field, value in message.ListFields():
@@ -112,12 +150,20 @@ def _external_files(message: Message) -> Iterator[str]:
                 yield from _external_files(part)
 
 
-ENGINES: Mapping[str, type[PortableModel]] = {"onnx": OnnxModel, "litert": LiteRTModel}
+ENGINES: Mapping[str, type[PortableModel]] = {"onnx": OnnxModel, "litert": LiteRTModel, "openvino": OpenVINOModel}
+# the formats that they run
+FORMS = tuple(f"{name}_{precision}".rstrip("_")
+              for name, engine in ENGINES.items() for precision in ("", *engine.precisions))
 
 
 def engine_of(form: str) -> type[PortableModel]:
     """Returns the engine that runs a format such as `litert_int8`."""
     return ENGINES[form.partition("_")[0]]
+
+
+def precision_of(form: str) -> str:
+    """Returns the precision of a format, "" for float32."""
+    return form.partition("_")[2]
 
 
 def load_engine(folder: str, threads: int = 0, origin: str = "") -> tuple[PortableModel, dict[str, Any]]:
@@ -130,22 +176,24 @@ def load_engine(folder: str, threads: int = 0, origin: str = "") -> tuple[Portab
     description = read_mapping(path)
     if reason := _fault_of(description):
         raise ValueError(f"{path}: expected the files that run_export writes beside a model: {reason}")
-    engine = engine_of(description["format"])
-    model = start(engine, file := os.path.join(folder, engine.file), threads)
+    engine = engine_of(form := description["format"])
+    model = start(form, file := os.path.join(folder, engine.file), threads)
     engine.check_weights(file, os.path.join(origin or folder, engine.file))
     return model, description
 
 
 def _fault_of(description: Mapping[str, Any]) -> str:
     """Says what is wrong with the keys of a description that are read; "" if nothing is."""
-    if not isinstance(form := description.get("format"), str) or form.partition("_")[0] not in ENGINES:
-        return f"format: expected one of {', '.join(ENGINES)}, got {str(form)[:60]}"
+    if (form := description.get("format")) not in FORMS:
+        return f"format: expected one of {', '.join(FORMS)}, got {str(form)[:60]}"
     for name in SECTIONS:
         if not isinstance(section := description.get(name), dict):
             return f"{name}: expected a mapping, got {str(section)[:60]}"
     for name in LIMITS:
         if type(limit := description["limits"].get(name)) is not int or not 0 <= limit < 1 << 31:
             return f"limits.{name}: expected a number from 0 to below 2^31, got {str(limit)[:60]}"
+    if not isinstance(bound := description.get("bound", 0.0), float) or not 0 <= bound < float("inf"):
+        return f"bound: expected a number from 0, got {str(bound)[:60]}"
     for name in ("inputs", "outputs"):
         for key, spec in description[name].items():
             if not _is_tensor(spec):
@@ -159,10 +207,13 @@ def _is_tensor(spec: Any) -> bool:
             and all(size is None or (type(size) is int and 0 <= size < 1 << 31) for size in spec[1]))
 
 
-def start(engine: type[PortableModel], path: str, threads: int = 0) -> PortableModel:
-    """Returns a running model. Raises ValueError if the runtime is not installed, or cannot read the file."""
+def start(form: str, path: str, threads: int = 0) -> PortableModel:
+    """Returns a running model of a format. Raises ValueError if the runtime is not installed, cannot read the file, or
+    needs instructions that the processor lacks.
+    """
+    engine = engine_of(form)
     try:
-        return engine(path, threads)
+        return engine(path, threads, precision_of(form))
     except ImportError as error:
         raise ValueError(f"{path}: {error.name} is not installed: install official-bert[{engine.extra}] "
                          f"(requirements-{engine.extra}.txt)") from None

@@ -63,6 +63,14 @@ def check_litert(path: str, origin: str) -> None:
         raise ValueError(f"{origin}: expected a model of LiteRT: {error}") from None
 
 
+def check_openvino(path: str, origin: str) -> None:
+    """Raises ValueError, naming the first, for weights of an OpenVINO file with NaN or infinity."""
+    import openvino
+    nodes = openvino.Core().read_model(path).get_ordered_ops()
+    require_finite_constants(((node.get_friendly_name(), np.asarray(node.get_data())) for node in nodes
+                              if node.get_type_name() == "Constant"), origin)
+
+
 def _constants(message: Any, array_of: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
     """Yields the tensors and floats anywhere in a graph of TensorFlow or ONNX, with the name of the node or tensor.
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime or LiteRT in the place of a SavedModel's own model: `--engine`.
+"""ONNX Runtime, LiteRT or OpenVINO in the place of a SavedModel's own model: `--engine`.
 
 `run_export --format=saved_model,onnx` writes models/NAME/onnx/VERSION beside models/NAME/text/VERSION, and cuts the
 signatures of the SavedModel in two: `prepare` gives the model's rows of ids, `finish` the answer of its outputs.
@@ -32,7 +32,7 @@ from official_bert.server.reading.tensors import Arrays, TensorSpec
 from official_bert.server.servable import Servable, Signature
 from official_bert.server.statuses import RequestError
 
-# between the SavedModel's numbers and the engine's; of the largest number of an output, if that is above 1
+# between the SavedModel's numbers and those of an engine in float32; of an output's largest number if that is above 1
 BOUND = 1e-5
 TEXTS = ("a", "The quick brown fox, it is said, jumps over the lazy dog.",
          "Zürich lies 3 km from here; in [MASK] it rains. " * 12)
@@ -105,52 +105,52 @@ def use_engine(servable: Servable, folder: str, engine: str, threads: int = 0) -
         if part_name(PREPARE, name) in servable.split_signatures:
             prepare, finish = (servable.split_signatures[part_name(part, name)] for part in (PREPARE, FINISH))
             run = EngineRun(prepare, finish, model)
-            largest = max(largest, _check(signature, run, description["limits"], f"{engine_folder}: {where}"))
+            largest = max(largest, _check(signature, run, description, f"{engine_folder}: {where}"))
             signature.computed_by = run
             computed.append(name)
     return f"{', '.join(computed)} by {engine}, within {largest:.1e} of the SavedModel"
 
 
-def _check(signature: Signature, run: EngineRun, limits: Mapping[str, int], where: str) -> float:
+def _check(signature: Signature, run: EngineRun, description: Mapping[str, Any], where: str) -> float:
     """Returns the largest difference between the SavedModel's answers and the engine's.
 
-    Raises ValueError, naming `where`, beyond `BOUND`.
+    Raises ValueError, naming `where`, beyond `BOUND`, or the bound that `run_export` wrote for less precision.
     """
-    largest = 0.0
-    for inputs in _samples(signature.inputs, limits):
+    largest, bound = 0.0, description.get("bound", BOUND)
+    for inputs in _samples(signature.inputs, description["limits"]):
         try:
             expected = signature.run_graph(inputs)
         except RequestError:  # beyond a limit of this model
             continue
         computed = run(inputs)
         for name, value in expected.items():
-            difference = _difference(name, expected, computed)
+            difference = _difference(name, expected, computed, bound)
             largest = max(largest, difference)
-            if not difference <= BOUND:  # NaN is not
+            if not difference <= bound:  # NaN is not
                 raise ValueError(
-                    f"{where}: expected the answers of the SavedModel within {BOUND:g}, got {name} with a difference "
+                    f"{where}: expected the answers of the SavedModel within {bound:g}, got {name} with a difference "
                     f"of "
                     f"{difference:.2g} for {len(value)} rows; without --engine the SavedModel itself answers")
     return largest
 
 
-def _difference(name: str, expected: Arrays, computed: Arrays) -> float:
+def _difference(name: str, expected: Arrays, computed: Arrays, bound: float) -> float:
     """Returns how much an output differs, in parts of its largest number if that is above 1.
 
     That is infinity for other values that are no numbers, unless two numbers beside them are so near that either may
-    stand first.
+    stand first. With less precision than float32, labels and the like may differ: `run_export` has judged them.
     """
-    value, computed_value = expected[name], computed[name]
+    value, computed_value, is_exact = expected[name], computed[name], bound <= BOUND
     if value.shape != computed_value.shape:
-        return np.inf
+        return np.inf if is_exact else 0.0
     if value.dtype.kind == "f":
         return float(np.abs(value - computed_value).max(initial=0) / np.abs(value).max(initial=1))
     differs = value != computed_value
     for scores in expected.values():
         if scores.dtype.kind == "f" and scores.shape == value.shape and value.ndim > 1 and value.shape[-1] > 1:
             gaps = np.pad(np.abs(np.diff(scores)), [(0, 0)] * (value.ndim - 1) + [(1, 1)], constant_values=np.inf)
-            differs &= np.minimum(gaps[..., 1:], gaps[..., :-1]) > 2 * BOUND
-    return np.inf if differs.any() else 0.0
+            differs &= np.minimum(gaps[..., 1:], gaps[..., :-1]) > 2 * bound
+    return np.inf if differs.any() and is_exact else 0.0
 
 
 def _samples(inputs: Mapping[str, TensorSpec], limits: Mapping[str, int]) -> Iterator[dict[str, np.ndarray]]:

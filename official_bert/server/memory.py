@@ -17,16 +17,22 @@ def resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def give_back() -> None:
-    """Gives unused memory back whenever the process has grown; ends only if cancelled, or at once on systems without
-    glibc.
-    """
+def trim() -> None:
+    """Gives unused memory back. Does nothing on systems without glibc."""
     with contextlib.suppress(OSError, AttributeError, TypeError):
-        trim = ctypes.CDLL(None).malloc_trim
-        least = resident()
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+async def give_back() -> None:
+    """Gives unused memory back whenever the process has grown, and once more when it grows no longer, because what grew
+    may be free then; ends only if cancelled, or at once on systems that do not say how large a process is.
+    """
+    with contextlib.suppress(OSError):
+        least, grew = resident(), False
         while True:
             await asyncio.sleep(SECONDS)
-            if resident() > least + GROWTH:
-                await asyncio.to_thread(trim, 0)
+            grows = resident() > least + GROWTH
+            if grows or grew:
+                await asyncio.to_thread(trim)
                 least = resident()
-            least = min(least, resident())
+            least, grew = min(least, resident()), grows

@@ -19,6 +19,7 @@ from official_bert.runtimes.model_weights import check_saved_model
 from official_bert.runtimes.saved_tasks import assets_of
 from official_bert.runtimes.split_signature import FINISH, LENGTHS, ORDER, PREPARE, SIZES
 from official_bert.server.batch_queue import BatchingParameters
+from official_bert.server.memory import trim
 from official_bert.server.reading.requests import DEFAULT_SIGNATURE
 from official_bert.server.reading.tensors import Arrays, TensorSpec, check_names
 from official_bert.server.statuses import HTTP_STATUS, RequestError, invalid
@@ -209,12 +210,14 @@ class Servable:
         now = [named for named in requests if named not in self._warm_up_later]
         for place, request in now:
             self._warm_up_by(place, request)
+        trim()  # TensorFlow's rewriting has left gigabytes of copies of a graph's constants
         return len(now)
 
     def finish_warm_up(self) -> None:
         """Runs the warm-up requests that were left. Raises ValueError if one fails."""
         while self._warm_up_later:
             self._warm_up_by(*self._warm_up_later.pop(0))
+            trim()
 
     def _warm_up_by(self, place: str, request: Any) -> None:
         try:

@@ -20,7 +20,6 @@ from official_bert.config import Config, save_config
 from official_bert.fields import refuse_unused
 from official_bert.files import exists, full_disk_names, is_remote, list_versions, made_folder, normal, publish
 from official_bert.models.run_folder import CONFIG_FILE
-from official_bert.runtimes.engines import ENGINES
 from official_bert.serving import warmup
 from official_bert.serving.bounds import in_groups, require, same_rows
 from official_bert.serving.description import describe_model
@@ -165,7 +164,7 @@ def _write(served: ServedModel, form: str, folder: str, assets: Sequence[str], w
         answers = checked_answers(served, answer, prompts)
         signatures = make_signatures(inputs, answers, served.longest, options.num_choices, padded)
         del served.group
-        if any(name in ENGINES for name in options.formats):
+        if any(name in FORMATS for name in options.formats):
             signatures |= split_signatures(served, answers, inputs)
     tokenizers = [served.tokenizer] if form == "text" else []
     samples = sample_requests(served, inputs, options)

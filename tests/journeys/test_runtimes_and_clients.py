@@ -1,4 +1,4 @@
-"""The story of somebody whose model must answer in three runtimes and to everybody's clients: the answers are equal."""
+"""The story of somebody whose model must answer in four runtimes and to everybody's clients: the answers are equal."""
 
 import json
 import shutil
@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import onnxruntime
 import openai
+import openvino
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
@@ -49,12 +50,13 @@ def test_one_model_answers_alike_in_every_runtime_and_to_every_client(person, go
         "--num_train_epochs=4")
     done = person.types(
         "python -m official_bert.run_export --checkpoint=runs/reviews --output=models/reviews "
-        "--format=saved_model,onnx,litert,litert_int8 --check_file=train.jsonl --check_label=label --check_loss=0.05")
-    for form in ("text", "ids", "onnx", "litert", "litert_int8"):
+        "--format=saved_model,onnx,litert,litert_int8,openvino --check_file=train.jsonl --check_label=label "
+        "--check_loss=0.05")
+    for form in ("text", "ids", "onnx", "litert", "litert_int8", "openvino"):
         assert f"models/reviews/{form}/1: " in done.out, done.out
     person.types(
         "python -m official_bert.run_export --checkpoint=runs/reviews --output=models/vectors --head=embeddings "
-        "--format=saved_model,onnx,litert")
+        "--format=saved_model,onnx,litert,openvino")
     rows = rows_of_ids(str(folder / "bert/vocab.txt"), TEXTS)
     wanted = Predictor(folder / "runs/reviews")(TEXTS)
     logits = np.array([answer["logits"] for answer in wanted])
@@ -66,7 +68,10 @@ def test_one_model_answers_alike_in_every_runtime_and_to_every_client(person, go
         np.testing.assert_allclose(session.run([key], rows)[0], expected, atol=1e-4)
         runner = Interpreter(str(folder / f"models/{name}/litert/1/model.tflite")).get_signature_runner()
         np.testing.assert_allclose(runner(**rows)[key], expected, atol=1e-4)
-    for form in ("onnx", "litert"):
+        compiled = openvino.compile_model(folder / f"models/{name}/openvino/1/model.xml", "CPU",
+                                          {"INFERENCE_PRECISION_HINT": "f32"})
+        np.testing.assert_allclose(compiled(rows)[key], expected, atol=1e-4)
+    for form in ("onnx", "litert", "openvino"):
         assert [answer["label"] for answer in Predictor(folder / "models/reviews" / form)(TEXTS)
                 ] == [answer["label"] for answer in wanted]
 
@@ -110,3 +115,19 @@ def test_one_model_answers_alike_in_every_runtime_and_to_every_client(person, go
     finally:
         server.terminate()
         assert server.wait(SERVER_SECONDS) == 0
+
+    # Engines, from the same raw texts.
+    for engine in ("onnx", "openvino"):
+        server = subprocess.Popen([
+            sys.executable, "-m", "official_bert.serve", "--model_base_path=models/reviews/text",
+            f"--engine={engine}", "--rest_api_port=0"
+        ], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        try:
+            url = next(word for word in server.stdout.readline().split() if word.startswith("http")).rstrip(";")
+            with RestClient(url, "default", timeout=SERVER_SECONDS, attempts=100) as client:
+                answers = client.predict(TEXTS)
+            assert [answer["label"] for answer in answers] == [answer["label"] for answer in wanted]
+            np.testing.assert_allclose([answer["logits"] for answer in answers], logits, atol=2e-5)
+        finally:
+            server.terminate()
+            assert server.wait(SERVER_SECONDS) == 0

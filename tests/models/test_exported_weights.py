@@ -131,14 +131,18 @@ DESCRIPTION = {
 }
 
 
-@pytest.mark.parametrize("engine", ["onnx", "litert"])
+@pytest.mark.parametrize("engine", ["onnx", "litert", "openvino"])
 def test_an_engine_does_not_start_with_them(tmp_path, engine):
-    pytest.importorskip({"onnx": "onnxruntime", "litert": "ai_edge_litert"}[engine])
+    pytest.importorskip({"onnx": "onnxruntime", "litert": "ai_edge_litert", "openvino": "openvino"}[engine])
     for name, value in (("clean", 1.0), ("nan", np.nan)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.json").write_text(json.dumps(DESCRIPTION | {"format": engine}))
         if engine == "onnx":
             onnx_model(with_value(value), "external", tmp_path / name / "model.onnx")
+        elif engine == "openvino":
+            import openvino
+            source = onnx_model(with_value(value), "initializer", tmp_path / "model.onnx")
+            openvino.save_model(openvino.Core().read_model(source), tmp_path / name / "model.xml", False)
         else:
             litert_model(with_value(value), tmp_path / name / "model.tflite")
     load_engine(str(tmp_path / "clean"))

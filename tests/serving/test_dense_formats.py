@@ -1,4 +1,4 @@
-"""Models for ONNX Runtime and LiteRT answer as the SavedModel does, alone and through `Predictor`."""
+"""Models for ONNX Runtime, LiteRT and OpenVINO answer as the SavedModel does, alone and through `Predictor`."""
 
 import dataclasses
 import json
@@ -39,15 +39,19 @@ def write(make, name, output, formats, **options):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_head_answers_alike_in_every_runtime(make, name, tmp_path):
-    served, lines = write(make, name, tmp_path, ("saved_model", "onnx", "litert"))
-    assert [line.split(":")[0]
-            for line in lines] == [f"{tmp_path}/{form}/1" for form in ("text", "ids", "onnx", "litert")]
+    forms = ("onnx", "litert", "openvino")
+    served, lines = write(make, name, tmp_path, ("saved_model", *forms))
+    assert [line.split(":")[0] for line in lines] == [f"{tmp_path}/{form}/1" for form in ("text", "ids", *forms)]
     inputs = random_rows(served, 3, min(20, served.max_seq_length))
     wanted = load_exported(str(tmp_path), "ids")(**inputs)
     import onnxruntime  # the runtimes by themselves, as somebody without us uses them
+    import openvino
+    compiled = openvino.compile_model(tmp_path / "openvino" / "1" / "model.xml", "CPU",
+                                      {"INFERENCE_PRECISION_HINT": "f32"})
     session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "1" / "model.onnx"))
     runner = Interpreter(str(tmp_path / "litert" / "1" / "model.tflite")).get_signature_runner()
-    found = [dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs))), runner(**inputs)]
+    found = [dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs))), runner(**inputs),
+             {output.any_name: value for output, value in compiled(inputs).items()}]
     real = inputs["input_mask"].astype(bool)
     for numbers in found:
         compared = set(numbers) & set(wanted)
@@ -60,7 +64,7 @@ def test_every_head_answers_alike_in_every_runtime(make, name, tmp_path):
     if name.startswith("pretraining"):
         rows = [{"text": text + " [MASK] of [MASK]"} for text in TEXTS]
     answers = predictor(rows)
-    for form in ("onnx", "litert"):
+    for form in forms:
         other = Predictor(tmp_path / form)
         assert (other.inputs, other.outputs) == (predictor.inputs, predictor.outputs)
         close(other(rows), answers)
@@ -161,7 +165,7 @@ def test_float16_is_judged_by_its_numbers_without_texts_and_by_its_answers_with_
 def test_smaller_weights_are_judged_by_the_users_texts(make, tmp_path):
     served, _ = make("classification")
     rows = [{"text": f"{text} {number}"} for number in range(8) for text in TEXTS]
-    exact = [answer["label"] for answer in checking._answers(served, rows)]
+    exact = [answer["label"] for answer in checking.answers_of(served, rows)]
     labels = [label.decode() for label in exact]
     _, lines = write(make, "classification", tmp_path, ("litert", "litert_float16", "litert_int8"),
                      texts=CheckTexts(rows, labels, 0.1))
@@ -185,7 +189,8 @@ def test_smaller_weights_are_judged_by_the_users_texts(make, tmp_path):
 @pytest.mark.parametrize(
     ("formats", "options", "told"),
     [(("tensorrt",), {},
-      "--format: expected one or more of saved_model, onnx, litert, litert_float16, litert_int8, got 'tensorrt'"),
+      "--format: expected one or more of saved_model, onnx, onnx_int8, litert, litert_float16, litert_int8, openvino, "
+      "openvino_bfloat16, openvino_int8, got 'tensorrt'"),
      (("onnx", "onnx"), {}, "each once, got 'onnx,onnx'"), ((), {}, "each once, got ''"),
      (("onnx_text",), {},
       "--format=onnx_text: expected one of .*, which take token ids: the tokenizer of ONNX Runtime Extensions"),
@@ -194,7 +199,8 @@ def test_smaller_weights_are_judged_by_the_users_texts(make, tmp_path):
      (("litert",), {"opset": 15}, "--opset: expected --format=onnx with it"),
      (("litert_int8",), {}, "--format=litert_int8: expected --check_file"),
      (("litert_float16", "litert_int8"), {}, "--format=litert_int8: expected --check_file"),
-     (("onnx",), {"texts": CheckTexts([{"text": "a"}])}, "--check_file: expected a format with smaller weights")])
+     (("openvino_bfloat16",), {}, "--format=openvino_bfloat16: expected --check_file"),
+     (("onnx",), {"texts": CheckTexts([{"text": "a"}])}, "--check_file: expected a format of less precision")])
 def test_what_does_not_fit_is_refused_in_a_line_and_nothing_is_written(make, formats, options, told, tmp_path):
     with pytest.raises(ValueError, match=told) as caught:
         write(make, "classification", tmp_path / "x", formats, **options)

@@ -9,6 +9,7 @@ import made_formats
 import made_tokenizers
 import numpy as np
 import onnxruntime
+import openvino
 import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
@@ -21,7 +22,7 @@ from official_bert.text.subwords import tokenizer_files
 FIXTURES = pathlib.Path(__file__).parents[1] / "golden" / "family"
 MODELS = sorted(path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("*/*/config.json"))
 ROWS_OF_MODELS = 97
-FORMS = ("onnx", "litert")
+FORMS = ("onnx", "litert", "openvino")
 OUTPUTS = {
     "out.prediction_logits": "logits", "out.logits": "logits", "out.start_logits": "start_logits",
     "out.end_logits": "end_logits"
@@ -35,6 +36,10 @@ def run(form, folder, inputs):
     if form == "onnx":
         session = onnxruntime.InferenceSession(str(folder / "onnx" / "1" / "model.onnx"))
         return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs)))
+    if form == "openvino":
+        compiled = openvino.compile_model(folder / "openvino" / "1" / "model.xml", "CPU",
+                                          {"INFERENCE_PRECISION_HINT": "f32"})
+        return {output.any_name: value for output, value in compiled(inputs).items()}
     return Interpreter(str(folder / "litert" / "1" / "model.tflite")).get_signature_runner()(**inputs)
 
 

@@ -39,28 +39,29 @@ def check_numbers(served: ServedModel, engine: PortableModel, where: str, remedy
 
     Raises ValueError, naming `where` and a `remedy`, if they differ by more than `BOUND`.
     """
+    difference, place = largest_difference(served, engine)
+    if not difference <= BOUND:  # NaN is not
+        raise ValueError(f"{where}: expected the numbers of the SavedModel within {BOUND:g}, got {place} with a "
+                         f"difference of {difference:.2g}; nothing was written{remedy}")
+    return f"within {difference:.1e} of the SavedModel"
+
+
+def largest_difference(served: ServedModel, engine: PortableModel) -> tuple[float, str]:
+    """Returns the largest difference between numbers of a file and of the `ids` SavedModel, of rows of three lengths;
+    and what differs. NaN if a number is.
+    """
     reference = tf.function(lambda **inputs: served.answer_ids(inputs),
                             autograph=False).get_concrete_function(**served.ids_inputs)
-    largest = 0.0
+    differences = [(0.0, "nothing")]
     for rows, length in ((1, 3), (ROWS, min(LONGEST, served.max_seq_length)), (2, served.max_seq_length)):
         inputs = random_rows(served, rows, length)
-        expected = {
-            key: value.numpy()
-            for key, value in reference(**{name: tf.constant(value)
-                                           for name, value in inputs.items()}).items()
-        }
-        computed = engine(inputs)
+        tensors = reference(**{name: tf.constant(value) for name, value in inputs.items()})
+        expected, computed = {key: value.numpy() for key, value in tensors.items()}, engine(inputs)
         for name in set(expected) & set(computed):
             real = _compared(served, name, inputs, expected)
-            difference = np.abs(computed[name][real] - expected[name][real]) / np.maximum(
-                1, np.abs(expected[name][real]))
-            largest = max(largest, float(difference.max(initial=0)))
-            if not largest <= BOUND:  # NaN is not
-                raise ValueError(
-                    f"{where}: expected the numbers of the SavedModel within {BOUND:g}, got {name} with a difference "
-                    f"of "
-                    f"{largest:.2g} for {rows} rows of {length} tokens; nothing was written{remedy}")
-    return f"within {largest:.1e} of the SavedModel"
+            values = np.abs(computed[name][real] - expected[name][real]) / np.maximum(1, np.abs(expected[name][real]))
+            differences.append((float(values.max(initial=0)), f"{name} of {rows} rows of {length} tokens"))
+    return differences[int(np.argmax([value for value, _ in differences]))]  # that is the first NaN, if there is one
 
 
 def random_rows(served: ServedModel, rows: int, length: int) -> dict[str, np.ndarray]:
@@ -97,13 +98,9 @@ def check_answers(served: ServedModel, engine: PortableModel, description: Mappi
     Answers that are numbers (scores, vectors) lose what of their variance does not agree. Raises ValueError, naming
     `where`, for more than `most_loss`.
     """
-    before = _answers(served, texts.rows)
-    served.engine = as_model(engine, description)
-    try:
-        after = _answers(served, texts.rows)
-    finally:
-        served.engine = None
-    loss, finding = _loss(before, after, texts.labels)
+    before = answers_of(served, texts.rows)
+    after = answers_of(served, texts.rows, engine, description)
+    loss, finding = loss_of(before, after, texts.labels)
     if not loss <= texts.most_loss:
         raise ValueError(
             f"{where}: expected a loss of at most {texts.most_loss:g} on --check_file, got {loss:.4f}: {finding}; "
@@ -111,18 +108,30 @@ def check_answers(served: ServedModel, engine: PortableModel, description: Mappi
     return finding
 
 
-def _answers(served: ServedModel, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    function: Callable = function_of(served)
-    answers = []
-    for start in range(0, len(rows), BATCH):
-        part = rows[start:start + BATCH]
-        outputs = function(**{name: [row[name] for row in part] for name in served.text_inputs})
-        answers += [{name: value[place] for name, value in outputs.items()} for place in range(len(part))]
+def answers_of(served: ServedModel, rows: Sequence[Mapping[str, Any]], engine: PortableModel | None = None,
+               description: Mapping[str, Any] | None = None, at_once: int = BATCH) -> list[dict[str, Any]]:
+    """Returns the answers to rows of texts; computed by an engine, of a description, if there is one."""
+    served.engine = as_model(engine, description) if engine else None
+    try:
+        function: Callable = function_of(served)
+        answers = []
+        for start in range(0, len(rows), at_once):
+            part = rows[start:start + at_once]
+            answers += rows_of(function(**{name: [row[name] for row in part] for name in served.text_inputs}))
+    finally:
+        served.engine = None
     return answers
 
 
-def _loss(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]],
-          labels: Sequence[str] | None) -> tuple[float, str]:
+def rows_of(outputs: Arrays) -> list[dict[str, Any]]:
+    """Returns the answer to each row of a batch."""
+    count = len(next(iter(outputs.values())))
+    return [{name: value[place] for name, value in outputs.items()} for place in range(count)]
+
+
+def loss_of(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]],
+            labels: Sequence[str] | None = None) -> tuple[float, str]:
+    """Returns the loss of answers beside those before, as `check_answers` measures it, and what was measured."""
     names = [name for name in DECISIONS if name in before[0]]
     count = len(before)
     if labels is not None:

@@ -1,12 +1,15 @@
-"""Writes a dense pass as an ONNX file (tf2onnx) or a LiteRT file (TensorFlow's own converter, builtin operations only).
+"""Writes a dense pass as a file of ONNX (tf2onnx), OpenVINO (which reads ONNX files), or LiteRT (TensorFlow's own
+converter, builtin operations only).
 """
 
 import base64
+import contextlib
 import json
 import os
+import pathlib
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,15 +28,12 @@ OF_CHOICES = ("batch", "choices", "length")
 LEAST_BYTES = 1 << 16
 
 
-def to_onnx(dense: Dense, where: str, description: Mapping[str, Any], vocab_file: str, opset: int) -> bytes:
-    """Returns an ONNX file. Raises ValueError, naming `where`, for an operation without a counterpart, with its layer.
+def to_onnx(path: str, dense: Dense, where: str, description: Mapping[str, Any], vocab_file: str, opset: int) -> None:
+    """Writes an ONNX file. Raises ValueError, naming `where`, for an operation without a counterpart, with its layer.
     """
-    try:
+    with installed(where, "onnx"):
         import onnx
         import tf2onnx
-    except ImportError as error:
-        raise ValueError(
-            f"{where}: {error.name} is not installed: install official-bert[onnx] (requirements-onnx.txt)") from None
     if opset not in OPSETS:
         raise ValueError(f"--opset: expected {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
     function = dense.function
@@ -69,11 +69,21 @@ def to_onnx(dense: Dense, where: str, description: Mapping[str, Any], vocab_file
         })
     content = model.SerializeToString()
     onnx.checker.check_model(content)
-    return content
+    pathlib.Path(path).write_bytes(content)
 
 
-def to_litert(dense: Dense, where: str, *_: Any, weights: tf.DType = tf.float32) -> bytes:
-    """Returns a LiteRT file with weights of a type; with int8, each product's rows are scaled when they are computed
+def to_openvino(path: str, dense: Dense, where: str, *about: Any) -> None:
+    """Writes the two files of an OpenVINO model, float32, by way of an ONNX file. Raises ValueError as `to_onnx` does.
+    """
+    with installed(where, "openvino"):
+        import openvino
+    with tempfile.TemporaryDirectory() as folder:
+        to_onnx(source := os.path.join(folder, "model.onnx"), dense, where, *about)
+        openvino.save_model(openvino.Core().read_model(source), path, compress_to_fp16=False)
+
+
+def to_litert(path: str, dense: Dense, where: str, *_: Any, weights: tf.DType = tf.float32) -> None:
+    """Writes a LiteRT file with weights of a type; with int8, each product's rows are scaled when they are computed
     (dynamic range).
 
     Raises ValueError, naming `where`, for an operation that is not built in, with its layer.
@@ -87,7 +97,7 @@ def to_litert(dense: Dense, where: str, *_: Any, weights: tf.DType = tf.float32)
         if weights == tf.float16:
             converter.target_spec.supported_types = [tf.float16]
         try:
-            return converter.convert()
+            content = converter.convert()
         except Exception as error:  # ConverterError is in a private module
             log.seek(0)
             message = f"{log.read()}\n{error}"
@@ -96,6 +106,17 @@ def to_litert(dense: Dense, where: str, *_: Any, weights: tf.DType = tf.float32)
             if place := re.search(r'fused\["(\w+):", "([\w/.]+)@', line):
                 raise _lacks(where, "LiteRT", place[1], place[2]) from None
             raise ValueError(f"{where}: the converter to LiteRT fails: {str(error).splitlines()[0][:200]}") from None
+    pathlib.Path(path).write_bytes(content)
+
+
+@contextlib.contextmanager
+def installed(where: str, extra: str) -> Iterator[None]:
+    """Makes a missing module a ValueError that names `where` and the extra that installs it."""
+    try:
+        yield
+    except ImportError as error:
+        raise ValueError(f"{where}: {error.name} is not installed: install official-bert[{extra}] "
+                         f"(requirements-{extra}.txt)") from None
 
 
 def _lacks(where: str, runtime: str, operation: str, node: str) -> ValueError:

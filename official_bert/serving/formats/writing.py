@@ -1,4 +1,4 @@
-"""Writes a served model for other runtimes: ONNX Runtime and LiteRT."""
+"""Writes a served model for other runtimes: ONNX Runtime, LiteRT and OpenVINO."""
 
 import dataclasses
 import functools
@@ -7,25 +7,31 @@ import os
 import pathlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any
 
 import tensorflow as tf
 
 from official_bert.config import Config
-from official_bert.runtimes.engines import FILE, engine_of, start
-from official_bert.serving.formats.checking import CheckTexts, check_answers, check_numbers
-from official_bert.serving.formats.converters import to_litert, to_onnx
+from official_bert.runtimes.engines import FILE, engine_of, precision_of, start
+from official_bert.serving.formats.checking import CheckTexts, check_answers, check_numbers, largest_difference
+from official_bert.serving.formats.converters import to_litert, to_onnx, to_openvino
 from official_bert.serving.formats.dense import dense_pass
 from official_bert.serving.formats.description import describe
+from official_bert.serving.formats.quantization import quantize, recorded_rows
 from official_bert.serving.served_model import ServedModel
 
 DEFAULT_OPSET = 17
-FORMATS: Mapping[str, Callable[..., bytes]] = {  # how a dense pass is written
-    "onnx": to_onnx, "litert": to_litert, "litert_float16": functools.partial(to_litert, weights=tf.float16),
-    "litert_int8": functools.partial(to_litert, weights=tf.int8)}
-# Formats with smaller weights are judged by their answers to a user's texts; `either`: if there are any. All others
+FORMATS: Mapping[str, Callable[..., None]] = {  # how a dense pass is written
+    "onnx": to_onnx, "onnx_int8": to_onnx, "litert": to_litert,
+    "litert_float16": functools.partial(to_litert, weights=tf.float16),
+    "litert_int8": functools.partial(to_litert, weights=tf.int8),
+    "openvino": to_openvino, "openvino_bfloat16": to_openvino, "openvino_int8": to_openvino}
+CALIBRATED = ("onnx_int8", "openvino_int8")  # whose products are made integers then, by a user's texts
+# Formats of less precision are judged by their answers to a user's texts; this one only if there are any. All others
 # must have the SavedModel's numbers within a bound.
-JUDGED_BY: Mapping[str, Literal["answers", "either"]] = {"litert_float16": "either", "litert_int8": "answers"}
+JUDGED_BY_ANSWERS = tuple(filter(precision_of, FORMATS))
+JUDGED_BY_EITHER = ("litert_float16",)
+BOUND_FACTOR = 3  # by which numbers of formats that are judged by answers may differ more when a server compares some
 # Why other runtimes get rows of ids, and no text.
 NO_TEXT: Mapping[str, str] = {
     "onnx_text": "the tokenizer of ONNX Runtime Extensions gives other tokens than 2018's (Greek, Turkish, U+2028)",
@@ -40,7 +46,8 @@ class FormatOptions:
     """The user's choices about other formats."""
 
     opset: int = DEFAULT_OPSET  # of ONNX
-    texts: CheckTexts | None = None  # to judge formats with smaller weights
+    texts: CheckTexts | None = None  # to judge formats of less precision
+    calibration: Sequence[Mapping[str, Any]] = ()  # rows of texts for `CALIBRATED` formats
 
 
 def check_formats(names: Sequence[str]) -> None:
@@ -61,21 +68,19 @@ def check_choices(names: Sequence[str], options: FormatOptions, precision: str) 
     """Raises ValueError for choices that do not go with the formats, before any work is done."""
     check_formats(names)
     formats = [name for name in names if name in FORMATS]
-    smaller = [name for name in formats if name in JUDGED_BY]
-    by_answers = [name for name in smaller if JUDGED_BY[name] == "answers"]
+    judged = [name for name in formats if name in JUDGED_BY_ANSWERS]
+    by_answers = [name for name in judged if name not in JUDGED_BY_EITHER]
     if formats and precision != "float32":
         raise ValueError(
-            f"--precision={precision}: expected --format=saved_model alone with it, got {formats[0]}, whose "
-            f"products are "
-            "float32; litert_float16 and litert_int8 have smaller weights")
+            f"--precision={precision}: expected --format=saved_model alone with it, got {formats[0]}; formats of other "
+            f"precisions have these in their names: {', '.join(JUDGED_BY_ANSWERS)}")
     if by_answers and not options.texts:
         raise ValueError(
             f"--format={by_answers[0]}: expected --check_file, texts on which its loss of accuracy is measured")
-    if options.texts and not smaller:
-        raise ValueError(
-            "--check_file: expected a format with smaller weights (litert_float16, litert_int8) with it; others are "
-            "compared number by number")
-    if options.opset != DEFAULT_OPSET and "onnx" not in formats:
+    if options.texts and not judged:
+        raise ValueError(f"--check_file: expected a format of less precision ({', '.join(JUDGED_BY_ANSWERS)}) with "
+                         "it; others are compared number by number")
+    if options.opset != DEFAULT_OPSET and not any(FORMATS[name] == to_onnx for name in formats):
         raise ValueError("--opset: expected --format=onnx with it")
 
 
@@ -89,16 +94,20 @@ def write_format(served: ServedModel, config: Config, form: str, folder: str, as
     where = f"--format={form}"
     dense = dense_pass(served, where)
     description = describe(served, config, dense, form=form, version=version)
-    kind = engine_of(form)
     os.makedirs(folder)
-    path = pathlib.Path(folder, kind.file)
-    path.write_bytes(FORMATS[form](dense, where, description, served.tokenizer.vocab_file, options.opset))
-    engine = start(kind, str(path))
-    if options.texts and form in JUDGED_BY:
+    path = os.path.join(folder, engine_of(form).file)
+    FORMATS[form](path, dense, where, description, served.tokenizer.vocab_file, options.opset)
+    if form in CALIBRATED:
+        quantize(form, path, recorded_rows(served, start(form, path), description, options.calibration), where)
+    engine = start(form, path)
+    if options.texts and form in JUDGED_BY_ANSWERS:
         finding = check_answers(served, engine, description, options.texts, where)
+        description["bound"] = BOUND_FACTOR * largest_difference(served, engine)[0]
     else:
-        finding = check_numbers(served, engine, where, "; --check_file judges it by its answers" * (form in JUDGED_BY))
-    path.with_name(FILE).write_text(json.dumps(description, indent=1, ensure_ascii=False), encoding="utf-8")
+        remedy = "; --check_file judges it by its answers" * (form in JUDGED_BY_EITHER)
+        finding = check_numbers(served, engine, where, remedy)
+    pathlib.Path(folder, FILE).write_text(json.dumps(description, indent=1, ensure_ascii=False), encoding="utf-8")
+    size = sum(entry.stat().st_size for entry in os.scandir(folder))
     shutil.copytree(assets, os.path.join(folder, "assets"))
-    opset = f"opset {options.opset}; " if form == "onnx" else ""
-    return f"{', '.join(dense.inputs)} -> {', '.join(dense.outputs)}; {opset}{path.stat().st_size} bytes; {finding}"
+    opset = f"opset {options.opset}; " if FORMATS[form] == to_onnx else ""
+    return f"{', '.join(dense.inputs)} -> {', '.join(dense.outputs)}; {opset}{size} bytes; {finding}"

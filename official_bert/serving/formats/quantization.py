@@ -1,0 +1,52 @@
+"""Makes the products of an exported file integers, by nncf: a user's texts give the ranges of what is multiplied.
+
+Each column of weights has a scale, and each tensor one for all rows. Columns with large numbers give some of their size
+to the weights (SmoothQuant), and the mean error goes into the biases.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from official_bert.runtimes.engines import Arrays, PortableModel
+from official_bert.runtimes.quiet import hidden_output
+from official_bert.serving.formats.checking import answers_of
+from official_bert.serving.formats.converters import installed
+from official_bert.serving.served_model import ServedModel
+
+MOST_ROWS = 300  # nncf's own choice
+
+
+class Recorder(PortableModel):
+    """An engine that keeps what it is given."""
+
+    def __init__(self, engine: PortableModel):
+        self.engine, self.rows = engine, list[Arrays]()
+
+    def run(self, inputs: Arrays) -> dict[str, Any]:
+        """Returns the engine's outputs for at least one row."""
+        self.rows.append(inputs)
+        return self.engine.run(inputs)
+
+
+def recorded_rows(served: ServedModel, engine: PortableModel, description: Mapping[str, Any],
+                  texts: Sequence[Mapping[str, Any]]) -> list[Arrays]:
+    """Returns the rows of ids that an engine gets for texts, each text by itself: without padding."""
+    answers_of(served, texts[:MOST_ROWS], recorder := Recorder(engine), description, at_once=1)
+    return recorder.rows
+
+
+def quantize(form: str, path: str, rows: Sequence[Arrays], where: str) -> None:
+    """Makes a float32 file one of integers. Raises ValueError, naming `where`, if nncf is not installed."""
+    with installed(where, "int8"), hidden_output():
+        import nncf
+    options = {"model_type": nncf.ModelType.TRANSFORMER, "subset_size": len(rows)}
+    with hidden_output():
+        if form == "onnx_int8":
+            import onnx
+            onnx.save(nncf.quantize(onnx.load(path), nncf.Dataset(rows), **options), path)
+        else:
+            import openvino
+            core = openvino.Core()
+            core.set_property({"ENABLE_MMAP": False})  # the file that is read is written then
+            model = nncf.quantize(core.read_model(path), nncf.Dataset(rows), **options)
+            openvino.save_model(model, path, compress_to_fp16=False)

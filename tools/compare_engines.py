@@ -1,0 +1,223 @@
+"""Measures an exported model on your texts with every engine and precision that is there, and says which one to take.
+
+    python tools/compare_engines.py models/small --texts=texts.txt
+    python tools/compare_engines.py models/small models/small_int8 --texts=texts.csv --report_file=engines.json
+
+The first folder has the SavedModel that the others are compared with, and beside it the files of other runtimes
+(run_export --format=saved_model,onnx,openvino). Of further folders, such as exports with --precision=int8, the
+SavedModels are measured too. Each side computes in a process of its own, as the server does, from raw texts to answers.
+The sides take turns: single texts, then all texts in batches. The first turn does not count.
+"""
+
+from official_bert.command_line import run_main
+
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from official_bert.files import exists, written_whole
+from official_bert.runtimes.engines import FILE, FORMS
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("texts", None, "Texts like those that will be asked, of the forms that run_predict --input_file "
+                    "takes.", required=True)
+flags.DEFINE_integer("singles", 100, "Texts that are also asked one by one, at most.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 32, "Texts of a batch.", lower_bound=1)
+flags.DEFINE_integer("rounds", 3, "Turns of each side that count.", lower_bound=1)
+flags.DEFINE_integer("threads", 0, "Threads of an operation; 0: one a core.", lower_bound=0)
+flags.DEFINE_float("most_loss", 0.01, "The share of answers that a side may lose against the first, to be taken.", 0.0,
+                   1.0)
+flags.DEFINE_string("report_file", "", "Where to write all figures, as JSON.")
+INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")  # that make engines fast
+COLUMNS = {"p50_ms": "one text: p50 (ms)", "p99_ms": "p99 (ms)", "texts_per_second": "texts/s",
+           "memory_mb": "memory (MB)", "agreement": "agreement"}
+
+
+def main(arguments: list[str]) -> None:
+    """Measures all sides, prints a table and which side to take, and writes the report."""
+    from official_bert.interface.model_inputs import ModelInputs
+    from official_bert.models.run_folder import RunFolder
+    places, missing = find_sides(arguments[1:])
+    if not exists(FLAGS.texts):
+        raise ValueError(f"--texts={FLAGS.texts}: no such file")
+    with Sides(places, FLAGS.threads) as sides:
+        config = RunFolder(os.path.join(next(iter(places.values()))[0], "assets")).require_config()
+        rows = ModelInputs.of_model(sides.inputs, config).read_file(FLAGS.texts)
+        if not rows:
+            raise ValueError(f"--texts={FLAGS.texts}: expected texts, got none")
+        figures = measure(sides, rows, FLAGS.singles, FLAGS.batch_size, FLAGS.rounds)
+        missing |= sides.missing
+    best = choose(figures, FLAGS.most_loss)
+    report = {"processor": processor(), "texts": len(rows), "figures": figures, "take": best, "not_measured": missing}
+    print("\n".join(table(report)))
+    if FLAGS.report_file:
+        with written_whole(FLAGS.report_file) as file:
+            file.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+
+
+def find_sides(folders: Sequence[str]) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:
+    """Returns the sides by name, each a SavedModel's folder and the format that computes it ("": itself), and why other
+    formats have none. Raises ValueError for a folder without a SavedModel.
+    """
+    from official_bert.serving.loading import latest_version
+    if not folders:
+        raise ValueError("expected a folder that run_export wrote, as in compare_engines.py models/NAME, got none")
+    places = dict[str, tuple[str, str]]()
+    for folder in folders:
+        place = latest_version(os.path.join(folder, "text"))
+        places["saved_model" if not places else folder] = place, ""
+    first, version = folders[0], os.path.basename(places["saved_model"][0])
+    there = [form for form in FORMS if exists(os.path.join(first, form, version, FILE))]
+    places |= {form: (places["saved_model"][0], form) for form in there}
+    return places, {form: f"not in {first}: run_export --format=saved_model,{form} writes it"
+                    for form in FORMS if form not in there}
+
+
+class Sides:
+    """The processes that answer; `inputs` are those of the model, `missing` says why a side has none.
+
+    Raises ValueError if the first side cannot answer.
+    """
+
+    def __init__(self, places: Mapping[str, tuple[str, str]], threads: int):
+        context = multiprocessing.get_context("spawn")
+        self.missing, self._processes = dict[str, str](), list[Any]()
+        self._connections, self.inputs = dict[str, Connection](), list[str]()
+        for name, (folder, form) in places.items():
+            here, there = context.Pipe()
+            process = context.Process(target=answer_requests, args=(there, folder, form, threads), daemon=True)
+            process.start()
+            self._processes.append(process)
+            there.close()
+            if isinstance(reply := here.recv(), str):
+                self.missing[name] = reply
+            else:
+                self._connections[name], self.inputs = here, reply
+        if next(iter(places)) in self.missing:
+            raise ValueError(next(iter(self.missing.values())))
+
+    def __enter__(self) -> "Sides":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for connection in self._connections.values():
+            connection.close()  # which ends the process
+        for process in self._processes:
+            process.join()
+
+    def ask(self, batches: Sequence[Mapping[str, list]], turn: int) -> Iterator[tuple[str, list[float], list, int]]:
+        """Yields each side's name, its seconds for each batch, the answers and its bytes in memory; another side begins
+        in each turn.
+        """
+        names = list(self._connections)
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            self._connections[name].send(batches)
+            yield (name, *self._connections[name].recv())
+
+
+def answer_requests(connection: Connection, folder: str, form: str, threads: int) -> None:
+    """Answers batches of texts until the other end is closed, as a server does that has loaded a version."""
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  registers the op of the tokenizer
+
+    from official_bert.server.engines import use_engine
+    from official_bert.server.memory import resident, trim
+    from official_bert.server.servable import Servable
+    from official_bert.serving.formats.checking import rows_of
+    config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=threads)
+    try:
+        servable = Servable("model", 1, folder, config)
+        if form:
+            use_engine(servable, folder, form, threads)
+    except ValueError as error:
+        connection.send(str(error))
+        return
+    signature = servable.signature("")
+    connection.send(list(signature.inputs))
+    try:
+        while True:
+            seconds, answers = list[float](), list[dict[str, Any]]()
+            for batch in connection.recv():
+                arrays = {name: np.vectorize(str.encode, otypes=[object])(values) for name, values in batch.items()}
+                began = time.perf_counter()
+                outputs = signature.run(arrays)
+                seconds.append(time.perf_counter() - began)
+                answers += rows_of(outputs)
+            trim()
+            connection.send((seconds, answers, resident()))
+    except EOFError:
+        servable.close()
+
+
+def measure(sides: Sides, rows: Sequence[Mapping[str, Any]], singles: int, batch_size: int,
+            rounds: int) -> dict[str, dict[str, Any]]:
+    """Returns the figures of each side by name, the first side first."""
+    from official_bert.serving.formats.checking import loss_of
+    work = [columns(rows[:singles], 1), columns(rows, batch_size)]
+    seconds: dict[str, list[list[float]]] = {}
+    answers, memory = dict[str, list[dict[str, Any]]](), dict[str, int]()
+    for turn in range(rounds + 1):
+        for kind, batches in enumerate(work):
+            for name, times, answers[name], memory[name] in sides.ask(batches, turn):
+                if turn:
+                    seconds.setdefault(name, [[], []])[kind] += times
+    first = next(name for name in seconds if name == "saved_model")
+    figures = {}
+    for name in [first, *(name for name in seconds if name != first)]:
+        single, batched = seconds[name]
+        loss, finding = loss_of(answers[first], answers[name])
+        figures[name] = {"p50_ms": 1000 * float(np.percentile(single, 50)), "p99_ms": 1000 * float(np.percentile(
+            single, 99)), "texts_per_second": rounds * len(rows) / sum(batched), "memory_mb": memory[name] / 1e6,
+            "agreement": 1 - loss, "finding": finding}
+    return figures
+
+
+def columns(rows: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, list]]:
+    """Returns rows in batches, each a list of values by input."""
+    return [{name: [row[name] for row in rows[start:start + size]] for name in rows[0]}
+            for start in range(0, len(rows), size)]
+
+
+def choose(figures: Mapping[str, Mapping[str, Any]], most_loss: float) -> dict[str, str]:
+    """Returns the sides to take for single texts and for batches, among those that lose little."""
+    exact = [name for name, values in figures.items() if values["agreement"] >= 1 - most_loss]
+    return {"single_texts": min(exact, key=lambda name: figures[name]["p50_ms"]),
+            "batches": max(exact, key=lambda name: figures[name]["texts_per_second"])}
+
+
+def processor() -> str:
+    """Returns the name of this processor and its instructions that engines use; "" if the system does not say it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            found = dict(line.split(":", 1) for line in file if ":" in line)
+    except OSError:
+        return ""
+    values = {name.strip(): value.strip() for name, value in found.items()}
+    has = [name for name in INSTRUCTIONS if name in values.get("flags", "").split()]
+    return f"{values.get('model name', 'unknown processor')}, {os.cpu_count()} cores, {' '.join(has)}"
+
+
+def table(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the lines that are printed."""
+    yield f"{report['processor']}; {report['texts']} texts"
+    yield f"\n| | {' | '.join(COLUMNS.values())} |\n" + "|---" * (len(COLUMNS) + 1) + "|"
+    for name, values in report["figures"].items():
+        numbers = [f"{values[key]:.4f}" if key == "agreement" else f"{values[key]:,.1f}" for key in COLUMNS]
+        yield f"| {name} | {' | '.join(numbers)} |"
+    yield ""
+    yield from (f"{name} is not measured: {why}" for name, why in report["not_measured"].items())
+    for kind, name in report["take"].items():
+        how = f": serve --engine={name}" if name in FORMS else ""
+        yield f"for {kind.replace('_', ' ')} take {name}{how}"
+
+
+if __name__ == "__main__":
+    run_main(main)
