@@ -6,12 +6,14 @@
 The first folder has the SavedModel that the others are compared with, and beside it the files of other runtimes
 (run_export --format=saved_model,onnx,openvino). Of further folders, such as exports with --precision=int8, the
 SavedModels are measured too. Each side computes in a process of its own, as the server does, from raw texts to answers.
-The sides take turns: single texts, then all texts in batches. The first turn does not count.
+The sides take turns: single texts, then all texts in batches. The first turn does not count. All sides are in memory at
+once.
 """
 
 from official_bert.command_line import run_main
 
 import json
+import logging
 import multiprocessing
 import os
 import time
@@ -114,17 +116,24 @@ class Sides:
 
     def ask(self, batches: Sequence[Mapping[str, list]], turn: int) -> Iterator[tuple[str, list[float], list, int]]:
         """Yields each side's name, its seconds for each batch, the answers and its bytes in memory; another side begins
-        in each turn.
+        in each turn. Raises ValueError for a process that has ended.
         """
         names = list(self._connections)
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            self._connections[name].send(batches)
-            yield (name, *self._connections[name].recv())
+            try:
+                self._connections[name].send(batches)
+                reply = self._connections[name].recv()
+            except (EOFError, OSError):
+                raise ValueError(f"{name}: its process has ended; the system ends processes for lack of memory, and each "
+                                 "side holds the model") from None
+            yield (name, *reply)
 
 
 def answer_requests(connection: Connection, folder: str, form: str, threads: int) -> None:
     """Answers batches of texts until the other end is closed, as a server does that has loaded a version."""
+    # hides the warning that the session loader, which TF Serving uses too, is old
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  registers the op of the tokenizer
 

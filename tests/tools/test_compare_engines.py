@@ -8,7 +8,8 @@ import sys
 
 import made_formats
 import pytest
-from official_bert.tools import compare_engines
+
+from tools import compare_engines
 
 ROOT = pathlib.Path(__file__).parents[2]
 
