@@ -125,8 +125,8 @@ class Sides:
                 self._connections[name].send(batches)
                 reply = self._connections[name].recv()
             except (EOFError, OSError):
-                raise ValueError(f"{name}: its process has ended; the system ends processes for lack of memory, and each "
-                                 "side holds the model") from None
+                raise ValueError(f"{name}: its process has ended; the system ends processes for lack of memory, and "
+                                 "each side holds the model") from None
             yield (name, *reply)
 
 
