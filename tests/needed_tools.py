@@ -28,8 +28,9 @@ COMMANDS = {
     ("distributed",): "pip install -r requirements-beam.txt",
     ("faiss",): "pip install -r requirements-faiss.txt",
     ("fugashi",): "pip install -r requirements-japanese.txt",
-    ("nncf",): "pip install -r requirements-int8.txt",
     ("jieba",): "pip install -r requirements-chinese.txt",
+    ("nncf",): "pip install -r requirements-int8.txt",
+    ("openvino",): "pip install -r requirements-openvino.txt",
     ("ranx",): "pip install -r requirements-dev.txt",
     ("s3fs",): "pip install -r requirements-dev.txt"}
 

@@ -79,9 +79,9 @@ def test_a_published_folder_and_exports_of_known_and_unknown_tasks_answer_alike(
 @pytest.mark.parametrize(("options", "message"), [
     ({"formats": "onnx"}, "^formats: no such keyword; did you mean format[?]$"),
     ({"format": "onyx"}, "^format: expected one or more of saved_model, "),
-    ({"vectors": "int8", "head": "embeddings"}, "^calibration_file: expected beside vectors=int8 and format="),
-    ({"format": "openvino_int8"}, "^calibration_file: expected beside vectors=int8 and format=onnx_int8 or open"),
-    ({"calibration_file": "texts.csv"}, "^calibration_file: expected beside vectors=int8"),
+    ({"vectors": "int8", "head": "embeddings"}, "^calibration_file: expected with vectors=int8 and format="),
+    ({"format": "openvino_int8"}, "^calibration_file: expected with vectors=int8 and format=onnx_int8 or open"),
+    ({"calibration_file": "texts.csv"}, "^calibration_file: expected with vectors=int8"),
     ({"version": 1}, "version 1 exists; give version a higher one"),
     ({"quantize": True}, "^quantize: expected one of "),
     ({"top_k": "x"}, "^top_k: expected int")])

@@ -3,15 +3,17 @@
     python tools/compare_engines.py models/small --texts=texts.txt
     python tools/compare_engines.py models/small models/small_int8 --texts=texts.csv --report_file=engines.json
 
-The first folder has the SavedModel that the others are compared with, and beside it the files of other runtimes
+The first folder has the SavedModel that the others are compared with, and next to it the files of other runtimes
 (run_export --format=saved_model,onnx,openvino). Of further folders, such as exports with --precision=int8, the
 SavedModels are measured too. Each side computes in a process of its own, as the server does, from raw texts to answers.
-The sides take turns: single texts, then all texts in batches. The first turn does not count. All sides are in memory at
-once.
+Each side takes turns with the first: single texts, then all texts in batches. The first turn does not count. Two sides
+are in memory at a time.
 """
 
 from official_bert.command_line import run_main
 
+import contextlib
+import dataclasses
 import json
 import logging
 import multiprocessing
@@ -49,13 +51,12 @@ def main(arguments: list[str]) -> None:
     places, missing = find_sides(arguments[1:])
     if not exists(FLAGS.texts):
         raise ValueError(f"--texts={FLAGS.texts}: no such file")
-    with Sides(places, FLAGS.threads) as sides:
-        config = RunFolder(os.path.join(next(iter(places.values()))[0], "assets")).require_config()
-        rows = ModelInputs.of_model(sides.inputs, config).read_file(FLAGS.texts)
+    with Side("saved_model", *places.pop("saved_model"), FLAGS.threads) as first:
+        config = RunFolder(os.path.join(first.folder, "assets")).require_config()
+        rows = ModelInputs.of_model(first.inputs, config).read_file(FLAGS.texts)
         if not rows:
             raise ValueError(f"--texts={FLAGS.texts}: expected texts, got none")
-        figures = measure(sides, rows, FLAGS.singles, FLAGS.batch_size, FLAGS.rounds)
-        missing |= sides.missing
+        figures = measure(first, places, rows, missing)
     best = choose(figures, FLAGS.most_loss)
     report = {"processor": processor(), "texts": len(rows), "figures": figures, "take": best, "not_measured": missing}
     print("\n".join(table(report)))
@@ -82,52 +83,42 @@ def find_sides(folders: Sequence[str]) -> tuple[dict[str, tuple[str, str]], dict
                     for form in FORMS if form not in there}
 
 
-class Sides:
-    """The processes that answer; `inputs` are those of the model, `missing` says why a side has none.
+class Side:
+    """A process that answers; `inputs` are those of its model. Raises ValueError if it cannot load the model."""
 
-    Raises ValueError if the first side cannot answer.
-    """
-
-    def __init__(self, places: Mapping[str, tuple[str, str]], threads: int):
+    def __init__(self, name: str, folder: str, form: str, threads: int):
         context = multiprocessing.get_context("spawn")
-        self.missing, self._processes = dict[str, str](), list[Any]()
-        self._connections, self.inputs = dict[str, Connection](), list[str]()
-        for name, (folder, form) in places.items():
-            here, there = context.Pipe()
-            process = context.Process(target=answer_requests, args=(there, folder, form, threads), daemon=True)
-            process.start()
-            self._processes.append(process)
-            there.close()
-            if isinstance(reply := here.recv(), str):
-                self.missing[name] = reply
-            else:
-                self._connections[name], self.inputs = here, reply
-        if next(iter(places)) in self.missing:
-            raise ValueError(next(iter(self.missing.values())))
+        self._connection, there = context.Pipe()
+        self._process = context.Process(target=answer_requests, args=(there, folder, form, threads), daemon=True)
+        self._process.start()
+        there.close()
+        self.name, self.folder = name, folder
+        reply = self._receive()
+        if isinstance(reply, str):
+            raise ValueError(reply)
+        self.inputs: list[str] = reply
 
-    def __enter__(self) -> "Sides":
+    def __enter__(self) -> "Side":
         return self
 
     def __exit__(self, *_: Any) -> None:
-        for connection in self._connections.values():
-            connection.close()  # which ends the process
-        for process in self._processes:
-            process.join()
+        self._connection.close()  # which ends the process
+        self._process.join()
 
-    def ask(self, batches: Sequence[Mapping[str, list]], turn: int) -> Iterator[tuple[str, list[float], list, int]]:
-        """Yields each side's name, its seconds for each batch, the answers and its bytes in memory; another side begins
-        in each turn. Raises ValueError for a process that has ended.
+    def ask(self, batches: Sequence[Mapping[str, list]]) -> tuple[list[float], list[dict[str, Any]], int]:
+        """Returns the seconds for each batch, the answers, and the bytes in memory then. Raises ValueError if the
+        process has ended.
         """
-        names = list(self._connections)
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            try:
-                self._connections[name].send(batches)
-                reply = self._connections[name].recv()
-            except (EOFError, OSError):
-                raise ValueError(f"{name}: its process has ended; the system ends processes for lack of memory, and "
-                                 "each side holds the model") from None
-            yield (name, *reply)
+        with contextlib.suppress(OSError):  # the answer tells
+            self._connection.send(batches)
+        return self._receive()
+
+    def _receive(self) -> Any:
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError):
+            raise ValueError(f"{self.name}: its process has ended; the system ends processes when memory is short, "
+                             "and two processes hold the model at a time") from None
 
 
 def answer_requests(connection: Connection, folder: str, form: str, threads: int) -> None:
@@ -166,27 +157,55 @@ def answer_requests(connection: Connection, folder: str, form: str, threads: int
         servable.close()
 
 
-def measure(sides: Sides, rows: Sequence[Mapping[str, Any]], singles: int, batch_size: int,
-            rounds: int) -> dict[str, dict[str, Any]]:
-    """Returns the figures of each side by name, the first side first."""
+def measure(first: Side, places: Mapping[str, tuple[str, str]], rows: Sequence[Mapping[str, Any]],
+            missing: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Returns the figures of the first side and of others at their places, by name; says in `missing` which fail.
+
+    Only one other side is in memory at a time. Its times are divided by those of the first side in the same turns, and
+    multiplied by those of the first side alone: a machine that is slower for some minutes does not change the order.
+    """
     from official_bert.serving.formats.checking import loss_of
-    work = [columns(rows[:singles], 1), columns(rows, batch_size)]
-    seconds: dict[str, list[list[float]]] = {}
-    answers, memory = dict[str, list[dict[str, Any]]](), dict[str, int]()
-    for turn in range(rounds + 1):
-        for kind, batches in enumerate(work):
-            for name, times, answers[name], memory[name] in sides.ask(batches, turn):
-                if turn:
-                    seconds.setdefault(name, [[], []])[kind] += times
-    first = next(name for name in seconds if name == "saved_model")
+    work = columns(rows[:FLAGS.singles], 1), columns(rows, FLAGS.batch_size)
+    base, = take_turns([first], work)
     figures = {}
-    for name in [first, *(name for name in seconds if name != first)]:
-        single, batched = seconds[name]
-        loss, finding = loss_of(answers[first], answers[name])
-        figures[name] = {"p50_ms": 1000 * float(np.percentile(single, 50)), "p99_ms": 1000 * float(np.percentile(
-            single, 99)), "texts_per_second": rounds * len(rows) / sum(batched), "memory_mb": memory[name] / 1e6,
+    for name, place in {first.name: None, **places}.items():
+        reference, side = base, base
+        if place:
+            try:
+                with Side(name, *place, FLAGS.threads) as other:
+                    reference, side = take_turns([first, other], work)
+            except ValueError as error:
+                missing[name] = str(error)
+                continue
+        scale = np.median(base.singles) / np.median(reference.singles)
+        rate = FLAGS.rounds * len(rows) * np.sum(reference.batches) / np.sum(side.batches) / np.sum(base.batches)
+        loss, finding = loss_of(base.answers, side.answers)
+        figures[name] = {"p50_ms": 1000 * float(scale * np.median(side.singles)), "p99_ms": 1000 * float(
+            scale * np.percentile(side.singles, 99)), "texts_per_second": float(rate), "memory_mb": side.memory / 1e6,
             "agreement": 1 - loss, "finding": finding}
     return figures
+
+
+@dataclasses.dataclass
+class Measured:
+    """What is measured of a side: seconds of single texts and of batches, the answers, bytes in memory."""
+
+    singles: list[float] = dataclasses.field(default_factory=list)
+    batches: list[float] = dataclasses.field(default_factory=list)
+    answers: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    memory: int = 0
+
+
+def take_turns(sides: Sequence[Side], work: tuple[list, list]) -> list[Measured]:
+    """Measures sides in turns, single texts and batches; the order of the sides changes from turn to turn."""
+    measured = [Measured() for _ in sides]
+    for turn in range(FLAGS.rounds + 1):
+        for kind, batches in zip(("singles", "batches"), work):
+            for side, values in list(zip(sides, measured))[::(-1)**turn]:
+                seconds, values.answers, values.memory = side.ask(batches)
+                if turn:
+                    getattr(values, kind).extend(seconds)
+    return measured
 
 
 def columns(rows: Sequence[Mapping[str, Any]], size: int) -> list[dict[str, list]]:

@@ -8,16 +8,17 @@ import sys
 import numpy as np
 import onnxruntime
 import openai
-import openvino
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from ai_edge_litert.interpreter import Interpreter
 from huggingface_hub import InferenceClient
+from needed_tools import why_not
 
 from official_bert import Predictor, load_tokenizer
 from official_bert.server.client import GrpcClient, RestClient
 
+openvino = pytest.importorskip("openvino", reason=why_not("openvino"))
 pytestmark = pytest.mark.slow
 TEXTS = ["the ferry", "it rained on the violin while three sang", "", "the ferry, the ferry, the violin"]
 SERVER_SECONDS = 120

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
+from needed_tools import why_not
 
 from official_bert.interface.predictor import Predictor
 from official_bert.runtimes import model_weights
@@ -133,7 +134,8 @@ DESCRIPTION = {
 
 @pytest.mark.parametrize("engine", ["onnx", "litert", "openvino"])
 def test_an_engine_does_not_start_with_them(tmp_path, engine):
-    pytest.importorskip({"onnx": "onnxruntime", "litert": "ai_edge_litert", "openvino": "openvino"}[engine])
+    module = {"onnx": "onnxruntime", "litert": "ai_edge_litert"}.get(engine, engine)
+    pytest.importorskip(module, reason=why_not("openvino") if engine == "openvino" else None)
     for name, value in (("clean", 1.0), ("nan", np.nan)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.json").write_text(json.dumps(DESCRIPTION | {"format": engine}))

@@ -32,7 +32,7 @@ def write_model(folder, location, inside="initializer"):
 
 
 def test_external_data_is_read_from_the_folder(tmp_path):
-    model = engines.start(engines.OnnxModel, write_model(tmp_path, "weights.bin"))
+    model = engines.start("onnx", write_model(tmp_path, "weights.bin"))
     np.testing.assert_array_equal(model({"x": np.array([10, 20], np.float32)})["y"], [11, 22])
 
 
@@ -49,4 +49,4 @@ def test_external_data_elsewhere_is_refused(tmp_path, location, inside):
     path = write_model(folder, location, inside)
     with pytest.raises(ValueError,
                        match=f"^{path}: OnnxModel cannot read it: external data: .*(inside the folder|is not there)"):
-        engines.start(engines.OnnxModel, path)
+        engines.start("onnx", path)

@@ -4,10 +4,11 @@ import sys
 
 import numpy as np
 import pytest
+from needed_tools import why_not
 
 from official_bert.runtimes import engines
 
-openvino = pytest.importorskip("openvino")
+openvino = pytest.importorskip("openvino", reason=why_not("openvino"))
 WEIGHTS = np.random.default_rng(0).normal(size=(256, 64)).astype(np.float32)
 ROWS = np.random.default_rng(1).normal(size=(8, 256)).astype(np.float32)
 HAS_BFLOAT16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")

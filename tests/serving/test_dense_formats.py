@@ -11,6 +11,7 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 from commands import run_here
 from made_formats import CASES, SMALL, TEXTS, close, rows_for
+from needed_tools import why_not
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from official_bert.config import Config, TokenizerConfig
@@ -39,13 +40,13 @@ def write(make, name, output, formats, **options):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_head_answers_alike_in_every_runtime(make, name, tmp_path):
+    openvino = pytest.importorskip("openvino", reason=why_not("openvino"))
     forms = ("onnx", "litert", "openvino")
     served, lines = write(make, name, tmp_path, ("saved_model", *forms))
     assert [line.split(":")[0] for line in lines] == [f"{tmp_path}/{form}/1" for form in ("text", "ids", *forms)]
     inputs = random_rows(served, 3, min(20, served.max_seq_length))
     wanted = load_exported(str(tmp_path), "ids")(**inputs)
     import onnxruntime  # the runtimes by themselves, as somebody without us uses them
-    import openvino
     compiled = openvino.compile_model(tmp_path / "openvino" / "1" / "model.xml", "CPU",
                                       {"INFERENCE_PRECISION_HINT": "f32"})
     session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "1" / "model.onnx"))

@@ -9,16 +9,17 @@ import made_formats
 import made_tokenizers
 import numpy as np
 import onnxruntime
-import openvino
 import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
+from needed_tools import why_not
 
 from official_bert.interface.predictor import Predictor
 from official_bert.serving.served_model import ServingOptions, make_served_model
 from official_bert.tasks.loading import load_task, restore_for_inference
 from official_bert.text.subwords import tokenizer_files
 
+openvino = pytest.importorskip("openvino", reason=why_not("openvino"))
 FIXTURES = pathlib.Path(__file__).parents[1] / "golden" / "family"
 MODELS = sorted(path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("*/*/config.json"))
 ROWS_OF_MODELS = 97

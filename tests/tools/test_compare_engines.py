@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import made_formats
 import pytest
@@ -28,6 +29,56 @@ def test_the_fastest_of_those_that_lose_little_is_taken():
     assert compare_engines.choose(figures, 0.01) == {"single_texts": "openvino_bfloat16",
                                                      "batches": "openvino_bfloat16"}
     assert compare_engines.choose(figures, 0.0) == {"single_texts": "onnx", "batches": "saved_model"}
+
+
+class FakeSide:
+    """Answers in a fixed time, on a machine that is three times as slow while the side named slow is measured."""
+
+    seconds = {"saved_model": 2.0, "exact": 1.0, "slow": 1.5, "other": 4.0}
+    alive: list[str] = []
+    most = 0
+
+    def __init__(self, name, folder, form, threads):
+        if name == "broken":
+            raise ValueError("broken: expected a processor with it")
+        self.name = name
+        FakeSide.alive.append(name)
+        FakeSide.most = max(FakeSide.most, len(FakeSide.alive))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        FakeSide.alive.remove(self.name)
+
+    def ask(self, batches):
+        slowness = 3 if "slow" in FakeSide.alive else 1
+        answers = [{"label": b"b" if self.name == "other" and text == "1" else b"a"}
+                   for batch in batches for text in batch["text"]]
+        return [slowness * self.seconds[self.name] * len(batch["text"]) for batch in batches], answers, 5_000_000
+
+
+def test_two_sides_are_in_memory_at_a_time_and_a_slow_minute_changes_no_figure(monkeypatch):
+    monkeypatch.setattr(compare_engines, "Side", FakeSide)
+    monkeypatch.setattr(compare_engines, "FLAGS", types.SimpleNamespace(singles=2, batch_size=3, rounds=2, threads=0))
+    missing = {}
+    with FakeSide("saved_model", "", "", 0) as first:
+        others = dict.fromkeys(("exact", "broken", "slow", "other"), ("folder", "form"))
+        rows = [{"text": str(number)} for number in range(4)]
+        figures = compare_engines.measure(first, others, rows, missing)
+    assert FakeSide.most == 2 and not FakeSide.alive
+    assert missing == {"broken": "broken: expected a processor with it"}
+    assert {name: (values["p50_ms"], values["p99_ms"], values["texts_per_second"], values["agreement"])
+            for name, values in figures.items()} == {
+        "saved_model": (2000, 2000, 0.5, 1), "exact": (1000, 1000, 1, 1),
+        "slow": (1500, 1500, pytest.approx(1 / 1.5), 1), "other": (4000, 4000, 0.25, 0.75)}
+
+
+def test_a_side_whose_process_ends_is_named(monkeypatch):
+    monkeypatch.setattr(compare_engines, "answer_requests", os.getpid)  # which takes no arguments, and fails
+    with pytest.raises(ValueError, match="^gone: its process has ended; ") as caught:
+        compare_engines.Side("gone", "no folder", "", 0)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ def check_answers(served: ServedModel, engine: PortableModel, description: Mappi
 def answers_of(served: ServedModel, rows: Sequence[Mapping[str, Any]], engine: PortableModel | None = None,
                description: Mapping[str, Any] | None = None, at_once: int = BATCH) -> list[dict[str, Any]]:
     """Returns the answers to rows of texts; computed by an engine, of a description, if there is one."""
-    served.engine = as_model(engine, description) if engine else None
+    served.engine = as_model(engine, description) if engine and description else None
     try:
         function: Callable = function_of(served)
         answers = []
