@@ -56,7 +56,8 @@ def main(arguments: list[str]) -> None:
         rows = ModelInputs.of_model(first.inputs, config).read_file(FLAGS.texts)
         if not rows:
             raise ValueError(f"--texts={FLAGS.texts}: expected texts, got none")
-        figures = measure(first, places, rows, missing)
+        plan = Plan(columns(rows[:FLAGS.singles], 1), columns(rows, FLAGS.batch_size), FLAGS.rounds, FLAGS.threads)
+        figures = measure(first, places, plan, missing)
     best = choose(figures, FLAGS.most_loss)
     report = {"processor": processor(), "texts": len(rows), "figures": figures, "take": best, "not_measured": missing}
     print("\n".join(table(report)))
@@ -157,7 +158,17 @@ def answer_requests(connection: Connection, folder: str, form: str, threads: int
         servable.close()
 
 
-def measure(first: Side, places: Mapping[str, tuple[str, str]], rows: Sequence[Mapping[str, Any]],
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is asked: texts one by one and in batches, how often, and the threads that compute."""
+
+    singles: list[dict[str, list]]
+    batches: list[dict[str, list]]
+    rounds: int
+    threads: int
+
+
+def measure(first: Side, places: Mapping[str, tuple[str, str]], plan: Plan,
             missing: dict[str, str]) -> dict[str, dict[str, Any]]:
     """Returns the figures of the first side and of others at their places, by name; says in `missing` which fail.
 
@@ -165,20 +176,19 @@ def measure(first: Side, places: Mapping[str, tuple[str, str]], rows: Sequence[M
     multiplied by those of the first side alone: a machine that is slower for some minutes does not change the order.
     """
     from official_bert.serving.formats.checking import loss_of
-    work = columns(rows[:FLAGS.singles], 1), columns(rows, FLAGS.batch_size)
-    base, = take_turns([first], work)
+    base, = take_turns([first], plan)
     figures = {}
     for name, place in {first.name: None, **places}.items():
         reference, side = base, base
         if place:
             try:
-                with Side(name, *place, FLAGS.threads) as other:
-                    reference, side = take_turns([first, other], work)
+                with Side(name, *place, plan.threads) as other:
+                    reference, side = take_turns([first, other], plan)
             except ValueError as error:
                 missing[name] = str(error)
                 continue
         scale = np.median(base.singles) / np.median(reference.singles)
-        rate = FLAGS.rounds * len(rows) * np.sum(reference.batches) / np.sum(side.batches) / np.sum(base.batches)
+        rate = plan.rounds * len(base.answers) * np.sum(reference.batches) / np.sum(side.batches) / np.sum(base.batches)
         loss, finding = loss_of(base.answers, side.answers)
         figures[name] = {"p50_ms": 1000 * float(scale * np.median(side.singles)), "p99_ms": 1000 * float(
             scale * np.percentile(side.singles, 99)), "texts_per_second": float(rate), "memory_mb": side.memory / 1e6,
@@ -196,13 +206,13 @@ class Measured:
     memory: int = 0
 
 
-def take_turns(sides: Sequence[Side], work: tuple[list, list]) -> list[Measured]:
+def take_turns(sides: Sequence[Side], plan: Plan) -> list[Measured]:
     """Measures sides in turns, single texts and batches; the order of the sides changes from turn to turn."""
     measured = [Measured() for _ in sides]
-    for turn in range(FLAGS.rounds + 1):
-        for kind, batches in zip(("singles", "batches"), work):
+    for turn in range(plan.rounds + 1):
+        for kind in ("singles", "batches"):
             for side, values in list(zip(sides, measured))[::(-1)**turn]:
-                seconds, values.answers, values.memory = side.ask(batches)
+                seconds, values.answers, values.memory = side.ask(getattr(plan, kind))
                 if turn:
                     getattr(values, kind).extend(seconds)
     return measured

@@ -54,7 +54,7 @@ def test_a_calibration_file_of_another_kind_is_refused_in_a_line(golden, tmp_pat
     (tmp_path / "pairs.csv").write_text("question,context\nWho?,Ada.\n")
     (tmp_path / "empty.csv").write_text("text\n")
     (tmp_path / "texts.csv").write_text("text\nAda wrote it.\n")
-    for file, told in (("pairs.csv", "pairs.csv"), ("empty.csv", "expected texts, got none"),
+    for file, told in (("pairs.csv", "pairs.csv"), ("empty.csv", "empty.csv: no row in this file"),
                        ("gone.csv", "gone.csv: no such file")):
         with pytest.raises(ValueError, match=told) as caught:
             export(golden / "tf1_bert", tmp_path / "model", "openvino_int8", head="embeddings",

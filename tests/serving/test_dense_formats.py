@@ -242,7 +242,7 @@ def test_an_operation_that_litert_lacks_is_named_with_its_layer():
     spec = tf.TensorSpec([None, 2, 2], tf.float32, "x")
     function = convert_variables_to_constants_v2(incomplete_gamma.get_concrete_function(x=spec))
     with pytest.raises(ValueError, match=r"^--format=litert: LiteRT lacks the operation Igamma in layer_7/attention; "):
-        to_litert(Dense(function, {"x": spec}, {"y": spec}), "--format=litert")
+        to_litert("", Dense(function, {"x": spec}, {"y": spec}), "--format=litert")
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import types
 
 import made_formats
 import pytest
@@ -60,12 +59,12 @@ class FakeSide:
 
 def test_two_sides_are_in_memory_at_a_time_and_a_slow_minute_changes_no_figure(monkeypatch):
     monkeypatch.setattr(compare_engines, "Side", FakeSide)
-    monkeypatch.setattr(compare_engines, "FLAGS", types.SimpleNamespace(singles=2, batch_size=3, rounds=2, threads=0))
     missing = {}
     with FakeSide("saved_model", "", "", 0) as first:
         others = dict.fromkeys(("exact", "broken", "slow", "other"), ("folder", "form"))
         rows = [{"text": str(number)} for number in range(4)]
-        figures = compare_engines.measure(first, others, rows, missing)
+        plan = compare_engines.Plan(compare_engines.columns(rows[:2], 1), compare_engines.columns(rows, 3), 2, 0)
+        figures = compare_engines.measure(first, others, plan, missing)
     assert FakeSide.most == 2 and not FakeSide.alive
     assert missing == {"broken": "broken: expected a processor with it"}
     assert {name: (values["p50_ms"], values["p99_ms"], values["texts_per_second"], values["agreement"])
