@@ -10,7 +10,7 @@ import urllib.request
 
 import numpy as np
 import pytest
-from commands import ROOT, SERVE, ByProcesses
+from commands import COSTS, ROOT, SERVE, ByProcesses
 from needed_tools import TORCH, needs_torch
 
 pytestmark = [pytest.mark.slow, needs_torch]
@@ -22,7 +22,6 @@ TOPICS = {"sport": ["the team won the match", "a late goal in the final", "the r
                     "the price of oil went up"]}
 MOODS = {"good": ["a fine and warm film", "I loved every minute", "what a happy day", "wonderful, thank you"],
          "bad": ["a dull and empty film", "I hated every minute", "what a sad day", "terrible, go away"]}
-COSTS = r"W\d{4} .*Error in PredictCost\(\) for the op: .*"  # TensorFlow plans a softmax of a rank it does not know
 ASKED = {"topics": {"the goalkeeper saved the match": "sport", "cook the beans with onions": "food",
                     "the bank gave the firm a loan": "money"},
          "moods": {"a wonderful, warm day": "good", "a terrible and sad film": "bad"}}
