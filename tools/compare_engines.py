@@ -129,15 +129,17 @@ def answer_requests(connection: Connection, folder: str, form: str, threads: int
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  registers the op of the tokenizer
 
+    from official_bert.runtimes.quiet import hidden_output
     from official_bert.server.engines import use_engine
     from official_bert.server.memory import resident, trim
     from official_bert.server.servable import Servable
     from official_bert.serving.formats.checking import rows_of
     config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=threads)
     try:
-        servable = Servable("model", 1, folder, config)
-        if form:
-            use_engine(servable, folder, form, threads)
+        with hidden_output():  # plans of TensorFlow's
+            servable = Servable("model", 1, folder, config)
+            if form:
+                use_engine(servable, folder, form, threads)
     except ValueError as error:
         connection.send(str(error))
         return

@@ -137,7 +137,8 @@ class OpenVINOModel(PortableModel):
         """Returns the outputs for at least one row."""
         with self._lock:
             results = self._request.infer(dict(inputs))
-            return {output.any_name: np.array(value) for output, value in results.items()}
+            # OpenVINO adds names of its own to some
+            return {name: np.array(value) for output, value in results.items() for name in output.names}
 
 
 def _external_files(message: Message) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""The story of somebody whose model must answer in four runtimes and to everybody's clients: the answers are equal."""
+"""The story of somebody whose model must answer in four runtimes, in C and to everybody's clients: with equal answers.
+"""
 
 import json
 import shutil
@@ -14,7 +15,7 @@ import tritonclient.http as triton_http
 from ai_edge_litert.interpreter import Interpreter
 from commands import COSTS
 from huggingface_hub import InferenceClient
-from needed_tools import why_not
+from needed_tools import ROOT, is_installed, why_not
 
 from official_bert import Predictor, load_tokenizer
 from official_bert.server.client import GrpcClient, RestClient
@@ -118,7 +119,15 @@ def test_one_model_answers_alike_in_every_runtime_and_to_every_client(person, go
         server.terminate()
         assert server.wait(SERVER_SECONDS) == 0
 
-    # Engines, from the same raw texts.
+    # A C program and engines, from the same raw texts.
+    if is_installed("gcc"):
+        subprocess.run(["make", "-o", ".venv/.installed", "c-program", f"C_PROGRAM={folder}/predict"], cwd=ROOT,
+                       check=True, stdout=subprocess.DEVNULL)
+        done = subprocess.run([f"{folder}/predict", f"{folder}/models/reviews/text/1", *map("text={}".format, TEXTS)],
+                              check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        answers = json.loads(done.stdout)
+        assert answers["label"] == [answer["label"] for answer in wanted]
+        np.testing.assert_allclose(answers["logits"], logits, atol=1e-5)
     for engine in ("onnx", "openvino"):
         server = subprocess.Popen([
             sys.executable, "-m", "official_bert.serve", "--model_base_path=models/reviews/text",

@@ -21,7 +21,7 @@ def path(tmp_path):
     x = opset13.parameter([-1, 256], np.float32, "x")
     x.output(0).set_names({"x"})
     product = opset13.matmul(x, opset13.constant(WEIGHTS), False, False)
-    product.output(0).set_names({"y"})
+    product.output(0).set_names({"A:0", "y"})  # an output may have several
     openvino.save_model(openvino.Model([product], [x]), str(tmp_path / "model.xml"), compress_to_fp16=False)
     return str(tmp_path / "model.xml")
 

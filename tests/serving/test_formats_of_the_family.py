@@ -40,7 +40,7 @@ def run(form, folder, inputs):
     if form == "openvino":
         compiled = openvino.compile_model(folder / "openvino" / "1" / "model.xml", "CPU",
                                           {"INFERENCE_PRECISION_HINT": "f32"})
-        return {output.any_name: value for output, value in compiled(inputs).items()}
+        return {name: value for output, value in compiled(inputs).items() for name in output.names}
     return Interpreter(str(folder / "litert" / "1" / "model.tflite")).get_signature_runner()(**inputs)
 
 

@@ -8,10 +8,15 @@ import sys
 
 import made_formats
 import pytest
-
-from tools import compare_engines
+from commands import imported_tool
 
 ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def compare_engines():
+    with imported_tool("compare_engines") as module:
+        yield module
 
 
 def run(*arguments):
@@ -20,7 +25,7 @@ def run(*arguments):
                           capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
-def test_the_fastest_of_those_that_lose_little_is_taken():
+def test_the_fastest_of_those_that_lose_little_is_taken(compare_engines):
     figures = {name: {"p50_ms": latency, "texts_per_second": rate, "agreement": agreement}
                for name, latency, rate, agreement in (("saved_model", 5.0, 100.0, 1.0), ("onnx", 3.0, 90.0, 1.0),
                                                       ("openvino_bfloat16", 2.0, 300.0, 0.995),
@@ -57,7 +62,7 @@ class FakeSide:
         return [slowness * self.seconds[self.name] * len(batch["text"]) for batch in batches], answers, 5_000_000
 
 
-def test_two_sides_are_in_memory_at_a_time_and_a_slow_minute_changes_no_figure(monkeypatch):
+def test_two_sides_are_in_memory_at_a_time_and_a_slow_minute_changes_no_figure(compare_engines, monkeypatch):
     monkeypatch.setattr(compare_engines, "Side", FakeSide)
     missing = {}
     with FakeSide("saved_model", "", "", 0) as first:
@@ -73,7 +78,7 @@ def test_two_sides_are_in_memory_at_a_time_and_a_slow_minute_changes_no_figure(m
         "slow": (1500, 1500, pytest.approx(1 / 1.5), 1), "other": (4000, 4000, 0.25, 0.75)}
 
 
-def test_a_side_whose_process_ends_is_named(monkeypatch):
+def test_a_side_whose_process_ends_is_named(compare_engines, monkeypatch):
     monkeypatch.setattr(compare_engines, "answer_requests", os.getpid)  # which takes no arguments, and fails
     with pytest.raises(ValueError, match="^gone: its process has ended; ") as caught:
         compare_engines.Side("gone", "no folder", "", 0)
