@@ -103,13 +103,13 @@ def test_a_connection_with_a_request_under_way_stays():
             accepted.append(stack.enter_context(server.accept()[0]))
             connections.close_surplus(port) if len(clients) < 2 else None
         names = [f"ipv4:127.0.0.1:{client.getsockname()[1]}" for client in clients]
-        before = len(os.listdir(FOLDER))
+        before = set(os.listdir(FOLDER))
         with connections.working(names[0]) as peer:
             connections.admit(peer)
             connections.close_surplus(port)
             closed = [client.recv(1) == b"" for client in clients if not is_open(client)]
             assert is_open(clients[0]) and len(closed) == 2 and is_open(clients[3])
-        assert len(os.listdir(FOLDER)) == before  # looking leaves nothing open
+        assert set(os.listdir(FOLDER)) <= before  # looking leaves nothing open; garbage of other tests may close
 
 
 @pytest.mark.parametrize(("name", "peer"), [("ipv4:127.0.0.1:5000", ("127.0.0.1", 5000)),
