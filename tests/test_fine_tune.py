@@ -64,6 +64,7 @@ def graphs_alive():
     }
 
 
+@pytest.mark.slow
 def test_a_training_leaves_no_weights_in_memory():
     before = graphs_alive()  # of a graph, which holds the variables that it uses
     official_bert.fine_tune("classification", train=ROWS, eval=HELD_OUT, output_dir="forgotten",

@@ -81,8 +81,8 @@ def test_help_in_an_installation_names_what_it_has():
         assert not re.search(r"python (-m|tools/)|configs/[a-z/_]+\.yaml", doc), module
 
 
-@pytest.mark.parametrize("command", ["-m official_bert --help", "tools/plot_run.py --help"])
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(("command", "unbuffered"), [("-m official_bert --help", ""), ("-m official_bert --help", "1"),
+                                                     ("tools/plot_run.py --help", "")])
 def test_help_may_be_read_in_part(command, unbuffered):
     variables = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(["bash", "-c", f"{sys.executable} {command} | head -n 1"], cwd=ROOT, check=True, text=True,

@@ -74,6 +74,7 @@ def write_tsv(path, rows):
         csv.writer(file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None).writerows(rows)
 
 
+@pytest.mark.slow
 def test_from_a_published_encoder_to_served_embeddings(google):
     google.types("python tools/convert_checkpoint.py --to=hugging_face --input=bert --output=encoder")
     folder = google.folder / "encoder"  # made what sentence-transformers publishes: a BertModel without heads

@@ -81,6 +81,7 @@ def first_loss(run, folder, records_glob, vocab, messages=()):
     return loss
 
 
+@pytest.mark.slow
 def test_raw_pages_of_four_languages_reach_a_first_training_step(run, vocab, tmp_path):
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["languages"]["hi"]["share_out"] > report["languages"]["hi"]["share_in"]

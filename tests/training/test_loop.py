@@ -132,6 +132,7 @@ def test_a_training_shorter_than_its_decay_is_refused_before_it_begins(records, 
     assert not (tmp_path / "run" / "log.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_is_that_of_the_best_evaluation(records, held_out, tmp_path):
     config = make_config(
         optimizer={"learning_rate": 0.02, "schedule": "constant"},
@@ -186,6 +187,7 @@ def test_a_wrong_record_to_evaluate_on_is_named(tmp_path):
         trainer.evaluate(run.held_out.source)
 
 
+@pytest.mark.slow
 def test_following_a_run_gives_the_evaluations_that_the_run_gave(records, held_out, tmp_path):
     config = make_config(training={"steps": 9, "eval_every": 3, "save_every": 3, "eval_batch_size": 8})
     train(given(config, records, held_out), tmp_path)

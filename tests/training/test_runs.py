@@ -59,7 +59,7 @@ WRITTEN = {"mnli": "MNLI-m.tsv", "stsb": "STS-B.tsv", "swag": "predictions.csv",
 
 
 # Their tests, or the journeys, train these too.
-SLOW = ("mnli", "squad 1.1", "stsb", "swag", "ner with a CRF", "ner on frozen features")
+SLOW = ("mnli", "squad 1.1", "squad 2.0", "stsb", "swag", "ner", "ner with a CRF")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in RUNS])

@@ -46,6 +46,7 @@ def train(folder, train_file, dropout=0.0, model=None, **training):
     return [row["train/loss"] for row in rows if "train/loss" in row], said
 
 
+@pytest.mark.slow
 def test_a_run_of_real_tokens_alone_trains_as_one_with_padding(tmp_path, train_file, skipped):
     wanted, said = train(tmp_path / "padded", train_file, skip_padding=False)
     assert not skipped and not any("skip_padding" in line for line in said)

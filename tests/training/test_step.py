@@ -69,6 +69,7 @@ def test_what_tensorflow_keeps_of_a_step_holds_no_variables(tmp_path):
     assert not [tensor for graph in graphs for tensor in graph.captured_inputs if tensor.dtype == tf.resource]
 
 
+@pytest.mark.slow
 def test_a_step_holds_one_forward_pass(tmp_path):
     path = write_records(tmp_path / "r.tfrecord", 50)
     trainer, source = trained_on(make_config(), path)
@@ -101,6 +102,7 @@ def test_a_batch_cut_into_micro_batches_is_the_same_step(tmp_path):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_recomputed_activations_make_the_same_step_dropout_included(tmp_path):
     path = write_records(tmp_path / "r.tfrecord", 100)
     rows, weights = [], []
@@ -129,7 +131,8 @@ def test_dropout_seeds_differ_by_step_part_and_site_and_by_nothing_else():
 
 
 # The journeys learn in float32.
-@pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16", "float16"])
+@pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.slow),
+                                       pytest.param("bfloat16", marks=pytest.mark.slow), "float16"])
 def test_toy_data_is_learned_in_every_precision(tmp_path, precision):
     path = write_records(tmp_path / "r.tfrecord", 400)
     config = make_config(optimizer={"learning_rate": 1e-2, "schedule": "constant"}, training={"precision": precision})
@@ -228,6 +231,7 @@ def test_updates_in_place_are_those_of_the_pure_step_which_tpus_run(tmp_path):
         np.testing.assert_allclose(variable, value, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_trainings_of_one_process_share_the_compiled_updates(tmp_path):
     path = write_records(tmp_path / "r.tfrecord", 50)
     updates, counts = [], []

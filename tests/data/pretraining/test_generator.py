@@ -134,6 +134,7 @@ def test_documents_that_make_no_instance_are_refused(make, tmp_path):
         assert not list(tmp_path.glob("out*"))
 
 
+@pytest.mark.slow
 def test_vocabularies_beyond_16_bits_make_the_same_instances(make, texts, tmp_path, golden):
     """65,536 and more entries take four bytes an id; [MASK] alone as a replacement keeps ids comparable."""
     words = (golden / "vocab_uncased.txt").read_text(encoding="utf-8").splitlines()

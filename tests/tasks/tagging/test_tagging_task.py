@@ -212,9 +212,9 @@ def test_a_pretokenized_text_has_the_words_of_training_also_odd_ones(golden, tmp
     assert found["types"].shape[1] > 5
 
 
-# test_run_finetuning.py fine-tunes a tagger too.
+@pytest.mark.slow  # test_run_finetuning.py fine-tunes a tagger, training/test_runs.py one on frozen features
 @pytest.mark.parametrize(("epochs", "options"), [
-    pytest.param(6.0, {"crf": True, "constrain": True}, marks=pytest.mark.slow, id="fine-tuned"),
+    pytest.param(6.0, {"crf": True, "constrain": True}, id="fine-tuned"),
     pytest.param(20.0, {"features": "weighted_sum", "feature_layers": 2, "lstm_size": 32, "crf": True},
                  id="frozen features")])
 def test_a_run_learns_tags_from_words_and_its_folder_answers(golden, files, tmp_path, epochs, options):

@@ -170,6 +170,7 @@ def test_empty_texts_are_refused_unless_told_otherwise(tmp_path):
     assert len(data_of(train, {"empty_text": "keep"}).train.examples) == 3
 
 
+@pytest.mark.slow  # the journeys learn one
 def test_a_rule_is_learned_and_the_folder_answers(tmp_path):
     rng = np.random.default_rng(0)
     words = ["stone", "water", "house", "green", "small", "paper"]

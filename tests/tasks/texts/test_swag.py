@@ -60,6 +60,7 @@ def test_wrong_labels_and_missing_columns_are_told(tmp_path):
         oracle.encode(load_task(make_config("swag")), [{"text": "a", "choices": ["b", "c"]}])
 
 
+@pytest.mark.slow
 def test_a_rule_is_learned_from_csv_files(tmp_path):
     """The right ending names the colour of the first sentence."""
     rng = np.random.default_rng(1)

@@ -124,7 +124,8 @@ def test_the_best_threshold_is_that_of_every_threshold_tried():
     assert best_threshold(np.array([1.0, 0.0]), np.array([0.25, 0.125], np.float32)) == 0.1875
 
 
-@pytest.mark.parametrize("threshold", [pytest.param("tuned", marks=pytest.mark.slow), "tuned_per_label"])
+@pytest.mark.slow
+@pytest.mark.parametrize("threshold", ["tuned", "tuned_per_label"])
 def test_thresholds_tuned_on_the_evaluation_data_are_those_of_the_answers(tmp_path, threshold):
     train, dev = (write_rows(tmp_path / f"{name}.tsv", rows_of(count, seed))
                   for name, count, seed in (("train", 200, 0), ("dev", 60, 1)))
@@ -174,6 +175,7 @@ def test_thresholds_tuned_on_the_evaluation_data_are_those_of_the_answers(tmp_pa
         checkpoint_at(folder))["threshold"] == stored
 
 
+@pytest.mark.slow
 def test_thresholds_that_the_run_does_not_ask_for_are_those_of_this_evaluation_alone(tmp_path, eager_steps):
     train, dev = (write_rows(tmp_path / f"{name}.tsv", rows_of(count, seed))
                   for name, count, seed in (("train", 40, 0), ("dev", 30, 1)))
