@@ -117,13 +117,15 @@ def span_model(small_config):
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_tokenizers():
-    """Has served models of one vocabulary share its tokenizer, which graphs trace once."""
+    """Has served models of one vocabulary share its tokenizer, which is traced once, for eager calls too."""
+    from eager_models import trace_eager_calls
+
     from official_bert.text import graph_loading
     new = graph_loading.GraphTokenizer
 
     @functools.lru_cache(8)
     def made_once(vocab_file, do_lower_case, _):
-        return new(vocab_file, do_lower_case)
+        return trace_eager_calls(new(vocab_file, do_lower_case))
 
     def shared(vocab_file, do_lower_case=True, vocab=None):
         if vocab or not os.path.isfile(vocab_file):

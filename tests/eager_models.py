@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from official_bert.serving.loading import ModelFunction
 from official_bert.serving.served_model import ServedModel
+from official_bert.text.graph import GraphTokenizer
 
 
 class EagerSignature:
@@ -39,6 +40,16 @@ def eager_function_of(served: ServedModel) -> ModelFunction:
         return lambda: EagerSignature(lambda tensors: served.answer_prompted(tensors, prompt), served.text_inputs)
     return ModelFunction(EagerSignature(served.answer_text, served.text_inputs), served, "this model",
                          {name: prompted(prompt) for name, prompt in served.prompts.items()})
+
+
+def trace_eager_calls(tokenizer: GraphTokenizer) -> GraphTokenizer:
+    """Has a tokenizer answer eager calls by a graph too, because it has many small operations; returns it."""
+    def by_graph(method):
+        traced = tf.function(method, autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
+        return lambda text: traced(text) if tf.executing_eagerly() else method(text)
+    for name in ("tokenize", "tokenize_with_offsets"):
+        vars(tokenizer)[name] = by_graph(getattr(tokenizer, name))
+    return tokenizer
 
 
 @contextlib.contextmanager

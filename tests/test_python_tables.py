@@ -96,6 +96,7 @@ def test_a_run_is_measured_on_a_table_and_its_mistakes_are_a_frame(run, predicto
         tuned.evaluate([{"review": "a"}])
 
 
+@pytest.mark.slow
 def test_a_file_is_measured_with_the_reading_options_of_training(run, predictor, table, tmp_path):
     path = tmp_path / "mails.csv"
     path.write_bytes(

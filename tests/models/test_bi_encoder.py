@@ -57,7 +57,8 @@ def gradients_of(model, batch, length=24, compiled=False):
 
 
 @pytest.mark.parametrize(("settings", "length", "compiled"), [
-    ({"texts_at_once": 5}, 24, False), ({"cuts": True, "texts_at_once": 4}, None, False),
+    ({"texts_at_once": 5}, 24, False),
+    pytest.param({"cuts": True, "texts_at_once": 4}, None, False, marks=pytest.mark.slow),
     pytest.param({"texts_at_once": 5}, 24, True, marks=pytest.mark.slow)])
 def test_cached_gradients_are_those_of_the_whole_group(settings, length, compiled, monkeypatch):
     batch = make_batch()

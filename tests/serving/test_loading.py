@@ -137,7 +137,7 @@ def check(served_models, exported, heads, form):
     assert finished.stdout.count("equal:") == len(heads)
 
 
-QUICK = ["crf"]
+QUICK = ["classifier"]  # tasks/test_served_models.py loads a CRF
 
 
 @pytest.mark.parametrize("form", ["text", pytest.param("ids", marks=pytest.mark.slow)])

@@ -99,6 +99,7 @@ def test_prompts_are_signatures_of_the_export_and_known_to_predictors(task, mode
         predictor.embed(TEXTS, "doc")
 
 
+@pytest.mark.slow
 def test_packed_vectors_are_not_compared_as_floats(task, model, tmp_path):
     export(serve(task, model, vectors="binary"), task.config,
            ExportOptions(output=str(tmp_path / "bits"), batch_sizes=[]))

@@ -92,6 +92,7 @@ def test_neighbours_are_the_nearest_by_cosine(tool, tmp_path):
     assert not tool.neighbours_section(vectors, tokenizer, {"copper": 30}, 10).rows
 
 
+@pytest.mark.slow
 def test_a_page_is_made_of_a_model_and_a_text(tmp_path, golden):
     stored = made_checkpoints.stored_small("pretraining", vocab_size=3000, max_position_embeddings=64,
                                            num_hidden_layers=1)

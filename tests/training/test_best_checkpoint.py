@@ -167,6 +167,7 @@ def test_a_kill_changes_neither_the_best_nor_the_patience(scripted, unbroken, tm
     assert same(weights(tmp_path / "ckpt-20"), weights(unbroken / "ckpt-20"))
 
 
+@pytest.mark.slow
 def test_a_best_checkpoint_of_another_run_or_of_other_data_gives_way(scripted, unbroken, tmp_path, eager_steps):
     shutil.copytree(unbroken / "best", tmp_path / "best")  # of a run that was killed before its first checkpoint
     (tmp_path / "best/metric.json").write_text('{"metric": "accuracy", "value": 2.0, "step": 8, "batches": 0}')

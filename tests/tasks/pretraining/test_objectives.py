@@ -38,7 +38,8 @@ def test_sop_is_nsp_by_its_own_name_and_none_is_the_masked_words_alone(tmp_path)
 
 
 @pytest.mark.parametrize("options", [
-    {}, {"sentence_task": "none"}, pytest.param({"pack": True, "max_instances_per_row": 3}, marks=pytest.mark.slow)])
+    {}, *(pytest.param(options, marks=pytest.mark.slow)
+          for options in ({"sentence_task": "none"}, {"pack": True, "max_instances_per_row": 3}))])
 def test_intervals_come_from_the_rows_whose_sums_are_the_losses(tmp_path, options, eager_steps):
     path = write_records(tmp_path / "records", 21, max_seq_length=16)
     keras.utils.set_random_seed(3)  # weights that predict some words: without any, an accuracy has no interval

@@ -86,8 +86,8 @@ def rows():
             for start in range(28)]
 
 
-@pytest.mark.parametrize("kind", ["windows", pytest.param("head_tail", marks=pytest.mark.slow),
-                                  pytest.param("tail", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["windows", "head_tail", "tail"])
 def test_a_text_gets_the_same_answer_from_the_run_and_from_what_is_exported(kind, rows, tmp_path):
     files = DataFiles(train_file=Rows("train", rows[:14]), eval_file=Rows("dev", rows[14:]),
                       predict_file=Rows("new", rows))
