@@ -54,7 +54,7 @@ def pytest_collection_finish():
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 5, 5)
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_runtest_protocol(item):

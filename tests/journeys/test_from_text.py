@@ -59,6 +59,7 @@ def test_from_text_to_a_served_fill_mask(pretrained, filled):
     assert_same_numbers(filled, by_server, "probabilities")
 
 
+@pytest.mark.slow  # test_run_classifier.py trains from a file, tasks/texts/test_served_texts.py compares the graph
 def test_from_a_csv_to_predictions_to_an_export(pretrained, person):
     for name, count, seed in (("train", 240, 1), ("dev", 40, 2)):
         with open(person.folder / f"{name}.csv", "w", encoding="utf-8", newline="") as file:
