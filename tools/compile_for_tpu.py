@@ -160,18 +160,25 @@ def largest_rows(usable: int, measured: Mapping[int, int]) -> int:
 
 
 def find_largest(usable: int, compile_rows: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Compiles two small batches, and the largest that the line through their memory lets fit, or the next smaller one
-    that does. Returns the reports, that of the largest last; raises TooLargeError if the smallest does not fit.
+    """Compiles two small batches, and the largest that the line through their memory lets fit. A smaller one follows
+    each that is too large. Returns the reports, that of the largest last; raises TooLargeError if the smallest does not
+    fit.
     """
-    made = {rows: compile_rows(rows) for rows in (SMALL_ROWS, 2 * SMALL_ROWS)}
-    rows = largest_rows(usable, {rows: report["memory"]["together"] for rows, report in made.items()})
-    print(f"estimate: the largest batch has {rows} rows a core and micro-batch", flush=True)
-    while rows not in made:
-        try:
-            made[rows] = compile_rows(rows)
-        except TooLargeError as error:
-            print(f"{rows} rows: {error}", flush=True)
-            rows -= 8
+    made = {SMALL_ROWS: compile_rows(SMALL_ROWS)}
+
+    def compile_at_most(rows: int) -> int:
+        while rows not in made:
+            try:
+                made[rows] = compile_rows(rows)
+            except TooLargeError as error:
+                print(f"{rows} rows: {error}", flush=True)
+                rows -= SMALL_ROWS
+        return rows
+    rows = compile_at_most(2 * SMALL_ROWS)
+    if rows > SMALL_ROWS:
+        rows = largest_rows(usable, {rows: report["memory"]["together"] for rows, report in made.items()})
+        print(f"estimate: the largest batch has {rows} rows a core and micro-batch", flush=True)
+        rows = compile_at_most(rows)
     return [*(report for other, report in made.items() if other != rows), made[rows]]
 
 

@@ -54,15 +54,23 @@ def test_the_largest_batch_is_that_of_a_line_through_two_small_ones(tool):
 
 
 def test_a_batch_that_the_line_promised_in_vain_is_made_smaller(tool, capsys):
-    compiled = []
+    compiled, most = [], 72
 
     def compile_rows(rows):
         compiled.append(rows)
-        if rows > 72:
+        if rows > most:
             raise tool.TooLargeError("the step needs 1.1K of a core's 1.0K of memory")
         return {"rows": rows, "memory": {"together": 100 + 10 * rows}}
     assert [report["rows"] for report in tool.find_largest(1000, compile_rows)] == [8, 16, 72]
     assert compiled == [8, 16, 88, 80, 72] and "80 rows: the step needs 1.1K" in capsys.readouterr().out
+    # memory for 8 rows, not for 16
+    compiled.clear()
+    most = 8
+    assert [report["rows"] for report in tool.find_largest(180, compile_rows)] == [8]
+    assert compiled == [8, 16] and "16 rows: the step needs" in capsys.readouterr().out
+    most = 0
+    with pytest.raises(tool.TooLargeError):
+        tool.find_largest(180, compile_rows)
 
 
 def test_a_roofline_is_worked_out_by_hand(tool):
