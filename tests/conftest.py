@@ -5,6 +5,7 @@ import gc
 import os
 import pathlib
 import sys
+import types
 from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -49,12 +50,14 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Makes Python search for garbage less often, and not in the packages that tests import: a tenth of the time of
-    tests.
+    """Makes Python search for garbage less often, not in the packages that tests import, and not whenever a server
+    unloads a model: a fifth of the time of tests.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(50_000, 20, 50)
+    if manager := sys.modules.get("official_bert.server.model_manager"):
+        manager.gc = types.SimpleNamespace(collect=lambda: 0)
 
 
 def pytest_runtest_protocol(item):

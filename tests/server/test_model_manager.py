@@ -3,11 +3,10 @@
 import os
 import threading
 import time
-import types
 
 import pytest
 
-from official_bert.server import model_manager, servable
+from official_bert.server import servable
 from official_bert.server.metrics import Metrics
 from official_bert.server.model_manager import ModelManager
 from official_bert.server.server_config import ServedModelConfig
@@ -24,12 +23,6 @@ class Loaded:
 
     def close(self):
         self.closed = True
-
-
-@pytest.fixture(autouse=True)
-def no_search_for_garbage(monkeypatch):
-    """Half a second each time, among all that the tests before have made."""
-    monkeypatch.setattr(model_manager, "gc", types.SimpleNamespace(collect=lambda: 0))
 
 
 @pytest.fixture
