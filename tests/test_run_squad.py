@@ -98,6 +98,7 @@ def test_the_flags_of_2018_train_answer_and_measure(files, trained):
     assert len(list((files / "cache").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_second_fine_tuning_begins_where_the_first_ended_and_both_answer_together(files, trained):
     second = files / "second"
     done = run(

@@ -173,9 +173,8 @@ def test_two_chains_of_a_word_each_are_scored_apart():
     assert apart == pytest.approx(np.log(3 / 8 * 5 / 8), abs=1e-6)
 
 
-@pytest.mark.parametrize("compiled",
-                         [pytest.param(False, id="graph"),
-                          pytest.param(True, id="XLA", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", [False, True], ids=["graph", "XLA"])
 def test_likelihood_and_gradients_of_a_rows_chains_are_those_of_single_chains(compiled):
     emissions, tags, mask, scores = made(5, batch=4, size=7)
     begins = mask & (np.random.default_rng(6).random(mask.shape) < 0.4)

@@ -125,6 +125,7 @@ def test_the_backward_pass_of_blocks_draws_the_same_dropout(monkeypatch):
     assert float(still) != pytest.approx(float(total), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_no_tensor_of_a_training_step_has_the_length_of_the_row_twice(monkeypatch):
     length = 1280
     monkeypatch.setattr(long_rows, "BLOCK", 256 * length * N)

@@ -133,7 +133,7 @@ def ask(served, values, as_graph=True):
 
 
 @pytest.mark.parametrize(("kind", "sizes"), [
-    ("spans", (1,)), ("tagger", (100,)),
+    ("spans", (1,)),
     *(pytest.param(kind, (1, 100), marks=pytest.mark.slow) for kind in ("spans", "tagger", "feature_tagger"))])
 def test_answers_do_not_depend_on_the_groups(make_windowed, kind, sizes):
     values = [LONG, "", "Nobody met her in Brno.", LONG[40:] + "中国"]

@@ -72,7 +72,7 @@ def make(golden):
 
 
 # Their parts are those of other cases.
-SLOW = ("ner constrained", "ner features", "ner features crf")
+SLOW = ("ner", "ner constrained", "ner features", "ner features crf")
 # Their graphs are that of `glue`, but for a few operations on its logits.
 EAGER = ("glue regression", "classification several")
 

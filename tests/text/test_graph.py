@@ -59,7 +59,8 @@ def test_offsets_of_the_golden_rows_are_those_of_the_plain_tokenizer(pairs, rows
     assert [text for text, a, b in zip(texts, wanted, pairs[name].graph_offsets(texts)) if a != b] == []
 
 
-@pytest.mark.parametrize("name", ["uncased", pytest.param("cased", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["uncased", "cased"])
 def test_every_character_of_unicode_between_letters_is_treated_alike(pairs, name):
     basic = BasicTokenizer(name == "uncased")
     for first in range(0, sys.maxunicode + 1, 1 << 16):

@@ -186,7 +186,7 @@ def test_a_corpus_too_poor_for_next_sentences_is_taken_with_a_warning(create, tm
     assert labels and ("single" not in words or set(labels) == {1})
 
 
-@pytest.mark.parametrize("lines", [1, 40])
+@pytest.mark.parametrize("lines", [1, pytest.param(40, marks=pytest.mark.slow)])
 def test_a_line_of_10_mb_is_taken(create, tmp_path, capsys, lines):
     sentence = b"the quartermaster repainted the harbour ledger . "
     text = b"\n\n".join([sentence] * (lines - 1) + [sentence * (10_000_000 // len(sentence))])

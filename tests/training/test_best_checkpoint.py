@@ -214,6 +214,7 @@ def test_checkpoints_of_the_same_step_share_their_bytes(tmp_path):
     assert weights(str(best).partition(".data")[0])
 
 
+@pytest.mark.slow
 def test_evaluations_trace_the_model_once(tmp_path, monkeypatch):
     counts, evaluate = [], loop.Trainer.evaluate
 

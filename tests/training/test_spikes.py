@@ -106,6 +106,7 @@ def test_a_run_goes_back_behind_the_data_of_a_spike_and_a_kill_changes_nothing(t
     assert logged(tmp_path / "killed")[0] == losses
 
 
+@pytest.mark.slow
 def test_the_data_of_another_phase_begin_with_their_first_batch(tmp_path, monkeypatch, eager_steps):
     paths = [write_records(tmp_path / f"{length}.tfrecord", 100, max_seq_length=length) for length in (12, 16)]
     begins, distribute = [], loop.distribution.distribute

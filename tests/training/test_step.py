@@ -130,9 +130,8 @@ def test_dropout_seeds_differ_by_step_part_and_site_and_by_nothing_else():
     assert tuple(other[0].numpy()) != seen[2, 1, 0]
 
 
-# The journeys learn in float32.
-@pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.slow),
-                                       pytest.param("bfloat16", marks=pytest.mark.slow), "float16"])
+@pytest.mark.slow  # the journeys learn in float32
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_toy_data_is_learned_in_every_precision(tmp_path, precision):
     path = write_records(tmp_path / "r.tfrecord", 400)
     config = make_config(optimizer={"learning_rate": 1e-2, "schedule": "constant"}, training={"precision": precision})

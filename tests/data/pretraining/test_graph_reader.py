@@ -53,7 +53,8 @@ def rows(dataset):
     return [{name: value.numpy().tolist() for name, value in batch.items()} for batch in dataset]
 
 
-@pytest.mark.parametrize(("start", "shards"), [(0, 1), (5, 2), (13, 4), (14, 2), (27, 1)])
+@pytest.mark.parametrize(("start", "shards"), [
+    (0, 1), (5, 2), pytest.param(13, 4, marks=pytest.mark.slow), (14, 2), (27, 1)])
 def test_batches_are_those_of_the_python_reader_in_all_epochs_on_all_hosts(paths, tmp_path, start, shards):
     source, stop = RecordSource(paths, 8, parse, seed=3), 33  # three epochs of 11 batches
     reader = GraphReader(source, str(tmp_path / "orders"))

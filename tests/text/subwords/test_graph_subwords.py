@@ -1,5 +1,6 @@
 """Tokenizers of the family in TensorFlow: ids and places equal to those on the host."""
 
+import itertools
 import random
 
 import made_tokenizers
@@ -42,13 +43,12 @@ def random_accents(count, seed=0):
     return ["".join(draw.choice(letters) for _ in range(draw.randint(0, 30))) for _ in range(count)]
 
 
-TRACED = [
-    pytest.param(kind, True, marks=[pytest.mark.slow] if kind != "xlm_roberta" else [])
-    for kind in made_tokenizers.KINDS
-]
+QUICK = [("xlm_roberta", True), ("xlm_roberta", False), ("roberta", False), ("modernbert", False)]
+CASES = [pytest.param(*case, marks=[] if case in QUICK else [pytest.mark.slow])
+         for case in itertools.product(made_tokenizers.KINDS, (False, True))]
 
 
-@pytest.mark.parametrize(("kind", "traced"), [*((kind, False) for kind in made_tokenizers.KINDS), *TRACED])
+@pytest.mark.parametrize(("kind", "traced"), CASES)
 def test_the_graph_gives_the_hosts_tokens_and_places(tmp_path, kind, traced):
     host, tokens, graph = both(tmp_path, kind, traced,
                                **({"add_prefix_space": True} if kind == "roberta_files" else {}))

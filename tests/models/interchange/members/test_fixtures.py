@@ -27,9 +27,8 @@ MEMBERS = [
     for member in sorted({name.partition("/")[0]
                           for name in MODELS} - {"electra_discriminator"})
 ]
-# Members whose layers are computed by code that no member before has; the others' ways of training are for the slow
-# tests.
-DISTINCT = ("albert", "bert", "deberta_v2_conv", "modernbert", "mpnet")
+# Members whose layers differ most; the others' ways of training are for the slow tests.
+DISTINCT = ("bert", "deberta_v2_conv", "modernbert")
 TRAINED = [pytest.param(name, marks=[] if name.split("/")[0] in DISTINCT else [pytest.mark.slow]) for name in MEMBERS]
 CLOSE = 1e-5  # of a tensor's largest magnitude
 INPUTS = {
