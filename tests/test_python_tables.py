@@ -80,6 +80,7 @@ def test_other_iterables_and_frames_of_other_columns_are_refused_with_the_reason
         predictor(given)
 
 
+@pytest.mark.slow
 def test_a_run_is_measured_on_a_table_and_its_mistakes_are_a_frame(run, predictor, table):
     tuned = official_bert.load_run(run)
     assert tuned.evaluate(table)["accuracy"] == predictor.evaluate(table.to_dict("records"))["accuracy"] == 0.75

@@ -222,6 +222,7 @@ def test_an_option_that_the_head_does_not_read_is_refused(make, name, options, t
         make_served_model(task, model, ServingOptions(**options))
 
 
+@pytest.mark.slow
 def test_an_option_that_the_head_reads_is_used(make):
     task, model, rows = make("classification several")
     texts = {"text": [row["text"] for row in rows]}

@@ -38,6 +38,7 @@ def corpus_rows(count, seed=0):
         yield json.dumps({"text": " ".join(sentences)})
 
 
+@pytest.mark.slow
 def test_any_number_of_workers_writes_the_same_files_and_counts_them(root, tmp_path):
     source = tmp_path / "in.jsonl"
     rows = list(corpus_rows(3000))

@@ -37,6 +37,7 @@ def test_numbers_that_are_not_finite_disagree_and_other_tensors_are_told():
         self_check.compare("head", "case", {"loss a": np.array(1.0)}, wanted, 1.0)
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_is_noticed_and_the_first_tensor_that_it_spoils_is_named(monkeypatch):
     sizes = {"intermediate_size": 128, "num_hidden_layers": 2}
     task = load_task(make_config("classification", options={"labels": ["a", "b"], "max_seq_length": 64}, model=sizes))

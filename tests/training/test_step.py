@@ -213,6 +213,7 @@ def test_large_weights_and_their_moments_are_updated_in_their_own_memory(tmp_pat
         assert sorted(aliases) == [("0", "0"), ("1", "1"), ("2", "2")], hlo[:500]
 
 
+@pytest.mark.slow
 def test_updates_in_place_are_those_of_the_pure_step_which_tpus_run(tmp_path):
     trainer, source = trained_on(make_config(), write_records(tmp_path / "r.tfrecord", 50))
     groups = (trainer.weights, trainer.first, trainer.second)

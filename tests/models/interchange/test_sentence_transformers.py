@@ -167,6 +167,7 @@ def rich(plain, tmp_path_factory):
     return folder, vectors(PROMPTS["other"]), vectors(PROMPTS["query"]), vectors(PROMPTS["document"])
 
 
+@pytest.mark.slow
 def test_answers_and_evaluation_have_the_same_vectors(rich, tmp_path):
     folder, texts, queries, passages = rich
     predictor = Predictor(str(folder))

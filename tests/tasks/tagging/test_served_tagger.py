@@ -181,6 +181,7 @@ def test_any_sequence_of_tags_is_read_as_conlleval_reads_it(model, graph_tokeniz
     assert list(zip(*(part.numpy().tolist() for part in (found.kind, found.first, found.last)))) == wanted
 
 
+@pytest.mark.slow
 def test_a_crf_finds_the_best_path_of_each_text_inside_the_graph(plain, model, graph_tokenizer):
     rng = np.random.default_rng(0)
     transitions, start, end = rng.normal(size=(5, 5)) * 3, rng.normal(size=5), rng.normal(size=5)
