@@ -64,7 +64,6 @@ IGNORED_BY_PYTHON = (DeprecationWarning, PendingDeprecationWarning, ImportWarnin
 PRETRAIN = (
     "python -m official_bert.run_pretraining --config=tiny.yaml --input_file=train.tfrecord --vocab_file=vocab.txt "
     "--output_dir=runs/tiny")
-COSTS = r"W\d{4} .*Error in PredictCost\(\) for the op: .*"  # TensorFlow plans a softmax of a rank it does not know
 SERVE = "python -m official_bert.serve --rest_api_port=0 --port=0 --file_system_poll_wait_seconds=0.1"
 
 

@@ -95,7 +95,8 @@ def in_groups(compute: Callable[[tf.Tensor], Mapping[str, tf.Tensor]], lengths: 
         computed = tf.cond(are_few, lambda: compute_few(order), lambda: compute(order)) if few else compute(order)
         return [computed[name] for name in results]
     values = tf.cond(_group_size(ordered, tokens_at_once) >= total, at_once, in_turn)
-    return dict(zip(results, values)), order
+    # TensorFlow's cost model forgets the rank of what a `cond` returns, and warns of a softmax of unknown rank.
+    return {name: tf.ensure_shape(value, spec.shape) for (name, spec), value in zip(results.items(), values)}, order
 
 
 def group_sizes(lengths: Int[Any, " R"], tokens_at_once: int) -> tuple[Int[Any, " R"], Int[Any, " G"]]:

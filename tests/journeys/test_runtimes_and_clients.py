@@ -13,7 +13,6 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from ai_edge_litert.interpreter import Interpreter
-from commands import COSTS
 from huggingface_hub import InferenceClient
 from needed_tools import ROOT, is_installed, why_not
 
@@ -54,12 +53,12 @@ def test_one_model_answers_alike_in_every_runtime_and_to_every_client(person, go
     done = person.types(
         "python -m official_bert.run_export --checkpoint=runs/reviews --output=models/reviews "
         "--format=saved_model,onnx,litert,litert_int8,openvino --check_file=train.jsonl --check_label=label "
-        "--check_loss=0.05", messages=(COSTS,))
+        "--check_loss=0.05")
     for form in ("text", "ids", "onnx", "litert", "litert_int8", "openvino"):
         assert f"models/reviews/{form}/1: " in done.out, done.out
     person.types(
         "python -m official_bert.run_export --checkpoint=runs/reviews --output=models/vectors --head=embeddings "
-        "--format=saved_model,onnx,litert,openvino", messages=(COSTS,))
+        "--format=saved_model,onnx,litert,openvino")
     rows = rows_of_ids(str(folder / "bert/vocab.txt"), TEXTS)
     wanted = Predictor(folder / "runs/reviews")(TEXTS)
     logits = np.array([answer["logits"] for answer in wanted])

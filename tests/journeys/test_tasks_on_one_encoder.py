@@ -10,7 +10,7 @@ import urllib.request
 
 import numpy as np
 import pytest
-from commands import COSTS, ROOT, SERVE, ByProcesses
+from commands import ROOT, SERVE, ByProcesses
 from needed_tools import TORCH, needs_torch
 
 pytestmark = [pytest.mark.slow, needs_torch]
@@ -76,7 +76,7 @@ def test_two_runs_and_a_peft_folder_are_served_on_one_encoder(tmp_path):
         for name, texts in {**ASKED, "strangers": {"some text": None}}.items():
             answers[name] = post(name, {"text": [*texts]})["label"]
             logits[name] = np.array(post(f"{name}_ids", IDS)["logits"])
-    person.types(f"{SERVE} --models=models", until="Serving ", then=ask, messages=(COSTS,))
+    person.types(f"{SERVE} --models=models", until="Serving ", then=ask)
     print(answers)
     for name, texts in ASKED.items():
         assert answers[name] == [*texts.values()]
