@@ -21,6 +21,9 @@ def test_ranks_of_right_texts_are_those_worked_out_by_hand():
     assert found["mrr"] == pytest.approx((1 + 1 / 3 + 1) / 3)
     assert found["recall_at_1"] == pytest.approx((1 / 2 + 0 + 1) / 3)
     assert found["recall_at_5"] == found["recall_at_10"] == 1.0
+    # The gain of rank r is 1 / log2(r + 1); the best order of two right answers has ranks 1 and 2.
+    gains = [query["ndcg_at_10"] for query in metrics.measured(np.stack([queries, answers], axis=1), texts)]
+    assert gains == pytest.approx([(1 + 1 / 2) / (1 + 1 / np.log2(3)), 1 / 2, 1])
 
 
 def test_equal_vectors_find_nothing_and_a_query_does_not_find_itself():
