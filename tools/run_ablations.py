@@ -36,11 +36,10 @@ from absl import flags
 from official_bert.config import merge
 from official_bert.copies import require_here
 from official_bert.files import absolute, read_json, written_whole
-from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE
+from official_bert.models.run_folder import CHECKPOINT, LOCK_FILE, RunFolder
 from official_bert.tasks.pretraining.ablation_results import (
     best_of,
     curve_of,
-    printed_metrics,
     read_rows,
     remove_weights,
     values_of,
@@ -264,16 +263,17 @@ class Suite:
 
     def held_out(self, row: str, config: dict, weights: pathlib.Path) -> dict[str, float]:
         """Measures masked words on the records of the baseline, the same for all rows."""
-        common = self.plan.pretraining(COMMON)
+        common, run = self.plan.pretraining(COMMON), self.work_dir / "rows" / row / "held_out"
         config = merge(config, {"options": {**common["options"], "sentence_loss": False, "sentence_task": "nsp",
                                             "masking": {"strategy": "token"}}})
         if "phases" in config:
             config["phases"] = common.get("phases", [])
         result = self.stages.run(f"rows/{row}", "held_out", [
-            *module("run_pretraining"), "--mode=eval", f"--init_checkpoint={weights}",
-            f"--vocab_file={self.vocabulary}", f"--eval_input_file={self.records(COMMON, 'held_out')}"
-        ], lambda log: {"metrics": printed_metrics(log)}, config)
-        return {name: value for name, value in result["metrics"].items() if name.startswith("mlm_")}
+            *module("run_pretraining"), "--mode=eval", "--do_eval", f"--init_checkpoint={weights}",
+            f"--vocab_file={self.vocabulary}", f"--eval_input_file={self.records(COMMON, 'held_out')}",
+            f"--output_dir={run}"
+        ], lambda _: {"metrics": RunFolder(str(run)).results}, config)
+        return {name: round(value, 5) for name, value in result["metrics"].items() if name.startswith("mlm_")}
 
     def finetune(self, row: str, task: str, weights: pathlib.Path | None) -> list[float]:
         """Fine-tunes a row on a task with several seeds; returns the metric of each."""

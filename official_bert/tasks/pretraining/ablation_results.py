@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import re
 from typing import Any
 
 from official_bert.files import read_json, read_lines, read_log
@@ -21,12 +20,6 @@ def read_rows(path: str) -> list[dict[str, Any]]:
             raise ValueError(f"{path}:{number}: expected a row of results in JSON, got {line[:60]!r}")
         rows.append(row)
     return rows
-
-
-def printed_metrics(log: pathlib.Path) -> dict[str, float]:
-    """Returns the `name = value` lines that a command printed."""
-    text = log.read_text(encoding="utf-8", errors="replace")
-    return {name: float(value) for name, value in re.findall(r"^(\w+) = (-?[\d.]+(?:e[-+]\d+)?)$", text, re.MULTILINE)}
 
 
 def curve_of(run: pathlib.Path) -> dict[str, Any]:
