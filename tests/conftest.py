@@ -56,8 +56,9 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    if manager := sys.modules.get("official_bert.server.model_manager"):
-        manager.gc = types.SimpleNamespace(collect=lambda: 0)
+    for name in ("model_manager", "server"):
+        if module := sys.modules.get(f"official_bert.server.{name}"):
+            module.gc = types.SimpleNamespace(collect=lambda: 0, freeze=lambda: None)
 
 
 def pytest_runtest_protocol(item):

@@ -6,6 +6,7 @@ requests.
 """
 
 import asyncio
+import gc
 import importlib
 import logging
 import os
@@ -43,6 +44,7 @@ class Server:
             LOG.info("listening, with %s: %s", ", ".join(model.name for model in self.options.models),
                      self.ports.addresses())
             module = await asyncio.to_thread(importlib.import_module, "official_bert.server.services")
+            gc.freeze()  # a search for garbage, during which no request goes on, leaves out what was imported
             self.services = services = module.Services(self.options, self.ports.connections)
             self.ports.serve(services.rest.answer, services.grpc_services(), services.handler)
             await services.load()
