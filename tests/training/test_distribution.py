@@ -107,7 +107,7 @@ class Workers:
 
     def __init__(self, folder, records, name, by_flags=True, **training):
         self.folder, self.output = folder, folder / name
-        model = {"num_hidden_layers": 2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        model = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # as in run_for_parity.py
         config = make_config(model=model, training={"log_every": 1, "save_every": 5, "steps_per_loop": 2} | training)
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(to_dict(config)))
         self.by_flags = by_flags
