@@ -76,6 +76,18 @@ def test_lengths_that_were_chosen_stay():
     assert [source.batch(number)["input_ids"].shape[1] for number in range(2)] == [48, 48]
 
 
+@pytest.mark.parametrize(("buckets", "length"), [([48], 48), ([24, 48], None)])
+def test_the_dataset_has_the_batches_of_the_source_and_says_which_lengths_are_fixed(buckets, length):
+    source = ExampleSource(examples([20, 33, 5]), 2, shuffle=False, sequence_keys=("input_ids",), buckets=buckets)
+    dataset = source.dataset()
+    assert dataset.element_spec["input_ids"].shape.as_list() == [2, length]
+    assert dataset.element_spec["number"].shape.as_list() == [2]
+    for number, batch in enumerate(dataset.as_numpy_iterator()):
+        for key, values in source.batch(number).items():
+            np.testing.assert_array_equal(batch[key], values, strict=True)
+    assert number == 1
+
+
 def planned_epochs(lengths, size, epochs):
     source = ExampleSource(examples(lengths), size, seed=3, sequence_keys=("input_ids",))
     return [[rows.tolist() for rows in source.plan(epoch)] for epoch in range(epochs)]

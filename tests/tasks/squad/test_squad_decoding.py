@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from official_bert.tasks.squad.decoding import DecodingRules, Logits, decode_all
+from official_bert.tasks.squad.decoding import Answer, DecodingRules, Logits, decode, decode_all
 from official_bert.tasks.squad.features import FeatureMaker
 from official_bert.tasks.squad.reading import read_squad
 from official_bert.text.tokenization import FullTokenizer
@@ -14,6 +14,16 @@ from official_bert.text.tokenization import FullTokenizer
 @pytest.fixture(scope="module")
 def tokenizer(golden):
     return FullTokenizer(str(golden / "vocab_uncased.txt"))
+
+
+def test_a_question_whose_best_tokens_are_no_span_is_answered_as_in_2018(golden, tokenizer):
+    example = read_squad(str(golden / "squad_v1.json")).examples[0]
+    features = FeatureMaker(tokenizer, 64, 32, 16).make([example])
+    question = np.zeros(64)
+    question[1] = 1.0  # the best start and end are a token of the question
+    rules = DecodingRules(n_best_size=1, max_answer_length=30, version_2_with_negative=False)
+    found = decode(example, features, [Logits(question, question)] * len(features), rules)
+    assert (found.prediction, found.nbest) == ("empty", (Answer("empty", 1.0, 0.0, 0.0),))
 
 
 @pytest.fixture(scope="module", params=[1, 2])
