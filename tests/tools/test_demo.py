@@ -113,7 +113,8 @@ def test_the_demo_runs_to_the_end(root, tmp_path):
     ], check=False, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "Held-out masked-LM loss" in done.stdout and "The masked words were: " in done.stdout
-    assert (done.stdout + done.stderr).count("\n") <= 60
+    commands_in_a_line = (done.stdout + done.stderr).replace(" \\\n", " ")
+    assert commands_in_a_line.count("\n") <= 50
     assert (tmp_path / "demo/loss.png").stat().st_size > 5000
     losses = [json.loads(line)["eval/mlm_loss"] for line in (tmp_path / "demo/model/log.jsonl").read_text().splitlines()
               if "eval/mlm_loss" in line]
