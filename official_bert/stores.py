@@ -159,7 +159,9 @@ class TensorFlowStore(Store):
     def below(self, folder: str) -> list[str]:
         if self.kind(folder) != "folder":
             return []
-        return [os.path.join(inside, name) for inside, _, names in self._files.walk(folder) for name in names]
+        paths = [os.path.join(inside, name) for inside, _, names in self._files.walk(folder) for name in names]
+        # ram:// also lists, as a file below `a`, the rest of the name of a folder beside it, `a.b`.
+        return paths if scheme_of(folder) != "ram" else list(filter(self._files.exists, paths))
 
     @_as_os_errors
     def size(self, path: str) -> int:
@@ -209,10 +211,13 @@ class FsspecStore(Store):
 
     @_as_os_errors
     def open(self, path: str) -> Any:
+        import fsspec
         _require_file(self.kind(path), path)
         file = self._files.open(path, "rb")
-        # memory:// gives all readers one position
-        return io.BytesIO(file.getvalue()) if isinstance(file, io.BytesIO) else file
+        if isinstance(file, io.BytesIO):
+            return io.BytesIO(file.getvalue())  # memory:// gives all readers one position
+        # fsspec's own files cannot read a line of a bounded length
+        return io.BufferedReader(file, 1 << 20) if isinstance(file, fsspec.spec.AbstractBufferedFile) else file
 
     @_as_os_errors
     def names(self, folder: str) -> list[str]:

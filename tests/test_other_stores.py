@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 
+import fsspec
 import pytest
 from commands import ROOT, run_here
 
 from official_bert import copies, files, stores
+from official_bert.data.raw_text.containers import BadText, read_text_lines
 
 
 @pytest.fixture(params=["memory", "ram"])
@@ -156,6 +158,36 @@ def test_a_working_folder_is_copied_back_with_what_changed(root):
     write(f"{root}/run/other", "")
     work.pull()
     assert files.list_names(work.folder) == ["ckpt-2.index", "other"]
+
+
+class Ranges(fsspec.AbstractFileSystem):
+    """Gives each file in ranges of bytes, as the stores of clouds do."""
+
+    protocol = "ranges"
+    content = "first line\nsecond \u00e9\n".encode()
+
+    def info(self, path, **_):
+        return {"name": path, "size": len(self.content), "type": "file"}
+
+    def _open(self, path, mode="rb", **options):
+        file = fsspec.spec.AbstractBufferedFile(self, path, mode, size=len(self.content))
+        file._fetch_range = lambda start, end: self.content[start:end]
+        file.cache.fetcher = file._fetch_range
+        return file
+
+
+def test_lines_of_a_file_that_comes_in_ranges_of_bytes_are_read_within_a_bound():
+    fsspec.register_implementation("ranges", Ranges)
+    with files.open_bytes("ranges://bucket/a.txt") as file:
+        assert file.readline(5) == b"first" and file.readline() == b" line\n"
+    assert list(read_text_lines("ranges://bucket/a.txt", BadText())) == ["first line", "second \u00e9"]
+
+
+def test_folders_whose_names_begin_alike_are_two(root):
+    for name in ("assets/a", "assets.extra/b"):
+        write(f"{root}/{name}", name)
+    assert sorted(files.files_below(root)) == [f"{root}/assets.extra/b", f"{root}/assets/a"]
+    assert sorted(os.listdir(copies.local_copy(root))) == ["assets", "assets.extra"]
 
 
 def test_what_a_store_cannot_do_is_told_in_one_line_with_the_path(monkeypatch):
