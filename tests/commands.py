@@ -35,11 +35,9 @@ SECONDS = 300  # that a process may take
 
 
 def printed_metrics(text: str) -> dict[str, float]:
-    """Returns the metrics among printed lines, shares from 0 to 1: `accuracy = 89.20 %`."""
-    found = {}
-    for name, _, value in (line.partition(" = ") for line in text.splitlines() if " = " in line):
-        found[name] = float(value.removesuffix(" %")) / (100 if value.endswith(" %") else 1)
-    return found
+    """Returns the metrics among printed lines, shares from 0 to 1: `accuracy = 89.20 %, loss = 0.3`."""
+    return {name: float(value) / (100 if share else 1)
+            for name, value, share in re.findall(r"(?:^|, )(\w+) = (-?[\d.]+)( %)?(?=, |$)", text, re.MULTILINE)}
 
 
 # Progress, on standard error. Every other line there is a surprise, unless a story names it.

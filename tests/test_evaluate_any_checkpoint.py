@@ -5,14 +5,13 @@ training.
 import dataclasses
 import math
 import pathlib
-import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from commands import run_here
+from commands import printed_metrics, run_here
 from made_checkpoints import stored_small
 from made_finetuning import VOCAB, make_config
 from made_pretraining import write_records
@@ -32,7 +31,7 @@ def evaluate(folder, *more):
         sys.executable, "-m", "official_bert.run_pretraining", "--mode=eval", "--max_seq_length=16",
         "--max_predictions_per_seq=3", "--eval_batch_size=8", *more
     ], check=False, capture_output=True, text=True, timeout=300, cwd=folder)
-    return done, {name: float(value) for name, value in re.findall(r"^(\w+) = ([\d.]+)(?: ?%)?$", done.stdout, re.M)}
+    return done, printed_metrics(done.stdout)
 
 
 @pytest.fixture(scope="module")
