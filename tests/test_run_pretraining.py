@@ -13,7 +13,7 @@ import time
 
 import pytest
 import yaml
-from commands import run_here
+from commands import printed_metrics, run_here
 from made_checkpoints import WORDS, stored_small
 from made_pretraining import make_config, write_records
 
@@ -301,8 +301,9 @@ def test_a_finished_run_is_enough_to_evaluate_it_and_to_go_on(files, tmp_path):
         done = run_here("-m", "official_bert.run_pretraining", "--mode=eval", place.replace("=", f"={tmp_path}/"),
                         f"--eval_input_file={files}/held_out.tfrecord")
         assert done.returncode == 0, done.stderr
-        found[place] = [line for line in done.stdout.splitlines() if line.startswith(("mlm_", "nsp_", "loss"))]
-    assert len(found["--output_dir=run"]) == 6 and len({tuple(lines) for lines in found.values()}) == 1
+        found[place] = {name: value for name, value in printed_metrics(done.stdout).items() if name != "step"}
+    assert len(found["--output_dir=run"]) == 6 and all(metrics == found["--output_dir=run"]
+                                                       for metrics in found.values())
     (tmp_path
      / "more.yaml").write_text(f"base: {files}/config.yaml\nphases: [{{steps: 6}}, {{steps: 2, batch_size: 8}}]\n")
     done = run_here("-m", "official_bert.run_pretraining", f"--config={tmp_path}/more.yaml",

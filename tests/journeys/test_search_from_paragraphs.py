@@ -41,7 +41,8 @@ def write_files(folder):
     for task, options in (("retrieval", config.options), ("reranking",
                                                           {"max_seq_length": 40, "negative_columns": ["negatives"]})):
         values = to_dict(config) | {"task": task, "options": options}
-        values["training"]["epochs"] = 25.0 if task == "retrieval" else 120.0
+        if task == "reranking":  # with the other rate, one seed of three stays near chance
+            values["training"]["epochs"], values["optimizer"]["learning_rate"] = 120.0, 2e-3
         (folder / f"{task}.yaml").write_text(yaml.safe_dump(values))
 
 
