@@ -199,10 +199,10 @@ def test_the_best_is_predicted_with_and_measured_unless_the_last_is_wanted(scrip
     FineTuning(load_task(stored), given, RunFolder(str(tmp_path)), Placement(), steps=alone).carry_out()
     assert (tmp_path / "predictions.tsv").read_text() == best
     task = load_task(stored)
-    for best, step in ((True, 8), (False, 20)):
+    for best, step, weights in ((True, 8, "best/ckpt-8"), (False, 20, "ckpt-20")):
         measured = evaluation.measure(task, given, str(tmp_path), Placement(), best=best).metrics
-        assert measured["step"] == step and measured["loss"] == pytest.approx(
-            logged(tmp_path, "eval/loss")[step], abs=1e-6)
+        named = evaluation.measure(task, given, "", Placement(), str(tmp_path / weights)).metrics
+        assert measured["step"] == step and measured["loss"] == pytest.approx(named["loss"], abs=1e-6)
 
 
 @pytest.mark.slow
