@@ -147,6 +147,20 @@ def test_the_keras_optimizer_takes_the_same_steps(name):
     assert (again.rule, again.total_steps) == (optimizer.rule, 10)
 
 
+def test_the_keras_optimizer_clips_by_the_norm_of_all_gradients():
+    def steps(gradients, clip_norm):
+        variables = [keras.Variable(WEIGHT, name="kernel"), keras.Variable(WEIGHT[0], name="bias")]
+        optimizer = BertOptimizer(10, peak_learning_rate=0.1, clip_norm=clip_norm)
+        for kernel, bias in gradients:
+            optimizer.apply([tf.constant(kernel), tf.constant(bias)], variables)
+        return np.concatenate([variable.numpy().ravel() for variable in variables])
+    gradients = [(size * gradient, size * gradient[0]) for size, gradient in zip((4.0, 0.01, 9.0, 1.0, 0.5), GRADIENTS)]
+    norms = [np.sqrt(np.sum(kernel ** 2) + np.sum(bias ** 2)) for kernel, bias in gradients]
+    clipped = [tuple(gradient * min(1.0, 2.0 / norm) for gradient in pair) for pair, norm in zip(gradients, norms)]
+    assert 1 < sum(norm > 2.0 for norm in norms) < 5
+    np.testing.assert_allclose(steps(gradients, 2.0), steps(clipped, 0.0), rtol=1e-5, atol=1e-6)
+
+
 def test_the_keras_optimizer_keeps_a_stable_schedule_through_its_configuration():
     optimizer = BertOptimizer(10, "stable_adamw", **STABLE, decay_shape="one_minus_sqrt")
     assert BertOptimizer.from_config(optimizer.get_config()).rule == optimizer.rule
