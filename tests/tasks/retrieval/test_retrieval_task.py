@@ -231,5 +231,8 @@ def test_micro_batches_and_replicas_train_the_same(tmp_path, task, options):
     wanted, weights = found["whole"]
     assert len(wanted) == 12 and abs(wanted[0] - wanted[-1]) > 0.1
     np.testing.assert_allclose(found["parts"][0], wanted, rtol=2e-5, atol=2e-5)
+    # Of words whose largest logit is another, a few numbers differ by less than one step.
+    share = 1e-3 if task == "splade" else 0.0
     for key, value in weights.items():
-        np.testing.assert_allclose(found["parts"][1][key], value, atol=1e-4, err_msg=key)
+        difference = np.abs(found["parts"][1][key] - value)
+        assert np.mean(difference > 1e-4) <= share and difference.max() < max(rate, 1e-4), key
