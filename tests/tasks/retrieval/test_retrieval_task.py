@@ -214,7 +214,7 @@ def test_micro_batches_and_replicas_train_the_same(tmp_path, task, options):
     arrangements = {
         "whole": (), "parts": ("--set=training.accumulation_steps=2", "--strategy=mirrored", "--num_cpu_devices=2")
     }
-    rate = 3e-4 if task == "splade" else 3e-3  # of large logits, the largest one is another after rounding
+    rate = 1e-4 if task == "splade" else 3e-3  # of large logits, the largest one is another after rounding
     found = {}
     for name, flags in arrangements.items():
         done = subprocess.run([
@@ -231,8 +231,5 @@ def test_micro_batches_and_replicas_train_the_same(tmp_path, task, options):
     wanted, weights = found["whole"]
     assert len(wanted) == 12 and abs(wanted[0] - wanted[-1]) > 0.1
     np.testing.assert_allclose(found["parts"][0], wanted, rtol=2e-5, atol=2e-5)
-    # Of words whose largest logit is another, a few numbers differ by less than one step.
-    share = 1e-3 if task == "splade" else 0.0
     for key, value in weights.items():
-        difference = np.abs(found["parts"][1][key] - value)
-        assert np.mean(difference > 1e-4) <= share and difference.max() < max(rate, 1e-4), key
+        np.testing.assert_allclose(found["parts"][1][key], value, atol=1e-4, err_msg=key)
