@@ -19,12 +19,15 @@ MASK = make_attention_mask(np.arange(S) < np.array([[6], [4], [1], [6], [5]]))
 PACKED = make_attention_mask(np.ones((B, S)), instance_ids=np.array([[1, 1, 2, 2, 2, 3]] * B))
 
 
-def trained(layer, mask, jit_compile=None):
-    """Returns what a layer gives in training, and the gradients of its input and of its weights."""
+def trained(layer, mask, jit_compile=None, rows=B):
+    """Returns what a layer gives in training, and the gradients of its input and of its weights. The graph knows of
+    `rows` rows; None: of any number.
+    """
     seeds = [tf.constant([5, 9], variable.dtype) for variable in layer.non_trainable_variables]
 
     @tf.function(jit_compile=jit_compile, autograph=False)
     def run(x, *weights):
+        x = tf.compat.v1.placeholder_with_default(x, (rows, S, D))
         with tf.GradientTape() as tape:
             tape.watch([x, *weights])
             found, states = layer.stateless_call(weights, seeds, x, mask, training=True)
@@ -38,16 +41,19 @@ def made(recompute, dropout):
     return layer
 
 
-@pytest.mark.parametrize(("block", "dropout", "pieces", "jit_compile"), [
-    (10_000, 0.3, True, None), (2 * N * S * S, 0.0, True, None), (1, 0.0, False, None), (10_000, 0.3, False, True)],
-    ids=["one block", "two rows", "a row", "compiled"])
-def test_values_and_gradients_are_those_of_weights_that_are_kept(monkeypatch, block, dropout, pieces, jit_compile):
+@pytest.mark.parametrize(("block", "dropout", "pieces", "jit_compile", "rows"), [
+    (10_000, 0.3, True, None, B), (2 * N * S * S, 0.0, True, None, B), (1, 0.0, False, None, B),
+    (10_000, 0.3, False, True, B), (1, 0.3, False, None, None)],
+    ids=["one block", "two rows", "a row", "compiled", "any number of rows"])
+def test_values_and_gradients_are_those_of_weights_that_are_kept(monkeypatch, block, dropout, pieces, jit_compile,
+                                                                 rows):
     monkeypatch.setattr(attention, "BLOCK", block)
     monkeypatch.setattr(fused, "LEAST", 1 if pieces else 2 ** 60)
     kept, again = made(False, dropout), made(True, dropout)
     again.set_weights(kept.get_weights())
     for mask in (MASK, PACKED):
-        (wanted, gradients, _), (found, others, _) = (trained(layer, mask, jit_compile) for layer in (kept, again))
+        (wanted, gradients, _), (found, others, _) = (
+            trained(layer, mask, jit_compile, rows) for layer in (kept, again))
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
         assert len(gradients) == 9
         for one, other in zip(others, gradients):

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.data.pretraining import kernels
-from official_bert.data.pretraining.dynamic_masking import DynamicMasking, sample_keys
+from official_bert.data.pretraining.dynamic_masking import DynamicMasking, sample_keys, uniform
 from official_bert.data.pretraining.instances import Corpus, InstanceConfig, InstanceSampler
 from official_bert.data.pretraining.masking import MaskingConfig, VocabularyFacts
 
@@ -195,3 +195,19 @@ def test_keys_of_samples_are_a_function_of_seed_and_example():
     assert len(np.unique(keys, axis=0)) == 5000 and keys.dtype == np.int32 and keys.min() >= 0
     np.testing.assert_array_equal(sample_keys(tf.constant([41], tf.int64), SEED)[0], keys[41])
     assert (sample_keys(tf.range(5000, dtype=tf.int64), SEED + 1).numpy() != keys).all(axis=1).mean() > 0.99
+
+
+def test_draws_are_numbers_of_splitmix64():
+    def splitmix64(state):
+        state = (state + 0x9E3779B97F4A7C15) % 2**64
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        state = (state ^ state >> 27) * 0x94D049BB133111EB % 2**64
+        return state ^ state >> 31
+
+    # The first numbers of a generator with seed 1234567, as published with it.
+    assert splitmix64(1234567) == 6457827717110365317
+    assert splitmix64(1234567 + 0x9E3779B97F4A7C15) == 3203168211198807973
+    rows, what, numbers = [0, 5, 2**64 - 1], 3, [0, 1, 700]
+    wanted = [[(splitmix64(row ^ splitmix64(8 * number + what)) >> 11) / 2**53 for number in numbers] for row in rows]
+    found = uniform(tf.constant(rows, tf.uint64), what, tf.constant(numbers))
+    np.testing.assert_array_equal(found, wanted)
