@@ -36,10 +36,9 @@ LONGEST_FIRST = (
     "layers/test_crf.py", "server/test_fuzz.py", "training/test_skipped_padding.py",
     "journeys/test_from_published_checkpoints.py")
 
-# Here TensorFlow does not optimise graphs, but in tests that are slow or marked: it takes a third of the time of a
-# training of twenty steps.
-PLAIN_GRAPHS = ("training/", "test_docs.py", "test_fine_tune.py", "test_run_classifier.py", "test_run_finetuning.py",
-                "test_run_pretraining.py", "test_run_squad.py")
+# In these TensorFlow optimises graphs, as it does for users, and in tests that are slow or marked. It takes longer than
+# what most of the others compute.
+OPTIMIZED_GRAPHS = ("serving/", "journeys/", "server/", "tasks/test_served_models.py")
 
 
 def pytest_collection_modifyitems(items):
@@ -64,8 +63,8 @@ def pytest_collection_finish():
 def pytest_runtest_protocol(item):
     """Switches TensorFlow's optimizer of graphs on or off, before the fixtures of the test."""
     if "tensorflow" in sys.modules:
-        plain = (item.path.relative_to(ROOT / "tests").as_posix().startswith(PLAIN_GRAPHS)
-                 and not item.get_closest_marker("slow") and not item.get_closest_marker("optimized_graphs"))
+        plain = not (item.path.relative_to(ROOT / "tests").as_posix().startswith(OPTIMIZED_GRAPHS)
+                     or item.get_closest_marker("slow") or item.get_closest_marker("optimized_graphs"))
         sys.modules["tensorflow"].config.optimizer.set_experimental_options({"disable_meta_optimizer": plain})
 
 

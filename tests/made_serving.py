@@ -33,6 +33,11 @@ num_batch_threads { value: 2 }
 MONITORING = 'prometheus_config { enable: true path: "/monitoring/prometheus/metrics" }'
 
 
+# Has a session run a graph as it was written: TensorFlow's optimizer of graphs takes longer than a few answers.
+AS_WRITTEN = tf.compat.v1.ConfigProto()
+AS_WRITTEN.graph_options.rewrite_options.disable_meta_optimizer = True
+
+
 def texts(*names):
     return [tf.TensorSpec([None], tf.string, name) for name in names]
 

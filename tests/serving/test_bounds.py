@@ -132,14 +132,13 @@ def ask(served, values, as_graph=True):
     return {name: value.numpy() for name, value in answer.items()}
 
 
-@pytest.mark.parametrize(("kind", "sizes"), [
-    ("spans", (1,)),
-    *(pytest.param(kind, (1, 100), marks=pytest.mark.slow) for kind in ("spans", "tagger", "feature_tagger"))])
-def test_answers_do_not_depend_on_the_groups(make_windowed, kind, sizes):
+@pytest.mark.slow  # tasks/test_served_models.py answers in several groups too
+@pytest.mark.parametrize("kind", ["spans", "tagger", "feature_tagger"])
+def test_answers_do_not_depend_on_the_groups(make_windowed, kind):
     values = [LONG, "", "Nobody met her in Brno.", LONG[40:] + "中国"]
     whole = ask(make_windowed(kind, tokens_at_once=10 ** 6), values, as_graph=False)
     assert any(len(row) for row in whole.get("entities", whole.get("answer")))
-    for tokens_at_once in sizes:
+    for tokens_at_once in (1, 100):
         parts = ask(make_windowed(kind, tokens_at_once=tokens_at_once), values)
         for name, value in whole.items():
             if value.dtype.kind == "f":

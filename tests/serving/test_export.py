@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
+from made_serving import AS_WRITTEN
 from tensorflow_serving.apis import prediction_log_pb2
 
 from official_bert.config import Config, TokenizerConfig, load_config
@@ -64,7 +65,7 @@ def test_only_models_of_single_values_bring_batching_parameters(exported):
     assert not os.path.exists(os.path.join(exported[0], "ids", "1", "batching_params.pbtxt"))
 
 
-@pytest.mark.parametrize("form", ["text", "ids"])
+@pytest.mark.parametrize("form", [pytest.param("text", marks=pytest.mark.slow), "ids"])
 def test_warm_up_has_a_request_that_works_for_each_signature_and_batch_size(exported, form):
     folder = os.path.join(exported[0], form, "1")
     model = load_exported(exported[0], form).owner
@@ -162,7 +163,7 @@ def same_answers(found, wanted):
 
 def test_an_answer_of_a_batch_with_other_requests_is_that_of_the_request_alone(exported):
     requests = [np.array(texts, object) for texts in ([b"[MASK] the [MASK] [MASK]"], [b"the [MASK]", b"a"], [b"the"])]
-    servable = Servable("blank", 1, os.path.join(exported[0], "text", "1"))
+    servable = Servable("blank", 1, os.path.join(exported[0], "text", "1"), AS_WRITTEN)
     try:
         for name, key in (("serving_default", "text"), ("examples", "inputs")):
             signature = servable.signature(name)
@@ -180,7 +181,7 @@ def test_an_answer_of_a_batch_with_other_requests_is_that_of_the_request_alone(e
 
 
 def test_ids_padded_for_a_batch_are_answered_as_wide_as_they_came(exported):
-    servable = Servable("blank", 1, os.path.join(exported[0], "ids", "1"))
+    servable = Servable("blank", 1, os.path.join(exported[0], "ids", "1"), AS_WRITTEN)
 
     def row(length, places):
         return {"input_ids": np.full([1, length], 7, np.int32), "input_mask": np.ones([1, length], np.int32),

@@ -122,7 +122,7 @@ def assert_close(found, expected):
 def test_each_task_answers_as_the_merged_model_of_its_adapter_alone(exported, base, runs):
     folder = str(exported / "text/1")
     assert task_names(folder) == sorted(runs)
-    graph = LoadedGraph(folder)
+    graph = LoadedGraph(folder, made_serving.AS_WRITTEN)
     inputs = {"text": np.array([text.encode() for text in TEXTS], object)}
     # test_predictor_asks_one_task asks the head alone
     labels = {"my_tags": ["O", "B-X", "I-X"], "peft": ["LABEL_0", "LABEL_1", "LABEL_2"]}

@@ -1,6 +1,7 @@
 """A task's served model gives the same answers as the same steps in plain Python."""
 
 import dataclasses
+import shutil
 from unittest import mock
 
 import keras
@@ -263,6 +264,7 @@ def test_an_answer_reads_as_lines(kind, row, answer, lines):
     assert kind.describe(row, answer) == [f"  {line}" for line in lines]
 
 
+@pytest.mark.slow
 def test_words_beyond_one_window_reach_a_feature_based_tagger_as_in_training(make, golden, tmp_path):
     task, model, _ = make("ner features crf", max_seq_length=20)
     path = tmp_path / "long.conll"
@@ -310,21 +312,27 @@ def test_embeddings_are_rows_of_the_encoder(golden, tmp_path, make, pooling):
         np.testing.assert_allclose(answer["embedding"], last[0] if pooling == "cls" else last.mean(axis=0), atol=1e-5)
 
 
-def test_an_exported_crf_loads_and_answers_the_same(make, tmp_path):
+@pytest.fixture(scope="module")
+def exported_tags(make, tmp_path_factory):
+    """Returns a tagger with a CRF, its rows, its folder and what the export told; it answers two windows at most."""
+    folder = tmp_path_factory.mktemp("models") / "tags"
     task, model, rows = make("ner crf")
-    lines = export.export(make_served_model(task, model, ServingOptions()), task.config,
-                          export.ExportOptions(output=str(tmp_path / "tags"), batch_sizes=(1,)))
+    lines = export.export(make_served_model(task, model, ServingOptions(max_windows=2)), task.config,
+                          export.ExportOptions(output=str(folder), batch_sizes=(1,)))
+    return task, model, rows, folder, lines
+
+
+def test_an_exported_crf_loads_and_answers_the_same(exported_tags):
+    task, model, rows, folder, lines = exported_tags
     assert lines[0].endswith("custom ops: none") and lines[1].endswith("custom ops: none")
     wanted = answers_of(task, model, rows)
-    for found, answer in zip(Predictor(str(tmp_path / "tags")).answer(rows), wanted, strict=True):
+    for found, answer in zip(Predictor(str(folder)).answer(rows), wanted, strict=True):
         check_equal(found, answer)
 
 
-def test_an_exported_model_knows_how_its_answers_read_by_the_task_in_its_assets(make, tmp_path):
-    task, model, _ = make("ner")
+def test_an_exported_model_knows_how_its_answers_read_by_the_task_in_its_assets(exported_tags, tmp_path):
     folder, assets = str(tmp_path / "tags"), tmp_path / "tags/text/1/assets"
-    served = make_served_model(task, model, ServingOptions(max_windows=2))
-    export.export(served, task.config, export.ExportOptions(output=folder, batch_sizes=()))
+    shutil.copytree(exported_tags[3], folder)
     predictor = Predictor(folder)
     with pytest.raises(ValueError,
                        match=r"tags/text/1: text: expected 0 to 2 windows of 48 tokens over a text, got 21$"):
