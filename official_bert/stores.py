@@ -153,15 +153,18 @@ class TensorFlowStore(Store):
     def names(self, folder: str) -> list[str]:
         if self.kind(folder) != "folder":
             return []
-        return [name.rstrip("/") for name in self._files.listdir(folder)]
+        return [name.rstrip("/") for name in self._files.listdir(folder) if self._exists(os.path.join(folder, name))]
 
     @_as_os_errors
     def below(self, folder: str) -> list[str]:
         if self.kind(folder) != "folder":
             return []
-        paths = [os.path.join(inside, name) for inside, _, names in self._files.walk(folder) for name in names]
-        # ram:// also lists, as a file below `a`, the rest of the name of a folder beside it, `a.b`.
-        return paths if scheme_of(folder) != "ram" else list(filter(self._files.exists, paths))
+        paths = (os.path.join(inside, name) for inside, _, names in self._files.walk(folder) for name in names)
+        return list(filter(self._exists, paths))
+
+    def _exists(self, listed: str) -> bool:
+        """False for what ram:// lists in `a` of a folder beside it, `a.b`: the rest of its name."""
+        return scheme_of(listed) != "ram" or self._files.exists(listed)
 
     @_as_os_errors
     def size(self, path: str) -> int:

@@ -187,6 +187,7 @@ def test_folders_whose_names_begin_alike_are_two(root):
     for name in ("assets/a", "assets.extra/b"):
         write(f"{root}/{name}", name)
     assert sorted(files.files_below(root)) == [f"{root}/assets.extra/b", f"{root}/assets/a"]
+    assert files.list_names(f"{root}/assets") == ["a"]
     assert sorted(os.listdir(copies.local_copy(root))) == ["assets", "assets.extra"]
 
 

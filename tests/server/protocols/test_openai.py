@@ -124,6 +124,7 @@ def test_a_large_request_is_read_elsewhere_and_answered_alike(client):
 
 def test_requests_are_counted_and_need_a_token(serve, server):
     from official_bert.server.access import AccessRules
+    post(server, {"model": "vectors", "input": "a"})
     page = server.ask("/monitoring/prometheus/metrics")[1].decode()
     assert 'API="Embeddings",entrypoint="REST",model_name="vectors"' in page
     guarded = serve("vectors", access=AccessRules(tokens=("0123456789abcdef",)))
